@@ -1,0 +1,1 @@
+"""Records, configuration, artifacts and stages: what everything else stands on."""

@@ -1,0 +1,49 @@
+"""Parameters: one pydantic model per stage is its CLI options, its recipe section and its docs page."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from megahour.core.errors import ConfigError
+
+
+class Params(BaseModel):
+    """Base of every stage's parameters: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    max_bad: float = Field(0.1, ge=0.0, le=1.0, description="share of quarantined records above which the stage fails")
+
+
+P = TypeVar("P", bound=Params)
+
+
+def nearest(name: str, known: Any) -> str:
+    """A hint such as `did you mean "epochs"?`, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f' – did you mean "{close[0]}"?' if close else ""
+
+
+def parse(model: type[P], values: Mapping[str, Any], *, where: str) -> P:
+    """Validate `values` as `model`.
+
+    Raises
+    ------
+    ConfigError: naming each wrong key with its value, and the nearest known name for an unknown one.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        lines = [_explain(model, problem) for problem in error.errors()]
+        raise ConfigError("; ".join(lines), where=where, remedy=f"see `megahour {where.split()[-1]} --help`") from None
+
+
+def _explain(model: type[Params], problem: Any) -> str:
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f'unknown key "{name}"{nearest(name, model.model_fields)}'
+    return f'"{name}" = {problem["input"]!r}: {problem["msg"]}'

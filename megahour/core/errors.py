@@ -1,0 +1,63 @@
+"""Errors that say the value, the limit and the remedy."""
+
+from __future__ import annotations
+
+
+class MegahourError(Exception):
+    """Base of all errors that a user should read: what happened, where, and what to do next."""
+
+    def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        parts = [f"{self.where}: {self.message}" if self.where else self.message]
+        if self.remedy:
+            parts.append(f"Remedy: {self.remedy}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments do not survive Exception's own reduction on the way back from a worker process.
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+class ConfigError(MegahourError):
+    """A parameter, recipe key or input role is wrong."""
+
+
+class StoreError(MegahourError):
+    """An artifact is missing, incomplete or damaged."""
+
+
+class StageError(MegahourError):
+    """A stage cannot go on."""
+
+
+class TooManyBad(StageError):
+    """More records were quarantined than the stage's `max_bad` allows."""
+
+
+class BadRecord(MegahourError):
+    """One record cannot be used; it goes to quarantine and the run goes on.
+
+    Parameters
+    ----------
+    reason: a lower-case slug that is counted, such as ``truncated-audio``.
+    detail: what was found, with numbers.
+    record: the record's name or key.
+    """
+
+    def __init__(self, reason: str, detail: str = "", *, record: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason, where=record)
+        self.reason = reason
+        self.detail = detail
+        self.record = record
+
+
+def _rebuild(kind: type[MegahourError], state: dict[str, object]) -> MegahourError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state["message"])
+    error.__dict__.update(state)
+    return error

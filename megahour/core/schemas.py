@@ -1,0 +1,134 @@
+"""Arrow schemas of the tables that stages hand to each other (docs/architecture.md explains the columns)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+RECORDINGS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("name", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("samples", pa.int64()),
+        ("rate_hz", pa.int32()),
+        ("channel", pa.int32()),
+        ("speaker", pa.string()),
+        ("language", pa.string()),
+        ("licence", pa.string()),
+        ("attribution", pa.string()),
+        ("source", pa.string()),
+        ("condition", pa.string()),
+        ("created_s", pa.int64()),
+    ]
+)
+
+CUES = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("cue", pa.int32()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+        ("raw", pa.string()),
+        ("text", pa.string()),
+        ("offsets", pa.list_(pa.int32())),
+    ]
+)
+
+TRUTH = pa.schema(
+    [
+        ("name", pa.string()),
+        ("word", pa.int32()),
+        ("text", pa.string()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+        ("sentence", pa.int32()),
+    ]
+)
+
+ALIGNED_WORDS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("cue", pa.int32()),
+        ("word", pa.int32()),
+        ("text", pa.string()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+        ("confidence", pa.float32()),
+    ]
+)
+
+ALIGNED_SEGMENTS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("cue", pa.int32()),
+        ("kept", pa.bool_()),
+        ("reason", pa.string()),
+        ("confidence", pa.float32()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+    ]
+)
+
+UTTERANCES = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("recording", pa.int64()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+        ("samples", pa.int64()),
+        ("rate_hz", pa.int32()),
+        ("speaker", pa.string()),
+        ("language", pa.string()),
+        ("licence", pa.string()),
+        ("attribution", pa.string()),
+        ("condition", pa.string()),
+        ("created_s", pa.int64()),
+        ("raw", pa.string()),
+        ("text", pa.string()),
+        ("words", pa.list_(pa.string())),
+        ("word_start_samples", pa.list_(pa.int64())),
+        ("word_end_samples", pa.list_(pa.int64())),
+        ("word_confidence", pa.list_(pa.float32())),
+        ("confidence", pa.float32()),
+        ("split", pa.string()),
+    ]
+)
+
+SELECTION = pa.schema([*UTTERANCES, pa.field("set", pa.string()), pa.field("shard", pa.int32())])
+
+FEATURES = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("speaker", pa.string()),
+        ("frames", pa.int32()),
+        ("text", pa.string()),
+        ("set", pa.string()),
+        ("condition", pa.string()),
+        ("features", pa.large_list(pa.float16())),
+    ]
+)
+
+SENONE_ALIGNMENTS = pa.schema([("key", pa.int64()), ("frames", pa.int32()), ("senones", pa.list_(pa.int16()))])
+
+TARGETS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("offset", pa.int8()),
+        ("frames", pa.int32()),
+        ("indices", pa.large_list(pa.uint16())),
+        ("logits", pa.large_list(pa.float16())),
+    ]
+)
+
+HYPOTHESES = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("model", pa.string()),
+        ("text", pa.string()),
+        ("score", pa.float32()),
+        ("frames", pa.int32()),
+    ]
+)
