@@ -1,0 +1,93 @@
+"""Stage: a typed function of shards that knows nothing of engines (DESIGN, idea 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from megahour.core.config import P
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from megahour.core.store import Artifact, Receipt
+    from megahour.core.writer import ShardWriter
+
+
+@dataclass(frozen=True)
+class Input:
+    """A role that an artifact plays for a stage, such as ``recordings``."""
+
+    role: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """One output shard's worth of work: JSON values that say which inputs it reads."""
+
+    spec: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.spec[name]
+
+
+Inputs = Mapping[str, "Artifact"]
+
+
+@dataclass
+class Context:
+    """What a task may use besides its inputs. Nothing in it may change the bytes it writes.
+
+    `service` is (address, token) of the accelerator service; `work` a scratch directory that survives a kill;
+    `threads` how many a `local` stage may use; `progress(done, total, unit, **fields)` reports inside a long task.
+    """
+
+    work: Path
+    threads: int = 1
+    service: Any = None
+    progress: Callable[..., None] = field(default=lambda *args, **fields: None)
+
+
+class Stage(Generic[P]):
+    """Base of all stages. Subclasses are stateless; `name`, `params` and `inputs` are their public face."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    params: type[P]
+    inputs: ClassVar[tuple[Input, ...]] = ()
+    exchange: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+
+    def plan(self, p: P, inputs: Inputs) -> list[Task]:
+        """Tasks in order; one per shard of the first input unless a stage says otherwise."""
+        first = inputs[self.inputs[0].role]
+        return [Task({"shard": receipt.shard}) for receipt in first.receipts()]
+
+    def run(self, p: P, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        """Make one output shard; the same bytes for the same arguments, wherever it runs."""
+        raise TypeError(f"stage {self.name} has no run(): it is an exchange stage")
+
+    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        """A small reduction over the receipts; it becomes the manifest's summary."""
+        return {}
+
+    def accelerator(self, p: P, inputs: Inputs) -> Any:
+        """The model that tasks call through the accelerator service, as an `engine.accelerator` spec, or None."""
+        return None
+
+    def partitions(self, p: P, inputs: Inputs) -> int:
+        """Output shards of an exchange stage."""
+        raise TypeError(f"stage {self.name} is not an exchange stage")
+
+    def split(self, p: P, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Exchange stages: (partition, bounded batch) pairs of one task."""
+        raise TypeError(f"stage {self.name} is not an exchange stage")
+
+    def merge(
+        self, p: P, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter, ctx: Context
+    ) -> None:
+        """Exchange stages: one output shard from its batches, in order of (task, position)."""
+        raise TypeError(f"stage {self.name} is not an exchange stage")

@@ -1,0 +1,310 @@
+"""Artifacts: immutable directories of shards, with a receipt per shard and a manifest written last.
+
+The commit protocol, the same on local disk and on object stores:
+
+1. a task writes its files under temporary names that carry a random attempt number;
+2. it moves (or puts) them to their final names, which depend only on the shard: a duplicate attempt writes the same bytes;
+3. it writes the shard's receipt: from then on the shard exists;
+4. when every shard has a receipt, the driver writes `receipts.jsonl` and then `manifest.json`: from then on the artifact exists.
+
+A reader trusts only what a manifest names, a resumed run only what a receipt with its fingerprint names.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import fsspec
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from megahour.core.errors import StoreError
+from megahour.core.records import canonical_json, fingerprint
+from megahour.core.transfer import file_digest, is_local, publish_text
+
+FORMAT = 1
+
+
+@dataclass
+class Counts:
+    """Records that came in, were kept, and were dropped, by reason. `bad` of the dropped ones are in quarantine."""
+
+    came_in: int = 0
+    kept: int = 0
+    bad: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Counts) -> None:
+        self.came_in += other.came_in
+        self.kept += other.kept
+        self.bad += other.bad
+        for reason, n in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + n
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """Size in bytes and SHA-256 of one file of a shard."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one committed shard holds and what made it."""
+
+    shard: int
+    fingerprint: str
+    counts: Counts
+    files: dict[str, FileInfo]
+    stats: dict[str, Any]
+    tags: dict[str, str]
+
+    def to_json(self) -> str:
+        return canonical_json(
+            {
+                "shard": self.shard,
+                "fingerprint": self.fingerprint,
+                "counts": vars(self.counts),
+                "files": {suffix: vars(info) for suffix, info in self.files.items()},
+                "stats": self.stats,
+                "tags": self.tags,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Receipt:
+        data = json.loads(text)
+        return Receipt(
+            shard=data["shard"],
+            fingerprint=data["fingerprint"],
+            counts=Counts(**data["counts"]),
+            files={suffix: FileInfo(**info) for suffix, info in data["files"].items()},
+            stats=data["stats"],
+            tags=data["tags"],
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole artifact: what made it, totals, and the digest of its contents."""
+
+    stage: str
+    version: int
+    fingerprint: str
+    digest: str
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    shards: int
+    counts: Counts
+    summary: dict[str, Any]
+
+    def to_json(self) -> str:
+        return (
+            json.dumps({"format": FORMAT, **vars(self), "counts": vars(self.counts)}, sort_keys=True, indent=1) + "\n"
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        data = json.loads(text)
+        if data.pop("format") != FORMAT:
+            raise ValueError("unknown format number")
+        data["counts"] = Counts(**data["counts"])
+        return Manifest(**data)
+
+
+class Artifact:
+    """An artifact at a local path or any fsspec URL (``s3://bucket/run/features``)."""
+
+    def __init__(self, url: str | Path) -> None:
+        self.url = str(url).rstrip("/")
+        self.fs, root = fsspec.core.url_to_fs(self.url, **_options(self.url))
+        self.root = root.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"Artifact({self.url!r})"
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def shard_path(self, shard: int, suffix: str) -> str:
+        return self.path(f"shards/{shard:05d}{suffix}")
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.fs.exists(self.path("manifest.json")))
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Raises StoreError when the artifact is missing, unfinished or its manifest is damaged."""
+        if not self.complete:
+            raise StoreError(
+                "no manifest: the artifact is missing or unfinished",
+                where=self.url,
+                remedy="run the stage that makes it (again); finished shards are kept",
+            )
+        try:
+            return Manifest.from_json(self.fs.cat_file(self.path("manifest.json")).decode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"damaged manifest: {error}", where=self.url, remedy="delete it and run again") from error
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.manifest.summary
+
+    def receipts(self) -> list[Receipt]:
+        """Receipts of a complete artifact in shard order."""
+        if self.manifest.shards == 0:
+            return []
+        text = self.fs.cat_file(self.path("receipts.jsonl")).decode()
+        return [Receipt.from_json(line) for line in text.splitlines()]
+
+    def receipt(self, shard: int) -> Receipt | None:
+        """The receipt of one shard of a possibly unfinished artifact; None when absent or unreadable."""
+        try:
+            return Receipt.from_json(self.fs.cat_file(self.path(f"receipts/{shard:05d}.json")).decode())
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def open(self, shard: int, suffix: str) -> BinaryIO:
+        try:
+            return cast(BinaryIO, self.fs.open(self.shard_path(shard, suffix), "rb"))
+        except FileNotFoundError:
+            raise StoreError(
+                f"shard {shard} has no file *{suffix}", where=self.url, remedy=f"megahour verify {self.url}"
+            ) from None
+
+    def read_bytes(self, shard: int, suffix: str) -> bytes:
+        with self.open(shard, suffix) as file:
+            return file.read()
+
+    def read_json(self, shard: int, suffix: str) -> Any:
+        return json.loads(self.read_bytes(shard, suffix))
+
+    def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> pa.Table:
+        """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local)."""
+        if suffix.endswith(".arrow"):
+            if is_local(self.fs):
+                source: Any = pa.memory_map(self.shard_path(shard, suffix))
+            else:
+                source = pa.BufferReader(self.read_bytes(shard, suffix))
+            table = pa.ipc.open_file(source).read_all()
+            return table.select(columns) if columns else table
+        with self.open(shard, suffix) as file:
+            return pa.parquet.ParquetFile(file).read(columns=columns)
+
+    @contextmanager
+    def local(self, shard: int, suffix: str) -> Iterator[Path]:
+        """A local path of a shard's file: itself on local disk, a temporary copy otherwise."""
+        if is_local(self.fs):
+            yield Path(self.shard_path(shard, suffix))
+            return
+        with tempfile.TemporaryDirectory(prefix="megahour-") as folder:
+            path = Path(folder) / f"{shard:05d}{suffix}"
+            self.fs.get_file(self.shard_path(shard, suffix), str(path))
+            yield path
+
+    def bad_records(self) -> Iterator[dict[str, str]]:
+        """Quarantined records {id, reason, detail, source, shard} of all shards."""
+        for receipt in self.receipts():
+            if receipt.counts.bad:
+                text = self.fs.cat_file(self.path(f"quarantine/{receipt.shard:05d}.jsonl")).decode()
+                for line in text.splitlines():
+                    yield {**json.loads(line), "shard": str(receipt.shard)}
+
+    def timings(self) -> dict[int, dict[str, Any]]:
+        """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
+        found: dict[int, dict[str, Any]] = {}
+        for path in self.fs.glob(self.path("timings/*.json")):
+            found[int(Path(path).stem)] = json.loads(self.fs.cat_file(path))
+        return found
+
+    def committed(self) -> set[int]:
+        """Numbers of the shards that have a receipt, from one listing."""
+        self.fs.invalidate_cache()
+        return {int(Path(path).stem) for path in self.fs.glob(self.path("receipts/*.json"))}
+
+    def delete(self) -> None:
+        """Remove the artifact, the manifest first, so that a reader never sees half of it as whole."""
+        if self.complete:
+            self.fs.rm_file(self.path("manifest.json"))
+        if self.fs.exists(self.root):
+            self.fs.rm(self.root, recursive=True)
+        self.fs.invalidate_cache()
+        self.__dict__.pop("manifest", None)
+
+
+def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> None:
+    """Write `receipts.jsonl`, then the manifest, then remove what killed attempts left behind."""
+    publish_text(artifact.fs, artifact.path("receipts.jsonl"), "".join(r.to_json() + "\n" for r in receipts))
+    publish_text(artifact.fs, artifact.path("manifest.json"), manifest.to_json())
+    if is_local(artifact.fs):
+        shutil.rmtree(artifact.path("tmp"), ignore_errors=True)
+    artifact.__dict__.pop("manifest", None)
+
+
+def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
+    """Digest of what a reader can see: equal contents give equal digests whatever made them."""
+    files = [[r.shard, r.tags, {suffix: info.sha256 for suffix, info in r.files.items()}] for r in receipts]
+    return fingerprint([files, summary])
+
+
+def verify(artifact: Artifact) -> list[str]:
+    """Re-read every file of a complete artifact; the list of problems found, empty when it is whole."""
+    problems = []
+    manifest = artifact.manifest
+    receipts = artifact.receipts()
+    if len(receipts) != manifest.shards:
+        problems.append(
+            f"{artifact.url}: the manifest names {manifest.shards} shards, receipts.jsonl has {len(receipts)}"
+        )
+    if content_digest(receipts, manifest.summary) != manifest.digest:
+        problems.append(f"{artifact.url}: receipts do not have the manifest's digest")
+    expected = set()
+    for receipt in receipts:
+        for suffix, info in receipt.files.items():
+            path = artifact.shard_path(receipt.shard, suffix)
+            expected.add(Path(path).name)
+            problems += _verify_file(artifact, path, info)
+    found = {Path(path).name for path in artifact.fs.glob(artifact.path("shards/*"))}
+    problems += [f"{artifact.path('shards')}/{name}: not named by any receipt" for name in sorted(found - expected)]
+    return problems
+
+
+def _verify_file(artifact: Artifact, path: str, info: FileInfo) -> list[str]:
+    try:
+        size, digest = file_digest(artifact.fs, path)
+    except FileNotFoundError:
+        return [f"{path}: missing"]
+    if size != info.bytes:
+        return [f"{path}: {size} bytes, the receipt says {info.bytes}"]
+    if digest != info.sha256:
+        return [f"{path}: its SHA-256 differs from the receipt's"]
+    return []
+
+
+def _options(url: str) -> dict[str, Any]:
+    # Listings change while other processes commit shards: a cached listing would hide them.
+    return {"use_listings_cache": False} if url.startswith(("s3://", "s3a://")) else {}
+
+
+__all__ = [
+    "Artifact",
+    "Counts",
+    "FileInfo",
+    "Manifest",
+    "Receipt",
+    "content_digest",
+    "finish",
+    "verify",
+]
