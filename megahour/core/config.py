@@ -16,7 +16,22 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    max_bad: float = Field(0.1, ge=0.0, le=1.0, description="share of quarantined records above which the stage fails")
+    max_bad: float = Field(
+        0.1,
+        ge=0.0,
+        le=1.0,
+        description="share of quarantined records above which the stage fails",
+        json_schema_extra={"policy": True},
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """The values that shape a stage's output; fields marked as policy are left out of fingerprints."""
+        policy = {
+            name
+            for name, info in type(self).model_fields.items()
+            if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("policy")
+        }
+        return self.model_dump(mode="json", exclude=policy)
 
 
 P = TypeVar("P", bound=Params)

@@ -3,9 +3,11 @@
 The commit protocol, the same on local disk and on object stores:
 
 1. a task writes its files under temporary names that carry a random attempt number;
-2. it moves (or puts) them to their final names, which depend only on the shard: a duplicate attempt writes the same bytes;
+2. it moves (or puts) them to their final names, which depend only on the shard: a duplicate attempt writes the same
+   bytes;
 3. it writes the shard's receipt: from then on the shard exists;
-4. when every shard has a receipt, the driver writes `receipts.jsonl` and then `manifest.json`: from then on the artifact exists.
+4. when every shard has a receipt, the driver writes `receipts.jsonl` and then `manifest.json`: from then on the
+   artifact exists.
 
 A reader trusts only what a manifest names, a resumed run only what a receipt with its fingerprint names.
 """
@@ -225,9 +227,14 @@ class Artifact:
     def timings(self) -> dict[int, dict[str, Any]]:
         """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
         found: dict[int, dict[str, Any]] = {}
-        for path in self.fs.glob(self.path("timings/*.json")):
+        for path in self.fs.glob(self.path("timings/[0-9]*.json")):
             found[int(Path(path).stem)] = json.loads(self.fs.cat_file(path))
         return found
+
+    def wall(self) -> dict[str, Any]:
+        """{seconds, workers}: wall time of the whole stage over all its sessions; empty when unknown."""
+        path = self.path("timings/total.json")
+        return dict(json.loads(self.fs.cat_file(path))) if self.fs.exists(path) else {}
 
     def committed(self) -> set[int]:
         """Numbers of the shards that have a receipt, from one listing."""

@@ -1,0 +1,310 @@
+"""Runs one stage on an engine: what is finished stays, what is missing is made, then the manifest.
+
+The same function serves the recipe runner, the single-stage commands and the tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError, MegahourError, TooManyBad
+from megahour.core.records import fingerprint
+from megahour.core.stage import Context, Stage, Task
+from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.transfer import publish_text
+from megahour.core.writer import ShardWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from megahour.engine.base import Engine
+
+EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
+
+
+class Monitor:
+    """Hears what a stage does; the terminal's progress display overrides what it shows."""
+
+    def started(self, stage: str, tasks: int, done: int) -> None: ...
+
+    def task_done(self, receipt: Receipt) -> None: ...
+
+    def progress(self, done: float, total: float, unit: str, **fields: Any) -> None: ...
+
+    def finished(self, manifest: Manifest, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage with its parameters, inputs and output: everything that a worker needs, as picklable values."""
+
+    stage: str  # "module:Class"
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    output: str
+    fingerprint: str
+    work: str
+    threads: int = 1
+    service: Any = None
+
+    def load(self) -> tuple[Stage[Any], Params, dict[str, Artifact]]:
+        module, _, name = self.stage.partition(":")
+        stage: Stage[Any] = getattr(importlib.import_module(module), name)()
+        params = stage.params.model_validate(self.params)
+        return stage, params, {role: Artifact(url) for role, url in self.inputs.items()}
+
+    def context(self) -> Context:
+        return Context(work=Path(self.work), threads=self.threads, service=self.service)
+
+
+def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
+    """Changes when the stage's version, its parameters or the contents of its inputs change."""
+    digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
+    return fingerprint([stage.name, stage.version, p.identity(), digests])
+
+
+def check_inputs(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
+    """Raises ConfigError when a required role is missing or an unknown one is given."""
+    known = {spec.role for spec in stage.inputs}
+    missing = {spec.role for spec in stage.inputs if not spec.optional} - set(inputs)
+    if unknown := set(inputs) - known:
+        raise ConfigError(f"stage {stage.name} has no input {sorted(unknown)}; it takes {sorted(known)}")
+    if missing:
+        raise ConfigError(f"stage {stage.name} needs the inputs {sorted(missing)}")
+
+
+def run_stage(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    engine: Engine,
+    *,
+    work: Path | None = None,
+    threads: int = 1,
+    monitor: Monitor | None = None,
+) -> Manifest:
+    """Make `output`, or return its manifest when it is already made of the same things.
+
+    Raises
+    ------
+    TooManyBad: the share of quarantined records is above `p.max_bad`; finished shards are kept.
+    ConfigError, StoreError: wrong or unfinished inputs.
+    """
+    monitor = monitor or Monitor()
+    check_inputs(stage, inputs)
+    print_of_job = stage_fingerprint(stage, p, inputs)
+    if output.complete and output.manifest.fingerprint == print_of_job:
+        return output.manifest
+    _claim(output, print_of_job)
+    started = time.monotonic()
+    job = Job(
+        stage=f"{type(stage).__module__}:{type(stage).__qualname__}",
+        params=p.model_dump(mode="json"),
+        inputs={role: artifact.url for role, artifact in inputs.items()},
+        output=output.url,
+        fingerprint=print_of_job,
+        work=str((work or Path(tempfile.gettempdir()) / "megahour-work") / print_of_job),
+        threads=threads,
+    )
+    Path(job.work).mkdir(parents=True, exist_ok=True)
+    try:
+        receipts = _make_shards(stage, p, inputs, output, job, engine, monitor)
+    finally:
+        _add_wall(output, time.monotonic() - started, engine)
+    manifest = _close(stage, p, inputs, output, print_of_job, receipts)
+    monitor.finished(manifest, time.monotonic() - started)
+    return manifest
+
+
+def _claim(output: Artifact, print_of_job: str) -> None:
+    """Clear what another version of the job left; keep the shards of the same job."""
+    path = output.path("claim.txt")
+    if output.fs.exists(path):
+        if output.fs.cat_file(path).decode("utf-8", "replace") == print_of_job:
+            return
+    output.delete()
+    publish_text(output.fs, path, print_of_job)
+
+
+def _make_shards(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    job: Job,
+    engine: Engine,
+    monitor: Monitor,
+) -> list[Receipt]:
+    tasks = stage.plan(p, inputs)
+    total = stage.partitions(p, inputs) if stage.exchange else len(tasks)
+    committed = {shard for shard in output.committed() if shard < total}
+    receipts: dict[int, Receipt] = {}
+    for shard in sorted(committed):
+        if (receipt := output.receipt(shard)) is not None:
+            receipts[shard] = receipt
+    monitor.started(stage.name, total, len(receipts))
+    watch = _BadShare(p.max_bad, output)
+    for receipt in receipts.values():
+        watch.add(receipt.counts)
+    with _service(stage, p, inputs, pending=len(receipts) < total) as service:
+        job = replace(job, service=service)
+        for receipt in _results(stage, job, engine, tasks, total, receipts, monitor):
+            receipts[receipt.shard] = receipt
+            monitor.task_done(receipt)
+            watch.add(receipt.counts)
+    watch.close()
+    return [receipts[shard] for shard in range(total)]
+
+
+def _results(
+    stage: Stage[Any],
+    job: Job,
+    engine: Engine,
+    tasks: list[Task],
+    total: int,
+    done: Mapping[int, Receipt],
+    monitor: Monitor,
+) -> Iterator[Receipt]:
+    pending = [shard for shard in range(total) if shard not in done]
+    if not pending:
+        return
+    if stage.exchange:
+        specs = [dict(task.spec) for task in tasks]
+        spill = str(Path(job.work) / "spill")
+        merge = partial(merge_partition, job, frozenset(done))
+        for _, text in engine.exchange(partial(split_task, job), specs, merge, total, spill=spill):
+            if text is not None:
+                yield Receipt.from_json(text)
+    elif stage.local:
+        for shard in pending:
+            yield Receipt.from_json(run_task(job, (shard, dict(tasks[shard].spec)), progress=monitor.progress))
+    else:
+        items = [(shard, dict(tasks[shard].spec)) for shard in pending]
+        for _, text in engine.map(partial(run_task, job), items):
+            yield Receipt.from_json(text)
+
+
+def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:
+    """Worker side of `map`: make and commit one shard; its receipt as JSON. A committed shard is not made again."""
+    shard, spec = item
+    output = Artifact(job.output)
+    if (receipt := output.receipt(shard)) is not None and receipt.fingerprint == job.fingerprint:
+        return receipt.to_json()
+    stage, p, inputs = job.load()
+    ctx = job.context()
+    if progress is not None:
+        ctx.progress = progress
+    with ShardWriter(output, shard, job.fingerprint) as out:
+        with _blame(job, f"shard {shard} {spec}"):
+            stage.run(p, inputs, Task(spec), out, ctx)
+        return out.commit().to_json()
+
+
+def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Worker side of `exchange`, map half."""
+    stage, p, inputs = job.load()
+    with _blame(job, f"split task {spec}"):
+        yield from stage.split(p, inputs, Task(spec))
+
+
+def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Iterator[pa.RecordBatch]) -> str | None:
+    """Worker side of `exchange`, reduce half: one output shard; None when it was already committed."""
+    if partition in done:
+        return None
+    output = Artifact(job.output)
+    stage, p, inputs = job.load()
+    with ShardWriter(output, partition, job.fingerprint) as out:
+        with _blame(job, f"partition {partition}"):
+            stage.merge(p, inputs, partition, batches, out, job.context())
+        return out.commit().to_json()
+
+
+@contextmanager
+def _blame(job: Job, what: str) -> Iterator[None]:
+    """Adds the artifact and the shard to an error's place, so that no message is without an address."""
+    try:
+        yield
+    except MegahourError as error:
+        error.where = f"{job.output} {what}" + (f": {error.where}" if error.where else "")
+        raise
+
+
+@contextmanager
+def _service(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], *, pending: bool) -> Iterator[Any]:
+    spec = stage.accelerator(p, inputs) if pending else None
+    if spec is None:
+        yield None
+        return
+    from megahour.engine.accelerator.server import serve
+
+    with serve(spec) as service:
+        yield service.endpoint
+
+
+@dataclass
+class _BadShare:
+    """Fails a stage whose quarantine grows past the allowed share of the records that came in."""
+
+    limit: float
+    output: Artifact
+    total: Counts = field(default_factory=Counts)
+
+    def add(self, counts: Counts) -> None:
+        self.total.add(counts)
+        if self.total.came_in >= EARLY_CHECK:
+            self.close()
+
+    def close(self) -> None:
+        bad, seen = self.total.bad, self.total.came_in
+        if bad > self.limit * max(seen, bad):
+            worst = sorted(self.total.dropped.items(), key=lambda item: -item[1])[:3]
+            raise TooManyBad(
+                f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
+                + ", ".join(f"{reason} {n}" for reason, n in worst),
+                where=self.output.url,
+                remedy=f"look at {self.output.path('quarantine')}, mend the input, or raise max_bad",
+            )
+
+
+def _close(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    print_of_job: str,
+    receipts: list[Receipt],
+) -> Manifest:
+    summary = stage.finish(p, inputs, receipts)
+    counts = Counts()
+    for receipt in receipts:
+        counts.add(receipt.counts)
+    manifest = Manifest(
+        stage=stage.name,
+        version=stage.version,
+        fingerprint=print_of_job,
+        digest=content_digest(receipts, summary),
+        params=p.identity(),
+        inputs={role: artifact.manifest.digest for role, artifact in inputs.items()},
+        shards=len(receipts),
+        counts=counts,
+        summary=summary,
+    )
+    finish(output, receipts, manifest)
+    return manifest
+
+
+def _add_wall(output: Artifact, seconds: float, engine: Engine) -> None:
+    before = output.wall() if output.fs.exists(output.root) else {}
+    total = {"seconds": round(before.get("seconds", 0.0) + seconds, 3), "workers": getattr(engine, "workers", 1)}
+    publish_text(output.fs, output.path("timings/total.json"), json.dumps(total))
