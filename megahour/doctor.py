@@ -1,0 +1,91 @@
+"""What this machine has, and the one command that installs what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata, util
+
+OPTIONAL_PACKAGES = {
+    "pyspark": ("Spark engine", "pip install 'megahour[spark]'"),
+    "s3fs": ("artifacts on S3", "pip install 'megahour[s3]'"),
+    "tensorboard": ("training curves in TensorBoard", "pip install 'megahour[tensorboard]'"),
+}
+REQUIRED_PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst", "kaldi_decoder")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+
+
+def examine() -> list[Finding]:
+    """All findings, the required ones first."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    findings = [Finding("python", sys.version_info >= (3, 11), True, f"{version} (3.11 or newer is needed)")]
+    for package in REQUIRED_PACKAGES:
+        ok = util.find_spec(package) is not None
+        findings.append(Finding(package, ok, True, _version(package) if ok else "pip install megahour"))
+    findings.append(_speech())
+    for package, (what, command) in OPTIONAL_PACKAGES.items():
+        ok = util.find_spec(package) is not None
+        findings.append(Finding(package, ok, False, f"{what}: " + (_version(package) if ok else command)))
+    findings += [_java(), _chromium(), _machine()]
+    return findings
+
+
+def java_version() -> str | None:
+    """The first line of `java -version`, or None where there is no working Java."""
+    java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin") if "JAVA_HOME" in os.environ else None
+    java = java or shutil.which("java")
+    if java is None:
+        return None
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    lines = (done.stderr or done.stdout).splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def browser() -> str | None:
+    """Path of a headless-capable Chromium, or None."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def _speech() -> Finding:
+    ok = util.find_spec("espeakng_loader") is not None
+    return Finding("espeakng-loader", ok, True, _version("espeakng-loader") if ok else "pip install megahour")
+
+
+def _java() -> Finding:
+    found = java_version()
+    detail = found or "only for the Spark engine: install a Java 17+ runtime (Debian: apt install default-jre-headless)"
+    return Finding("java", found is not None, False, detail)
+
+
+def _chromium() -> Finding:
+    found = browser()
+    return Finding("chromium", found is not None, False, found or "only for the report's tests: apt install chromium")
+
+
+def _machine() -> Finding:
+    import psutil
+
+    memory = psutil.virtual_memory().total / 2**30
+    free = shutil.disk_usage(".").free / 2**30
+    ok = memory > 3.5 and free > 2
+    detail = f"{os.cpu_count()} cores, {memory:.1f} GiB memory, {free:.0f} GiB free here (the demo needs 4 and 2)"
+    return Finding("machine", ok, False, detail)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "present"

@@ -1,0 +1,182 @@
+"""Running a recipe: what would run and why, the run itself, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import megahour
+from megahour.core.config import nearest
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact, Manifest
+from megahour.core.transfer import publish_text
+from megahour.engine.base import Engine
+from megahour.engine.runner import Monitor, run_stage, stage_fingerprint
+from megahour.recipe import EngineParams, Recipe, Step
+
+PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst", "kaldi-decoder", "espeakng-loader")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would happen to one step."""
+
+    step: Step
+    state: str  # done | partial | missing | stale
+    why: str
+    shards: int  # committed so far
+    seconds: float | None  # estimated from the last time this step ran
+
+
+def make_engine(params: EngineParams) -> Engine:
+    """The engine that a recipe or the command line asks for."""
+    if params.kind == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        return SparkEngine(master=params.master)
+    from megahour.engine.local import LocalEngine
+
+    return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)
+
+
+def plan(recipe: Recipe) -> list[Plan]:
+    """State of each step, and the reason why it would run."""
+    history = _history(recipe)
+    plans: list[Plan] = []
+    will_run: set[str] = set()
+    for step in recipe.steps:
+        output = Artifact(step.output)
+        parents = [parent for parent in step.parents if parent in will_run]
+        state, why = _state(step, output, parents)
+        if state != "done":
+            will_run.add(step.name)
+        shards = output.manifest.shards if output.complete else len(output.committed())
+        plans.append(Plan(step, state, why, shards, history.get(step.name)))
+    return plans
+
+
+def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, str]:
+    if parents:
+        return ("stale" if output.complete else "missing"), f"after {', '.join(parents)}"
+    if not output.complete:
+        n = len(output.committed())
+        return ("partial", f"{n} shards are committed") if n else ("missing", "not made yet")
+    manifest = output.manifest
+    inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+    if manifest.fingerprint == stage_fingerprint(step.stage, step.params, inputs):
+        return "done", ""
+    return "stale", _difference(step, manifest, inputs)
+
+
+def _difference(step: Step, manifest: Manifest, inputs: dict[str, Artifact]) -> str:
+    now = step.params.identity()
+    changed = [
+        f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}"
+        for key in sorted(set(now) | set(manifest.params))
+        if now.get(key) != manifest.params.get(key)
+    ]
+    changed += [
+        f"input {role} changed"
+        for role in sorted(set(inputs) | set(manifest.inputs))
+        if role not in inputs or inputs[role].manifest.digest != manifest.inputs.get(role)
+    ]
+    if manifest.stage != step.stage.name or manifest.version != step.stage.version:
+        changed.append(f"stage {manifest.stage} version {manifest.version} → {step.stage.name} {step.stage.version}")
+    return ", ".join(changed)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished step; `seconds` is None when it was already made."""
+
+    step: Step
+    manifest: Manifest
+    seconds: float | None
+
+
+def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
+    """Run what is not done, in order. Closing the iterator stops the engine; committed shards stay."""
+    steps = _ancestors(recipe, until) if until else recipe.steps
+    save_run(recipe)
+    work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
+    with make_engine(recipe.engine) as engine:
+        for step in steps:
+            inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+            output = Artifact(step.output)
+            started, was_done = time.monotonic(), _state(step, output, ())[0] == "done"
+            manifest = run_stage(
+                step.stage,
+                step.params,
+                inputs,
+                output,
+                engine,
+                work=work,
+                threads=recipe.threads,
+                monitor=monitor_for(step.name),
+            )
+            seconds = None if was_done else time.monotonic() - started
+            if seconds is not None:
+                _record_history(recipe, step.name, seconds)
+            yield Done(step, manifest, seconds)
+
+
+def _ancestors(recipe: Recipe, until: str) -> list[Step]:
+    names = [step.name for step in recipe.steps]
+    if until not in names:
+        raise ConfigError(f'no step "{until}"{nearest(until, names)}', where=recipe.name)
+    wanted = {until}
+    for step in reversed(recipe.steps):
+        if step.name in wanted:
+            wanted.update(step.parents)
+    return [step for step in recipe.steps if step.name in wanted]
+
+
+def save_run(recipe: Recipe) -> None:
+    """Write the resolved recipe and the versions of everything beside the artifacts."""
+    home = Artifact(recipe.run)
+    publish_text(home.fs, home.path("recipe.resolved.yaml"), yaml.safe_dump(dict(recipe.resolved), sort_keys=False))
+    publish_text(home.fs, home.path("versions.json"), json.dumps(versions(), indent=1) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Versions of megahour, Python and the libraries that shape results, and the source's commit where there is one."""
+    found = {"megahour": megahour.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "missing"
+    found["commit"] = _commit()
+    return found
+
+
+def _commit() -> str:
+    folder = Path(megahour.__file__).parent
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _record_history(recipe: Recipe, step: str, seconds: float) -> None:
+    """Remember how long a step took, for the next plan's estimate."""
+    home = Artifact(recipe.run)
+    history = _history(recipe) | {step: round(seconds, 2)}
+    publish_text(home.fs, home.path("history.json"), json.dumps(history, indent=1) + "\n")
+
+
+def _history(recipe: Recipe) -> dict[str, Any]:
+    home = Artifact(recipe.run)
+    path = home.path("history.json")
+    return dict(json.loads(home.fs.cat_file(path))) if home.fs.exists(path) else {}

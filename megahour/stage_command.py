@@ -1,0 +1,149 @@
+"""A stage's command-line options and reference page, both made from its pydantic model."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+import yaml
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from megahour.core.config import parse
+from megahour.core.stage import Stage
+from megahour.recipe import STAGES, EngineParams, load_stage
+
+SCALARS = {int: click.INT, float: click.FLOAT, str: click.STRING}
+
+
+def stage_command(name: str) -> click.Command:
+    """`megahour STAGE --ROLE URL … --out URL [--PARAMETER VALUE …]`."""
+    stage = load_stage(name)
+    options: list[click.Parameter] = [
+        click.Option(
+            [f"--{spec.role.replace('_', '-')}", f"input__{spec.role}"],
+            required=not spec.optional,
+            metavar="URL",
+            help="input artifact" + (" (optional)" if spec.optional else ""),
+        )
+        for spec in stage.inputs
+    ]
+    options.append(click.Option(["--out", "out"], required=True, metavar="URL", help="output artifact"))
+    options += [_option(key, info) for key, info in stage.params.model_fields.items()]
+    options += [
+        click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
+        click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
+        click.Option(["--master", "engine__master"], default="local[*]", help="Spark master URL"),
+        click.Option(["--cores", "threads"], type=click.INT, default=2, help="threads of a training stage"),
+    ]
+
+    def callback(**values: Any) -> None:
+        _run(stage, values)
+
+    doc = (stage.params.__doc__ or "").strip()
+    return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][2])
+
+
+def _option(key: str, info: FieldInfo) -> click.Option:
+    kind = _unwrap(info.annotation)
+    default = _default(info)
+    text = info.description or ""
+    flag = key.replace("_", "-")
+    if kind is bool:
+        return click.Option([f"--{flag}/--no-{flag}", key], default=None, help=f"{text}  [default: {default}]")
+    if get_origin(kind) is Literal:
+        choice: click.ParamType = click.Choice([str(value) for value in get_args(kind)])
+    else:
+        choice = SCALARS.get(kind, _Yaml())
+    shown = "required" if default is PydanticUndefined else f"default: {yaml_text(default)}"
+    return click.Option([f"--{flag}", key], type=choice, default=None, help=f"{text}  [{shown}]")
+
+
+class _Yaml(click.ParamType):
+    """Lists and mappings are given as YAML, e.g. ``--sets "[labelled, test]"``."""
+
+    name = "yaml"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return yaml.safe_load(value) if isinstance(value, str) else value
+        except yaml.YAMLError as error:
+            self.fail(f"not valid YAML: {error}", param, ctx)
+
+
+def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
+    from megahour.cli import resumable
+    from megahour.core.store import Artifact
+    from megahour.engine.progress import TerminalMonitor
+    from megahour.engine.runner import run_stage
+    from megahour.run import make_engine
+
+    given = {key: value for key, value in values.items() if value is not None}
+    inputs = {key[7:]: Artifact(given.pop(key)) for key in list(given) if key.startswith("input__")}
+    engine_values = {key[8:]: given.pop(key) for key in list(given) if key.startswith("engine__")}
+    threads, out = given.pop("threads"), given.pop("out")
+    params = parse(stage.params, given, where=f"stage {stage.name}")
+    work = Path(out).parent / ".work" if "://" not in out else None
+    with resumable(out), make_engine(EngineParams(**engine_values)) as engine:
+        manifest = run_stage(
+            stage, params, inputs, Artifact(out), engine, work=work, threads=threads, monitor=TerminalMonitor()
+        )
+    click.echo(f"{out}: {manifest.shards} shards, {manifest.counts.kept:,} records kept")
+
+
+def reference() -> str:
+    """Markdown reference of all stages."""
+    lines = [
+        "# Stages",
+        "",
+        "Made from the parameter models by `make docs`; do not edit. Each stage runs in a recipe step or as",
+        "`megahour STAGE --ROLE URL … --out URL --PARAMETER VALUE`.",
+        "",
+    ]
+    for name in STAGES:
+        stage = load_stage(name)
+        roles = ", ".join(f"`{s.role}`" + (" (optional)" if s.optional else "") for s in stage.inputs) or "none"
+        lines += [f"## {name}", "", " ".join((stage.params.__doc__ or "").split()), "", f"Inputs: {roles}.", ""]
+        lines += ["| parameter | type | default | |", "| --- | --- | --- | --- |"]
+        for key, info in stage.params.model_fields.items():
+            default = _default(info)
+            shown = "required" if default is PydanticUndefined else f"`{yaml_text(default)}`"
+            kind = _type_name(info.annotation).replace("|", "\\|")
+            lines.append(f"| `{key}` | {kind} | {shown} | {(info.description or '').replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default(info: FieldInfo) -> Any:
+    value = info.get_default(call_default_factory=True)
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def yaml_text(value: Any) -> str:
+    """A value on one line, as YAML would take it back."""
+    text: str = yaml.safe_dump(_plain(value), default_flow_style=True, width=10_000).strip()
+    return text.removesuffix("...").strip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return value
+
+
+def _unwrap(annotation: Any) -> Any:
+    """`float | None` → float."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else annotation
+    return annotation
+
+
+def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " \\| ".join(str(value) for value in get_args(annotation))
+    return getattr(annotation, "__name__", str(annotation)) if get_origin(annotation) is None else str(annotation)
