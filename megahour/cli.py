@@ -5,9 +5,7 @@ A stage's options are made from its pydantic model when its command is asked for
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -64,7 +62,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
 
     from megahour.core.store import Artifact
     from megahour.engine.progress import TerminalMonitor, audio_seconds, summary_table
-    from megahour.run import execute
+    from megahour.run import execute, resumable
 
     loaded = load_recipe(recipe, overrides)
     rows = []
@@ -76,16 +74,6 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
     seconds = sum(row[2] or 0.0 for row in rows)
     click.echo(f"{len(rows)} steps, {seconds:.1f} s of work in this session; artifacts are in {loaded.run}")
     _say_results(loaded)
-
-
-@contextlib.contextmanager
-def resumable(where: str) -> Iterator[None]:
-    """Ctrl-C leaves committed shards and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"\nStopped. Committed shards are kept in {where}: the same command resumes.", err=True)
-        sys.exit(130)
 
 
 def _say_results(recipe: Recipe) -> None:

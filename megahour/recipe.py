@@ -103,17 +103,18 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
     steps = {key: _step(key, section, sections, run, data.get("seed"), where) for key, section in sections.items()}
     engine = _engine(data.get("engine") or {}, where)
     ordered = _order(steps, where)
-    resolved = {
+    threads = int(data.get("threads", 2))
+    resolved: dict[str, Any] = {
         "run": run,
         "seed": data.get("seed"),
-        "threads": int(data.get("threads", 2)),
+        "threads": threads,
         "engine": engine.model_dump(),
         "steps": {
             step.name: {"stage": step.stage.name, "inputs": dict(step.inputs), **step.params.model_dump(mode="json")}
             for step in ordered
         },
     }
-    return Recipe(name, run, resolved["threads"], engine, tuple(ordered), resolved)
+    return Recipe(name, run, threads, engine, tuple(ordered), resolved)
 
 
 def _step(name: str, section: Any, sections: Mapping[str, Any], run: str, seed: int | None, where: str) -> Step:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -127,6 +129,16 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
             if seconds is not None:
                 _record_history(recipe, step.name, seconds)
             yield Done(step, manifest, seconds)
+
+
+@contextmanager
+def resumable(where: str) -> Iterator[None]:
+    """Ctrl-C leaves committed shards and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nStopped. Committed shards are kept in {where}: the same command resumes.", file=sys.stderr)
+        sys.exit(130)
 
 
 def _ancestors(recipe: Recipe, until: str) -> list[Step]:

@@ -15,7 +15,7 @@ from megahour.core.config import parse
 from megahour.core.stage import Stage
 from megahour.recipe import STAGES, EngineParams, load_stage
 
-SCALARS = {int: click.INT, float: click.FLOAT, str: click.STRING}
+SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
 def stage_command(name: str) -> click.Command:
@@ -54,14 +54,14 @@ def _option(key: str, info: FieldInfo) -> click.Option:
     if kind is bool:
         return click.Option([f"--{flag}/--no-{flag}", key], default=None, help=f"{text}  [default: {default}]")
     if get_origin(kind) is Literal:
-        choice: click.ParamType = click.Choice([str(value) for value in get_args(kind)])
+        choice: Any = click.Choice([str(value) for value in get_args(kind)])
     else:
         choice = SCALARS.get(kind, _Yaml())
     shown = "required" if default is PydanticUndefined else f"default: {yaml_text(default)}"
     return click.Option([f"--{flag}", key], type=choice, default=None, help=f"{text}  [{shown}]")
 
 
-class _Yaml(click.ParamType):
+class _Yaml(click.ParamType):  # type: ignore[type-arg]
     """Lists and mappings are given as YAML, e.g. ``--sets "[labelled, test]"``."""
 
     name = "yaml"
@@ -74,11 +74,10 @@ class _Yaml(click.ParamType):
 
 
 def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
-    from megahour.cli import resumable
     from megahour.core.store import Artifact
     from megahour.engine.progress import TerminalMonitor
     from megahour.engine.runner import run_stage
-    from megahour.run import make_engine
+    from megahour.run import make_engine, resumable
 
     given = {key: value for key, value in values.items() if value is not None}
     inputs = {key[7:]: Artifact(given.pop(key)) for key in list(given) if key.startswith("input__")}

@@ -1,0 +1,38 @@
+# demo: raw speech to a word error rate.  test: everything that CI runs.  check: style and types.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check docs bench clean
+
+demo: .venv/installed
+	$(BIN)/megahour run recipes/demo.yaml
+
+test: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+check: .venv/installed-dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/megahour docs docs/stages.md
+
+bench: .venv/installed-dev
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv runs build *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megahour needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ .venv/installed

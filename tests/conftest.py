@@ -1,0 +1,71 @@
+"""Shared fixtures: real components on loopback, started once per session."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """URL of a bucket on a real S3 server process (moto's) on loopback; the environment points s3fs to it."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    values = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    saved = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        _wait(port, server)
+        import s3fs
+
+        s3fs.S3FileSystem(use_listings_cache=False).mkdir("megahour-test")
+        yield "s3://megahour-test"
+    finally:
+        server.kill()
+        server.wait()
+        for key, value in saved.items():
+            if value is None:
+                os.environ.pop(key)
+            else:
+                os.environ[key] = value
+
+
+def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the S3 server ended by itself"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the S3 server did not start within 60 s")
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Folder of real recordings beside the checkout; tests that need it skip where it is absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs real recordings in ../shared/data, which are not here")
+    return SHARED_DATA
