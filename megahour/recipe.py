@@ -18,7 +18,9 @@ from megahour.core.stage import Stage
 
 # name: (module, class, summary). Summaries are here so that `megahour --help` imports no stage;
 # tests/test_recipe.py holds them equal to the first lines of the Params docstrings.
-STAGES: dict[str, tuple[str, str, str]] = {}
+STAGES: dict[str, tuple[str, str, str]] = {
+    "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
+}
 
 
 class EngineParams(BaseModel):

@@ -130,9 +130,8 @@ def run_stage(
 def _claim(output: Artifact, print_of_job: str) -> None:
     """Clear what another version of the job left; keep the shards of the same job."""
     path = output.path("claim.txt")
-    if output.fs.exists(path):
-        if output.fs.cat_file(path).decode("utf-8", "replace") == print_of_job:
-            return
+    if output.fs.exists(path) and output.fs.cat_file(path).decode("utf-8", "replace") == print_of_job:
+        return
     output.delete()
     publish_text(output.fs, path, print_of_job)
 

@@ -1,0 +1,71 @@
+"""The stage runner: resume, claims, quarantine limits, and the same bytes on local disk and on S3."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from toy_stages import Count, CountParams, Parity, ParityParams
+
+from megahour.core.errors import ConfigError, StoreError, TooManyBad
+from megahour.core.store import Artifact, verify
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+def test_local_disk_and_s3_hold_the_same_bytes(tmp_path: Path, s3_url: str, engine: LocalEngine) -> None:
+    digests = []
+    for root in (str(tmp_path), f"{s3_url}/{tmp_path.name}"):
+        numbers, grouped = Artifact(f"{root}/numbers"), Artifact(f"{root}/grouped")
+        run_stage(Count(), CountParams(), {}, numbers, engine, work=tmp_path / "work")
+        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
+        assert verify(numbers) == verify(grouped) == []
+        digests.append((numbers.manifest.digest, grouped.manifest.digest))
+        assert sorted(n for s in range(3) for n in grouped.read_table(s)["number"].to_pylist()) == list(range(20))
+    assert digests[0] == digests[1]
+
+
+def test_a_lost_shard_is_made_again_and_the_others_are_not(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    digest = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work").digest
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    (tmp_path / "numbers" / "receipts" / "00002.json").unlink()
+    kept = (tmp_path / "numbers" / "shards" / "00001.parquet").stat().st_mtime_ns
+    assert run_stage(Count(), CountParams(), {}, Artifact(out.url), engine, work=tmp_path / "work").digest == digest
+    assert (tmp_path / "numbers" / "shards" / "00001.parquet").stat().st_mtime_ns == kept
+
+
+def test_other_parameters_replace_the_whole_artifact(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Count(), CountParams(shards=4), {}, out, engine, work=tmp_path / "work")
+    run_stage(Count(), CountParams(shards=2), {}, out, engine, work=tmp_path / "work")
+    assert len(list((tmp_path / "numbers" / "shards").iterdir())) == 2
+    assert verify(out) == []
+
+
+def test_too_many_bad_records_stop_the_stage(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    with pytest.raises(TooManyBad, match=r"10 of 20 records are bad \(50.0%, limit 10.0%\): bad-number 10"):
+        run_stage(Count(), CountParams(bad_every=2), {}, out, engine, work=tmp_path / "work")
+    assert not out.complete
+    manifest = run_stage(Count(), CountParams(bad_every=2, max_bad=0.5), {}, out, engine, work=tmp_path / "work")
+    assert manifest.counts.dropped == {"bad-number": 10}
+    assert [bad["id"] for bad in out.bad_records()] == [str(n) for n in range(0, 20, 2)]
+
+
+def test_inputs_are_checked_before_anything_runs(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "grouped")
+    with pytest.raises(ConfigError, match="needs the inputs"):
+        run_stage(Parity(), ParityParams(), {}, out, engine)
+    with pytest.raises(StoreError, match="missing or unfinished"):
+        run_stage(Parity(), ParityParams(), {"numbers": Artifact(tmp_path / "nothing")}, out, engine)

@@ -1,0 +1,105 @@
+"""The command line, run as users run it: in its own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy_stages import write_recipe
+
+START = "import sys; sys.path.insert(0, {here!r}); import toy_stages, megahour.recipe as r, megahour.cli as c; "
+LAUNCH = START + "r.STAGES.update(toy_stages.TOY_STAGES); c.main()"
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", LAUNCH.format(here=str(Path(__file__).parent)), *arguments]
+
+
+def megahour(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    assert "Traceback" not in output, output
+    return output
+
+
+def test_help_starts_in_half_a_second() -> None:
+    def seconds() -> float:
+        before = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "megahour", "--help"], check=True, capture_output=True)
+        return time.perf_counter() - before
+
+    assert min(seconds() for _ in range(5)) < 0.5
+
+
+def test_a_run_resumes_explains_itself_and_verifies(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    assert "2 of 2 steps would run" in megahour("plan", recipe)
+    first = megahour("run", recipe)
+    assert "numbers" in first
+    assert "h of audio per h" in first
+    assert "already made" in megahour("run", recipe)
+    assert "0 of 2 steps would run" in megahour("plan", recipe)
+    assert "seed 10 → 11" in megahour("plan", recipe, "numbers.seed=11")
+    assert "done" in megahour("status", recipe)
+    assert megahour("verify", recipe).count("ok ") == 2
+    assert (tmp_path / "run" / "recipe.resolved.yaml").is_file()
+    assert "megahour" in (tmp_path / "run" / "versions.json").read_text()
+
+    shard = next((tmp_path / "run" / "numbers" / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert "the receipt says" in megahour("verify", recipe, code=1)
+
+
+def test_a_stage_alone(tmp_path: Path) -> None:
+    out = str(tmp_path / "numbers")
+    assert "2 shards, 10 records kept" in megahour("toy-count", "--out", out, "--shards", "2", "--weights", "[1]")
+    help_text = megahour("toy-count", "--help")
+    assert "default: 4" in help_text
+    assert "shards to make" in help_text
+    assert "6 records kept" not in megahour("toy-parity", "--numbers", out, "--out", str(tmp_path / "grouped"))
+
+
+def test_too_many_bad_records_fail_loudly_and_resume_with_a_higher_limit(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    failed = megahour("run", recipe, "numbers.bad_every=2", code=1)
+    assert "records are bad" in failed
+    assert "bad-number" in failed
+    assert "raise max_bad" in failed
+    megahour("run", recipe, "numbers.bad_every=2", "numbers.max_bad=0.6")
+
+
+def test_mistakes_on_the_command_line_name_the_nearest_word(tmp_path: Path) -> None:
+    assert 'did you mean "status"' in megahour("statsu", code=2)
+    assert 'did you mean "shards"' in megahour("run", str(write_recipe(tmp_path)), "numbers.shrads=1", code=1)
+    assert "no such recipe" in megahour("run", "nowhere.yaml", code=1)
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    arguments = ["run", recipe, "numbers.shards=4000"]
+    run = subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    receipts = tmp_path / "run" / "numbers" / "receipts"
+    deadline = time.monotonic() + 60
+    while not (receipts.is_dir() and len(list(receipts.iterdir())) > 3):
+        assert time.monotonic() < deadline, "no shard was committed"
+        time.sleep(0.02)
+    os.killpg(run.pid, signal.SIGINT)
+    output, _ = run.communicate(timeout=30)
+    assert run.returncode == 130, output
+    assert "the same command resumes" in output
+    committed = len(list(receipts.iterdir()))
+    assert 3 < committed < 4000
+    assert "partial" in megahour("status", *arguments[1:])
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("--version",), ("run", "--help")])
+def test_small_commands(words: tuple[str, ...]) -> None:
+    assert megahour(*words)

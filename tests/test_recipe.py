@@ -1,0 +1,79 @@
+"""Recipes: order, overrides, variables, and errors that name the nearest right word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_stages import RECIPE, TOY_STAGES, write_recipe
+
+from megahour import recipe as recipes
+from megahour.core.errors import ConfigError
+from megahour.recipe import STAGES, load_recipe, load_stage
+
+
+@pytest.fixture(autouse=True)
+def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, entry in TOY_STAGES.items():
+        monkeypatch.setitem(recipes.STAGES, name, entry)
+
+
+def test_steps_run_after_what_they_read(tmp_path: Path) -> None:
+    loaded = load_recipe(write_recipe(tmp_path))
+    assert [step.name for step in loaded.steps] == ["numbers", "grouped"]
+    assert loaded.steps[1].inputs == {"numbers": f"{tmp_path}/run/numbers"}
+
+
+def test_the_seed_of_the_recipe_reaches_every_stage_that_has_one(tmp_path: Path) -> None:
+    assert load_recipe(write_recipe(tmp_path)).steps[0].params.identity()["seed"] == 10
+    assert load_recipe(write_recipe(tmp_path), ["numbers.seed=3"]).steps[0].params.identity()["seed"] == 3
+
+
+def test_variables_and_overrides(tmp_path: Path) -> None:
+    loaded = load_recipe(write_recipe(tmp_path), ["vars.word=other", "numbers.weights=[3, 4]", "run=elsewhere"])
+    assert loaded.steps[0].params.identity()["kind"] == "other"
+    assert loaded.steps[0].params.identity()["weights"] == [3.0, 4.0]
+    assert loaded.run == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("shards: 3", "shard: 3"), 'unknown key "shard" – did you mean "shards"'),
+        (("seed: 10", "sed: 10"), 'unknown key "sed" – did you mean "seed"'),
+        (("toy-count", "toy-cuont"), 'unknown stage "toy-cuont" – did you mean "toy-count"'),
+        (("numbers: numbers", "number: numbers"), 'has no input "number" – did you mean "numbers"'),
+        (("numbers: numbers", "numbers: nmbers"), 'unknown step "nmbers" – did you mean "numbers"'),
+        (("    inputs: {{numbers: numbers}}\n", ""), r"needs the inputs \['numbers'\]"),
+        (("numbers: numbers", "numbers: grouped"), "wait for each other"),
+        (("${{word}}", "${{wrod}}"), 'no variable "wrod" – did you mean "word"'),
+        (("workers: 2", "wrokers: 2"), "wrokers: Extra inputs are not permitted"),
+        (("shards: 3", "shards: [3"), "not valid YAML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, wrong: tuple[str, str], message: str) -> None:
+    assert wrong[0] in RECIPE
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(write_recipe(tmp_path, RECIPE.replace(*wrong)))
+
+
+def test_an_override_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='nothing is called "nubmers" – did you mean "numbers"'):
+        load_recipe(write_recipe(tmp_path), ["nubmers.shards=1"])
+    with pytest.raises(ConfigError, match="is not key=value"):
+        load_recipe(write_recipe(tmp_path), ["shards"])
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_the_table_of_stages_tells_the_truth(name: str) -> None:
+    stage = load_stage(name)
+    first_line = (stage.params.__doc__ or "").strip().splitlines()[0]
+    assert stage.name == name
+    assert STAGES[name][2] == first_line, "the summary in recipe.STAGES is the first line of the Params docstring"
+    for key, info in stage.params.model_fields.items():
+        assert info.description, f"{name}.{key} has no description"
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_recipe_of_the_repository_loads(path: Path) -> None:
+    assert load_recipe(path).steps

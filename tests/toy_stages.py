@@ -1,0 +1,115 @@
+"""Small real stages for tests of the runner, the recipe and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field
+
+from megahour.core.config import Params
+from megahour.core.errors import BadRecord
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.store import Receipt
+from megahour.core.writer import ShardWriter
+
+
+class CountParams(Params):
+    """Numbers, a few a shard."""
+
+    shards: int = Field(4, ge=1, description="shards to make")
+    rows: int = Field(5, ge=1, description="rows in a shard")
+    bad_every: int = Field(0, ge=0, description="every how many-th number is bad; 0 = none")
+    seed: int = Field(0, description="first number")
+    kind: str = Field("plain", description="a word that is copied")
+    weights: list[float] = Field([1.0, 2.0], description="a list")
+
+
+class Count(Stage[CountParams]):
+    name = "toy-count"
+    params = CountParams
+
+    def plan(self, p: CountParams, inputs: Inputs) -> list[Task]:
+        return [Task({"first": p.seed + shard * p.rows}) for shard in range(p.shards)]
+
+    def run(self, p: CountParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        numbers = []
+        for number in range(task["first"], task["first"] + p.rows):
+            out.came_in()
+            try:
+                if p.bad_every and number % p.bad_every == 0:
+                    raise BadRecord("bad-number", f"{number} is a multiple of {p.bad_every}", record=str(number))
+                numbers.append(number)
+                out.kept()
+            except BadRecord as bad:
+                out.quarantine(bad.record, bad.reason, bad.detail)
+        out.table(pa.table({"number": pa.array(numbers, pa.int64())}))
+        out.stat("audio_s", 3600.0)
+
+
+class ParityParams(Params):
+    """Numbers regrouped by their remainder."""
+
+    modulus: int = Field(3, ge=1, description="partitions")
+
+
+class Parity(Stage[ParityParams]):
+    name = "toy-parity"
+    params = ParityParams
+    inputs = (Input("numbers"), Input("extra", optional=True))
+    exchange = True
+
+    def partitions(self, p: ParityParams, inputs: Inputs) -> int:
+        return p.modulus
+
+    def split(self, p: ParityParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        numbers = inputs["numbers"].read_table(task["shard"])["number"].to_pylist()
+        for number in numbers:
+            yield number % p.modulus, pa.record_batch({"number": pa.array([number], pa.int64())})
+
+    def merge(
+        self,
+        p: ParityParams,
+        inputs: Inputs,
+        partition: int,
+        batches: Iterator[pa.RecordBatch],
+        out: ShardWriter,
+        ctx: Context,
+    ) -> None:
+        numbers = [n for batch in batches for n in batch["number"].to_pylist()]
+        out.came_in(len(numbers))
+        out.kept(len(numbers))
+        out.stat("total", sum(numbers))
+        out.table(pa.table({"number": pa.array(numbers, pa.int64())}))
+
+    def finish(self, p: ParityParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return {"total": sum(receipt.stats["total"] for receipt in receipts)}
+
+
+TOY_STAGES = {
+    "toy-count": ("toy_stages", "Count", "Numbers, a few a shard."),
+    "toy-parity": ("toy_stages", "Parity", "Numbers regrouped by their remainder."),
+}
+
+RECIPE = """
+run: {run}
+seed: 10
+engine: {{workers: 2}}
+vars: {{word: plain}}
+steps:
+  grouped:
+    stage: toy-parity
+    inputs: {{numbers: numbers}}
+  numbers:
+    stage: toy-count
+    shards: 3
+    kind: ${{word}}
+"""
+
+
+def write_recipe(folder: Path, text: str = RECIPE) -> Path:
+    path = folder / "toy.yaml"
+    path.write_text(text.format(run=folder / "run"), "utf-8")
+    return path
