@@ -1,0 +1,94 @@
+"""What a container's own bytes say about its length, compared with the bytes that are really there.
+
+libsndfile repairs a wrong `data` size or a missing last page silently, so truncation has to be found before it decodes.
+WAV: "Multimedia Programming Interface and Data Specifications 1.0" (1991); RF64: EBU Tech 3306; Ogg: RFC 3533,
+section 6.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import BinaryIO
+
+from megahour.core.errors import BadRecord
+
+UNKNOWN_SIZE = 0xFFFFFFFF  # what a program writes that cannot seek back, such as a pipe of ffmpeg
+OGG_TAIL = 1 << 17  # two of the largest possible pages (65,307 bytes)
+MAX_TRAILER = 4096  # padding and tags that careless writers leave after the last chunk
+END_OF_STREAM = 0x04
+
+
+def byte_size(file: BinaryIO) -> int:
+    """Length of a seekable file in bytes; the position is put back to the start."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def check_container(file: BinaryIO, size: int) -> None:
+    """Raise BadRecord when `file` (`size` bytes) is empty, cut off, or says a length that it does not have.
+
+    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``. Formats other than WAV and Ogg pass: their
+    decoders notice. The position is put back to the start.
+    """
+    if size == 0:
+        raise BadRecord("zero-length-audio", "the file has 0 bytes")
+    file.seek(0)
+    magic = file.read(12)
+    if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
+        _check_wave(file, size, magic)
+    elif magic[:4] == b"OggS":
+        _check_ogg(file, size)
+    file.seek(0)
+
+
+def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
+    """Walk the chunks: `data` has to end inside the file, and what follows it has to be chunks again."""
+    riff_end = struct.unpack("<I", magic[4:8])[0] + 8
+    data_bytes_64 = None
+    position, data_end = 12, None
+    while position + 8 <= size:
+        file.seek(position)
+        name, length = struct.unpack("<4sI", file.read(8))
+        if not all(0x20 <= byte < 0x7F for byte in name):
+            break
+        if name == b"ds64":
+            riff_64, data_bytes_64 = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
+            riff_end = riff_64 + 8
+        if name == b"data" and length == UNKNOWN_SIZE:
+            if data_bytes_64 is None:
+                return  # a stream of unknown length: whatever is there is the recording
+            length = data_bytes_64
+        position += 8 + length
+        if name == b"data":
+            data_end = position
+        position += length % 2
+    if data_end is None:
+        raise BadRecord("truncated-audio", f"no data chunk within the file's {size} bytes")
+    if data_end > size:
+        # A file that was cut disagrees with both of its sizes; a header that lies disagrees with itself.
+        reason = "header-lies" if riff_end <= size else "truncated-audio"
+        raise BadRecord(reason, f"data should end at byte {data_end}, the file has {size} bytes")
+    if size - position > MAX_TRAILER:
+        raise BadRecord(
+            "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
+        )
+
+
+def _check_ogg(file: BinaryIO, size: int) -> None:
+    """The last page has to be complete and to carry the end-of-stream flag (RFC 3533, section 6, header type 0x04)."""
+    start = max(0, size - OGG_TAIL)
+    file.seek(start)
+    tail = file.read(OGG_TAIL)
+    found = tail.rfind(b"OggS")
+    if found < 0:
+        raise BadRecord("header-lies", f"no Ogg page in the last {len(tail)} of {size} bytes")
+    page = tail[found:]
+    if len(page) < 27 or len(page) < 27 + page[26]:
+        raise BadRecord("truncated-audio", "the last Ogg page ends inside its header")
+    length = 27 + page[26] + sum(page[27 : 27 + page[26]])
+    if len(page) < length:
+        raise BadRecord("truncated-audio", f"the last Ogg page has {len(page)} of {length} bytes")
+    if not page[5] & END_OF_STREAM:
+        raise BadRecord("truncated-audio", "the last Ogg page is not the end of its stream")
