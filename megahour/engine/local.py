@@ -1,0 +1,264 @@
+"""The local engine: a pool of processes on this machine, the default."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.util import Finalize
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from megahour.core.errors import ConfigError
+from megahour.engine.base import Call, EngineError, Failure, OnDone, Outcome, TaskFailed, Tree, in_order, shown
+from megahour.engine.pool import Attempt, Worker, WorkerDied
+
+MEMORY_CHECK_S = 0.5
+
+
+class LocalEngine:
+    """`map`, `exchange` and `reduce` over worker processes that stay warm between calls.
+
+    Parameters
+    ----------
+    workers: processes; by default the cores that this process may use.
+    retries: further attempts at a task whose worker was killed or ran out of time. Exceptions are not retried.
+    task_timeout_s: seconds that one attempt may take; None for no limit.
+    in_flight: items taken from the input whose results were not handed out yet; by default 2 × workers.
+    memory_bytes: resident memory that one worker may use; above it the worker is killed, not the machine.
+
+    One call runs at a time: a new call stops the tasks of one that was abandoned half-way.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        retries: int = 2,
+        task_timeout_s: float | None = None,
+        in_flight: int | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.workers = workers if workers is not None else usable_cores()
+        self.retries = retries
+        self.task_timeout_s = task_timeout_s
+        self.in_flight = in_flight if in_flight is not None else 2 * self.workers
+        self.memory_bytes = memory_bytes
+        for name, least in (("workers", 1), ("retries", 0), ("in_flight", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {least}")
+        self._pool: list[Worker] = []
+        self._flow: _Flow | None = None
+        # multiprocessing joins its children when the interpreter ends: an engine that nobody closed must go first.
+        self._at_exit = Finalize(self, _stop, args=(self._pool,), exitpriority=10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all workers; a later call starts new ones."""
+        if self._flow is not None:
+            self._flow.stop()
+        _stop(self._pool)
+
+    def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
+        """See `Engine.map`. Items may come from an endless generator: at most `in_flight` are taken ahead."""
+        for index, result in self._run("task", call, items):
+            if on_done is not None:
+                on_done(index, result)
+            yield index, result
+
+    def exchange(
+        self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Engine.exchange`. Batches go through spill files: memory holds one block a worker.
+
+        What a killed run has spilled is removed and made again: splits are cheap beside the tasks around them.
+        """
+        from megahour.engine import blocks
+
+        Path(spill).mkdir(parents=True, exist_ok=True)
+        for left_over in Path(spill).glob("exchange-*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        folder = tempfile.mkdtemp(prefix="exchange-", dir=spill)
+        try:
+            spill_task = partial(blocks.spill, split, folder, partitions)
+            tasks = sum(1 for _ in self._run("split task", spill_task, items, indexed=True))
+            yield from self._run("merge task", partial(blocks.merge_spilled, merge, folder, tasks), range(partitions))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def reduce(self, call: Call, items: Iterable[Any], combine: Call) -> Any:
+        """See `Engine.reduce`. Results are combined here, in order, while other tasks run."""
+        tree = Tree(combine)
+        for result in in_order(self._run("task", call, items)):
+            tree.add(result)
+        return tree.result()
+
+    def _run(self, what: str, call: Call, items: Iterable[Any], *, indexed: bool = False) -> Iterator[tuple[int, Any]]:
+        if self._flow is not None:
+            self._flow.stop()
+        self._flow = flow = _Flow(self, self._pool, call, _attempts(what, items, indexed))
+        try:
+            yield from flow.results()
+        finally:
+            flow.stop()
+
+
+class _Flow:
+    """One call over many items: those running, those to try again, and the input that is still to be read."""
+
+    def __init__(self, engine: LocalEngine, pool: list[Worker], call: Call, attempts: Iterator[Attempt]) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._call = pickle.dumps(call)
+        self._attempts = attempts
+        self._again: deque[Attempt] = deque()
+        self._stopped = False
+
+    def results(self) -> Iterator[tuple[int, Any]]:
+        while True:
+            self._fill(held=0)
+            if not self._running():
+                return
+            finished = self._collect()
+            self._fill(held=len(finished))  # before the caller takes its time over the results
+            for result in finished:
+                yield result
+                if self._stopped:
+                    raise EngineError("this call was stopped: its engine was closed or given another call")
+
+    def stop(self) -> None:
+        """Kill the workers that still have a task: nothing that they would write counts."""
+        if not self._stopped:
+            self._stopped = True
+            for worker in self._running():
+                self._discard(worker)
+
+    def _running(self) -> list[Worker]:
+        return [worker for worker in self._pool if worker.attempt is not None]
+
+    def _fill(self, held: int) -> None:
+        """Give tasks to idle workers while items and places are left; `held` results wait for the caller."""
+        running = len(self._running())
+        while running < self._engine.workers and running + held < self._engine.in_flight:
+            following = self._again.popleft() if self._again else next(self._attempts, None)
+            if following is None:
+                return
+            worker = self._idle_worker()
+            try:
+                worker.give(self._call, following)
+            except WorkerDied as death:
+                self._lost(worker, str(death))
+            running = len(self._running())
+
+    def _idle_worker(self) -> Worker:
+        for worker in [worker for worker in self._pool if worker.attempt is None]:
+            if worker.process.is_alive():
+                return worker
+            self._discard(worker)  # killed while it waited: no task's fault
+        worker = Worker(self._engine.task_timeout_s)
+        self._pool.append(worker)
+        return worker
+
+    def _collect(self) -> list[tuple[int, Any]]:
+        """Wait for at least one event, then take every outcome there is."""
+        running = self._running()
+        ends = [end for worker in running for end in (worker.connection, worker.process.sentinel)]
+        wait(ends, self._patience_s(running))
+        finished = []
+        for worker in running:
+            attempt = worker.attempt
+            try:
+                outcome = worker.receive()
+            except WorkerDied as death:
+                self._lost(worker, str(death))
+                continue
+            if outcome is None:
+                self._check_limits(worker)
+            elif attempt is not None:
+                finished.append((attempt.index, _value(outcome)))
+        return finished
+
+    def _patience_s(self, running: list[Worker]) -> float | None:
+        remaining_s = min(worker.deadline_s for worker in running) - time.monotonic()
+        if self._engine.memory_bytes is not None:
+            remaining_s = min(remaining_s, MEMORY_CHECK_S)
+        return None if remaining_s == float("inf") else max(0.0, remaining_s)
+
+    def _check_limits(self, worker: Worker) -> None:
+        if time.monotonic() > worker.deadline_s:
+            self._lost(worker, f"it ran longer than task_timeout_s = {self._engine.task_timeout_s}")
+        elif self._engine.memory_bytes is not None:
+            used_bytes = _resident_bytes(worker)
+            if used_bytes > self._engine.memory_bytes:
+                self._lost(worker, f"it used {used_bytes} bytes, memory_bytes is {self._engine.memory_bytes}")
+
+    def _lost(self, worker: Worker, reason: str) -> None:
+        """Replace a worker, and try its task again while attempts are left."""
+        attempt = worker.attempt
+        self._discard(worker)
+        if attempt is None:
+            return
+        if attempt.number > self._engine.retries:
+            raise TaskFailed(
+                f"{reason}; that was attempt {attempt.number} of {self._engine.retries + 1}",
+                where=f"{attempt.task} ({shown(attempt.item)})",
+                remedy="give the task less to do (smaller shards), or allow more memory or time, or fewer workers",
+                item=attempt.item,
+            )
+        self._again.append(replace(attempt, number=attempt.number + 1))
+
+    def _discard(self, worker: Worker) -> None:
+        self._pool.remove(worker)
+        worker.kill()
+
+
+def _attempts(what: str, items: Iterable[Any], indexed: bool) -> Iterator[Attempt]:
+    return (Attempt(index, item, f"{what} {index}", indexed) for index, item in enumerate(items))
+
+
+def _value(outcome: Outcome) -> Any:
+    if isinstance(outcome, Failure):
+        outcome.throw()
+    return outcome.value
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _resident_bytes(worker: Worker) -> int:
+    try:
+        return int(psutil.Process(worker.process.pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _stop(pool: list[Worker]) -> None:
+    """End all workers: the idle ones by themselves, the busy ones at once."""
+    for worker in pool:
+        if worker.attempt is None:
+            worker.dismiss()
+        else:
+            worker.process.kill()
+    while pool:
+        pool.pop().bury()

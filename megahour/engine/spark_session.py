@@ -1,0 +1,146 @@
+"""The driver's side of Spark: starting a session, and a job whose results arrive while it runs.
+
+Results come back through an accumulator, whose updates Spark applies once for each task of a job's last stage: the
+driver hears of every task when it ends, without a collect and without one job a partition.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megahour.engine.base import EngineError, TaskFailed, shown
+
+LOOPBACK = "127.0.0.1"
+CANCEL_LIMIT_S = 10.0
+REMEDY = "install Java 17 or later and `pip install megahour[spark]`, or use --engine local"
+# Log4j settings of the driver: errors only, and no Java stack for a Python worker that died and is tried again.
+QUIET = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{1}: %m%n%ex
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+
+
+def start(master: str, settings: Mapping[str, str]) -> Any:
+    """A SparkContext. Raises EngineError with what is missing."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
+        raise EngineError("the Spark engine found no Java", remedy=REMEDY)
+    try:
+        from pyspark import SparkConf, SparkContext
+    except ImportError as error:
+        raise EngineError("the Spark engine found no pyspark", remedy=REMEDY) from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the same Python on the executors, unless one is named
+    if settings.get("spark.driver.bindAddress") == LOOPBACK:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    with tempfile.TemporaryDirectory(prefix="megahour-spark-") as folder:
+        log_settings = Path(folder) / "log4j2.properties"
+        log_settings.write_text(QUIET)
+        quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}"}
+        conf = SparkConf().setMaster(master).setAll(list((quiet | dict(settings)).items()))
+        try:
+            return SparkContext(conf=conf)
+        except Exception as error:
+            raise EngineError(f"Spark did not start on {master}: {error}", remedy=REMEDY) from error
+
+
+def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
+    """What Spark's last words say about the task that it lost too often."""
+    text = str(error)
+    found = re.search(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.*)", text)
+    if found is None:
+        return EngineError(f"Spark ended a job: {text.splitlines()[0] if text else error!r}", remedy="run again")
+    number, attempts, reason = int(found[1]), found[2], found[3]
+    item = items[number] if items is not None else None
+    return TaskFailed(
+        f"lost on all {attempts} attempts, last: {reason}",
+        where=f"task {number} ({shown(item)})" if items is not None else f"task {number}",
+        remedy="give the task less to do (smaller shards), or allow more memory or time",
+        item=item,
+    )
+
+
+def own_paths() -> list[str]:
+    """Import paths of this process that an interpreter of the same installation lacks."""
+    installed = (sys.prefix, sys.base_prefix)
+    paths = [str(Path(path or ".").resolve()) for path in sys.path]
+    return [path for path in paths if Path(path).is_dir() and not path.startswith(installed)]
+
+
+class Inbox:
+    """The driver's end of an accumulator: a queue of what tasks post, and the job that makes them post it."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._queue: queue.SimpleQueue[tuple[int, bytes] | _JobEnd] = queue.SimpleQueue()
+        self.posts = context.accumulator(_Arrivals(self._queue), _Posting())
+
+    def listen(self, done: Any, items: list[Any] | None) -> Iterator[tuple[int, bytes]]:
+        """Post by post while the job runs. Raises TaskFailed when Spark gives up. Closing it cancels the job."""
+        from pyspark import InheritableThread
+
+        group = f"megahour-{uuid.uuid4().hex}"
+        thread = InheritableThread(target=self._run, args=(done, group), daemon=True)
+        thread.start()
+        try:
+            while not isinstance(message := self._queue.get(), _JobEnd):
+                yield message
+            if message.error is not None:
+                raise gave_up(message.error, items) from message.error
+        finally:
+            if thread.is_alive():
+                self._context.cancelJobGroup(group)
+                thread.join(CANCEL_LIMIT_S)
+
+    def _run(self, done: Any, group: str) -> None:
+        try:
+            self._context.setJobGroup(group, "megahour", interruptOnCancel=False)
+            done.count()
+            self._queue.put(_JobEnd(None))
+        except Exception as error:
+            self._queue.put(_JobEnd(error))
+
+
+@dataclass(frozen=True)
+class _JobEnd:
+    error: Exception | None
+
+
+class _Arrivals:
+    """The accumulator's value on the driver: it hands on what arrives."""
+
+    def __init__(self, arrived: queue.SimpleQueue[Any]) -> None:
+        self._arrived = arrived
+
+    def extend(self, posts: list[tuple[int, bytes]]) -> None:
+        for post in posts:
+            self._arrived.put(post)
+
+
+class _Posting:
+    """The accumulator's rule (pyspark's AccumulatorParam): in a task a list, on the driver an `_Arrivals`."""
+
+    def zero(self, value: Any) -> list[tuple[int, bytes]]:
+        return []
+
+    def addInPlace(self, value: Any, posts: list[tuple[int, bytes]]) -> Any:  # noqa: N802 - pyspark's name
+        value.extend(posts)
+        return value

@@ -1,0 +1,143 @@
+"""What the Spark engine runs in Spark's Python workers: functions of a partition's records, and of its number.
+
+Each ends its task by posting to an accumulator (`spark_session.Inbox`) and yields nothing, or yields records for a
+shuffle. Blocks are cut again into chunks of `CHUNK_BYTES`: Spark's Python shuffle counts records, not bytes, before it
+looks at its memory (`RDD.partitionBy`, up to 1,000 of them; `ExternalSorter.sorted`, from 100 up), so small records
+are what keeps its buffers far below its 2 GB limit.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, groupby
+from typing import Any
+
+from megahour.engine.base import Call, Failure, Outcome, Success, Tree, attempt, packed
+
+CHUNK_BYTES = 128 << 10
+FAN_IN = 16  # results that one task combines in `reduce`; a power of two keeps the shape of `Tree`
+SPLIT_FAILED = -1  # task number of a failure's record: sorts before all data of its partition
+
+Key = tuple[int, int, int, int]  # partition, task, position of the block, chunk of the block
+
+
+def map_partition(call: Call, limit_s: float | None, posts: Any, records: Iterator[tuple[int, Any]]) -> Iterator[None]:
+    for index, item in records:
+        task = f"task {index}"
+        with _time_limit(limit_s):
+            outcome = attempt(call, item, task=task, item=item)
+        posts.add([(index, packed(outcome, task=task, item=item))])
+    return iter(())
+
+
+def split_partition(
+    split: Call, partitions: int, limit_s: float | None, posts: Any, records: Iterator[tuple[int, Any]]
+) -> Iterator[tuple[Key, bytes]]:
+    from megahour.engine.blocks import blocks_of
+
+    for index, item in records:
+        with _time_limit(limit_s):
+            try:
+                for position, (partition, block) in enumerate(blocks_of(split, item, partitions)):
+                    for chunk, offset in enumerate(range(0, len(block), CHUNK_BYTES)):
+                        yield (partition, index, position, chunk), block[offset : offset + CHUNK_BYTES]
+            except (Exception, SystemExit) as error:
+                # An exception would be retried by Spark, and a silent end would let merges commit half of the data.
+                failure = pickle.dumps(Failure.of(error, f"split task {index}", item))
+                posts.add([(index, failure)])
+                for partition in range(partitions):
+                    yield (partition, SPLIT_FAILED, index, 0), failure
+
+
+def merge_partition(
+    merge: Call, limit_s: float | None, posts: Any, partition: int, records: Iterator[tuple[Key, bytes]]
+) -> Iterator[None]:
+    task = f"merge task {partition}"
+    try:
+        batches = _batches(records)
+    except _SplitFailed as failed:
+        posts.add([(partition, failed.message)])
+        return iter(())
+    with _time_limit(limit_s):
+        outcome = attempt(merge, partition, batches, task=task, item=partition)
+    posts.add([(partition, packed(outcome, task=task, item=partition))])
+    return iter(())
+
+
+class _SplitFailed(Exception):
+    def __init__(self, message: bytes) -> None:
+        super().__init__()
+        self.message = message
+
+
+def _batches(records: Iterator[tuple[Key, bytes]]) -> Iterator[Any]:
+    """The batches of sorted chunks, one in memory at a time. Raises _SplitFailed when the first is a failure."""
+    from megahour.engine.blocks import decode
+
+    first = next(records, None)
+    if first is None:
+        return iter(())
+    (_, task, _, _), message = first
+    if task == SPLIT_FAILED:
+        raise _SplitFailed(message)
+    blocks = groupby(chain([first], records), key=lambda record: record[0][1:3])
+    return (decode(b"".join(chunk for _, chunk in chunks)) for _, chunks in blocks)
+
+
+def leaf(
+    call: Call, limit_s: float | None, posts: Any, records: Iterator[tuple[int, Any]]
+) -> Iterator[tuple[int, Outcome]]:
+    for index, item in records:
+        with _time_limit(limit_s):
+            outcome = attempt(call, item, task=f"task {index}", item=item)
+        if isinstance(outcome, Failure):
+            posts.add([(index, pickle.dumps(outcome))])
+        yield index, outcome
+
+
+def combine_block(combine: Call, block: int, records: Iterator[tuple[int, Outcome]]) -> Iterator[tuple[int, Outcome]]:
+    tree = Tree(partial(_combine_outcomes, combine))
+    for _, outcome in records:
+        tree.add(outcome)
+    yield block, tree.result()
+
+
+def _combine_outcomes(combine: Call, left: Outcome, right: Outcome) -> Outcome:
+    for outcome in (left, right):
+        if isinstance(outcome, Failure):
+            return outcome
+    assert isinstance(left, Success)
+    assert isinstance(right, Success)
+    return attempt(combine, left.value, right.value, task="combine", item=None)
+
+
+def post_root(posts: Any, records: Iterator[tuple[int, Outcome]]) -> Iterator[None]:
+    for index, outcome in records:
+        posts.add([(index, packed(outcome, task="reduce", item=index))])
+    return iter(())
+
+
+def partition_of(key: Key) -> int:
+    return key[0]
+
+
+def block_of(index: int) -> int:
+    return index // FAN_IN
+
+
+@contextmanager
+def _time_limit(limit_s: float | None) -> Iterator[None]:
+    """End this process when the limit passes: unlike a handler, SIGALRM's default also stops a call into C."""
+    if limit_s is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
