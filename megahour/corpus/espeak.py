@@ -1,0 +1,209 @@
+"""Speech, word times and phonemes from espeak-ng, through the shared library of the `espeakng_loader` wheel.
+
+The library is one set of C globals, and they leak from one call into the next: the phase of the pitch flutter, the
+seed of the breath noise (taken from the clock) and attributes that one voice sets and the next does not reset.
+`espeak_Terminate` does not clear them: of the 104 voice variants 88 then speak the same text differently a second time.
+Unloading the shared library does clear them, and costs under a millisecond. So every call here begins with a freshly
+loaded library and a fixed seed, and its result depends on its arguments only. Two variants (`UNSTABLE`) read memory
+that they never wrote and are refused.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import StageError
+
+RATE_HZ = 22050
+UNSTABLE = frozenset({"Reed", "caleb"})
+
+_SYNCHRONOUS, _DONT_EXIT = 2, 0x8000
+_BUFFER_MS = 1000  # one Python callback per second of speech
+_RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
+_UTF8, _IPA, _SEPARATOR_SHIFT = 1, 0x02, 8
+_END_OF_EVENTS, _WORD = 0, 1
+_LONGEST_DATA_PATH = 160  # bytes; N_PATH_HOME in espeak-ng's speech.h
+_STRESS_AND_LANGUAGE_MARKS = str.maketrans("", "", "ˈˌ'ˑ\u200d")
+
+
+class WordEvent(NamedTuple):
+    """Where a word begins: `offset` and `length` in characters of the text, `start_sample` in the samples."""
+
+    offset: int
+    length: int
+    start_sample: int
+
+
+class _Id(ctypes.Union):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Id),
+    )
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+_lock = threading.Lock()
+
+
+@cache
+def _paths() -> tuple[str, bytes]:
+    import espeakng_loader
+
+    library, data = str(espeakng_loader.get_library_path()), os.fsencode(espeakng_loader.get_data_path())
+    if len(data) >= _LONGEST_DATA_PATH:
+        raise StageError(
+            f"espeak-ng's data path has {len(data)} bytes, its limit is {_LONGEST_DATA_PATH - 1}: {os.fsdecode(data)}",
+            remedy="put the virtual environment at a shorter path",
+        )
+    return library, data
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
+    """A freshly loaded and initialised library; one at a time in a process."""
+    path, data = _paths()
+    with _lock:
+        library = ctypes.CDLL(path)
+        try:
+            rate_hz = library.espeak_Initialize(_SYNCHRONOUS, _BUFFER_MS, data, _DONT_EXIT)
+            if rate_hz != RATE_HZ:
+                raise StageError(f"espeak-ng gave the rate {rate_hz} instead of {RATE_HZ} Hz from {os.fsdecode(data)}")
+            library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+            yield library
+            library.espeak_Terminate()
+        finally:
+            getattr(_ctypes, "FreeLibrary" if os.name == "nt" else "dlclose")(library._handle)
+
+
+def _set_voice(library: Any, voice: str, variant: str) -> None:
+    if variant in UNSTABLE:
+        raise StageError(
+            f'the espeak-ng variant "{variant}" never says the same thing twice', remedy="take another variant"
+        )
+    name = f"{voice}+{variant}" if variant else voice
+    if library.espeak_SetVoiceByName(name.encode()) != 0:
+        raise StageError(f'espeak-ng has no voice "{name}"', remedy="names are files under espeak-ng-data/lang")
+
+
+def variants() -> list[str]:
+    """Names of all voice variants that speak reproducibly, sorted."""
+    folder = Path(os.fsdecode(_paths()[1])) / "voices" / "!v"
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in UNSTABLE)
+
+
+class Speech(NamedTuple):
+    """`samples` int16 (N,) at `rate_hz`, and word events in the order of the text."""
+
+    samples: NDArray[np.int16]
+    rate_hz: int
+    words: list[WordEvent]
+
+
+class Say(Protocol):
+    """Speaks one text after another in one voice; see `speak` for the parameters."""
+
+    def __call__(self, text: str, words_per_minute: int = 170, pitch: int = 50, pitch_range: int = 50) -> Speech: ...
+
+
+@contextmanager
+def speaker(voice: str, variant: str = "") -> Iterator[Say]:
+    """A voice with a memory: what it says depends on what it said before since the start of the `with` block.
+
+    It holds the process's only library: no other function of this module may be called inside the block.
+
+    Raises
+    ------
+    StageError: unknown or unstable voice, or a failure of the library.
+    """
+    chunks: list[bytes] = []
+    words: list[WordEvent] = []
+
+    def collect(wave: Any, samples: int, events: Any) -> int:
+        if wave and samples > 0:
+            chunks.append(ctypes.string_at(wave, 2 * samples))
+        i = 0
+        while events[i].type != _END_OF_EVENTS:
+            event = events[i]
+            if event.type == _WORD:
+                words.append(WordEvent(event.text_position - 1, event.length, event.sample))
+            i += 1
+        return 0
+
+    callback = _Callback(collect)  # must outlive the library's use of it
+    with _library() as library:
+        _set_voice(library, voice, variant)
+        library.espeak_SetSynthCallback(callback)
+
+        def say(text: str, words_per_minute: int = 170, pitch: int = 50, pitch_range: int = 50) -> Speech:
+            chunks.clear()
+            words.clear()
+            for name, value in ((_RATE, words_per_minute), (_VOLUME, 100), (_PITCH, pitch), (_RANGE, pitch_range)):
+                library.espeak_SetParameter(name, value, 0)
+            data = text.encode()
+            status = library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 1, 0, _UTF8, None, None)
+            if status != 0:
+                raise StageError(f"espeak-ng failed with status {status} on {text[:80]!r}")
+            return Speech(np.frombuffer(b"".join(chunks), dtype=np.int16), RATE_HZ, list(words))
+
+        yield say
+
+
+def speak(
+    text: str, voice: str, variant: str = "", *, words_per_minute: int = 170, pitch: int = 50, pitch_range: int = 50
+) -> Speech:
+    """Speak `text`: a pure function of its arguments.
+
+    Parameters
+    ----------
+    voice: espeak-ng's language or accent, such as ``en-us`` or ``en-gb-scotland``.
+    variant: a name of `variants()`, or empty for the plain voice.
+    words_per_minute: 80–450. pitch, pitch_range: 0–99, 50 is the voice's own.
+
+    Raises
+    ------
+    StageError: unknown or unstable voice, or a failure of the library.
+    """
+    with speaker(voice, variant) as say:
+        return say(text, words_per_minute, pitch, pitch_range)
+
+
+def phonemes(word: str, language: str) -> list[str]:
+    """Phones of a word or phrase in IPA without stress marks: ``phonemes("water", "en-us") == ["w", "ɔː", "ɾ", "ɚ"]``.
+
+    A pure function of its arguments; empty for a text without anything to say.
+
+    Raises
+    ------
+    StageError: unknown language.
+    """
+    spoken: list[str] = []
+    with _library() as library:
+        _set_voice(library, language, "")
+        library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+        text = ctypes.c_char_p(word.encode())
+        while text.value:  # one clause a call; the pointer is null after the last
+            clause = library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, _IPA | ord("_") << _SEPARATOR_SHIFT)
+            spoken += clause.decode().replace(" ", "_").split("_")
+    phones = (phone.translate(_STRESS_AND_LANGUAGE_MARKS) for phone in spoken)
+    return [phone for phone in phones if phone and not phone.startswith("(")]

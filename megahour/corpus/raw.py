@@ -1,0 +1,116 @@
+"""A raw shard with its truth: what generated and composed corpora look like before ingest.
+
+The tar holds `{name}.flac`, a transcript `{name}.srt`, `.vtt` or `.txt`, and `{name}.json` with side information. What
+was really said, and when, is beside it in two tables that only scoring reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.core.records import canonical_json
+from megahour.core.schemas import TRUTH
+from megahour.corpus.audio import encode_flac
+from megahour.corpus.tar import tar_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from megahour.core.writer import ShardWriter
+
+TRUE_SENTENCES = pa.schema(
+    [
+        ("name", pa.string()),
+        ("sentence", pa.int32()),
+        ("spoken", pa.string()),
+        ("raw", pa.string()),
+        ("in_transcript", pa.bool_()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+    ]
+)
+
+
+class TrueWord(NamedTuple):
+    """A spoken word, from `start_samples` up to `end_samples` of the recording; `sentence` counts from 0."""
+
+    text: str
+    start_samples: int
+    end_samples: int
+    sentence: int
+
+
+class TrueSentence(NamedTuple):
+    """A spoken sentence, and whether the transcript has it."""
+
+    spoken: str
+    raw: str
+    in_transcript: bool
+    start_samples: int
+    end_samples: int
+
+
+@dataclass(frozen=True)
+class RawRecording:
+    """A recording as it enters a raw shard: `samples` int16 (N,) at `rate_hz`, transcript, side information, truth."""
+
+    name: str
+    samples: NDArray[np.int16]
+    rate_hz: int
+    transcript: str
+    form: str  # "srt", "vtt" or "txt"
+    info: dict[str, str | int]
+    words: list[TrueWord]
+    sentences: list[TrueSentence] = field(default_factory=list)
+
+
+def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> None:
+    """Write one shard: `.tar`, `.truth.parquet`, `.sentences.parquet`; audio of one recording at a time in memory."""
+    words: list[tuple[str, int, TrueWord]] = []
+    sentences: list[tuple[str, int, TrueSentence]] = []
+    with out.open(".tar") as file, tar_writer(file) as tar:
+        for recording in recordings:
+            name = recording.name
+            tar.add(f"{name}.flac", encode_flac(recording.samples, recording.rate_hz))
+            tar.add(f"{name}.{recording.form}", recording.transcript.encode())
+            tar.add(f"{name}.json", canonical_json(recording.info).encode())
+            words += [(name, i, word) for i, word in enumerate(recording.words)]
+            sentences += [(name, i, sentence) for i, sentence in enumerate(recording.sentences)]
+            out.came_in()
+            out.kept()
+            out.stat("audio_samples", len(recording.samples))
+            out.stat("words", len(recording.words))
+            out.stat("sentences", len(recording.sentences))
+            out.stat("sentences_without_text", sum(not s.in_transcript for s in recording.sentences))
+    out.table(_word_table(words), ".truth.parquet")
+    out.table(_sentence_table(sentences), ".sentences.parquet")
+
+
+def _word_table(rows: list[tuple[str, int, TrueWord]]) -> pa.Table:
+    columns = {
+        "name": [name for name, _, _ in rows],
+        "word": [i for _, i, _ in rows],
+        "text": [word.text for _, _, word in rows],
+        "start_samples": [word.start_samples for _, _, word in rows],
+        "end_samples": [word.end_samples for _, _, word in rows],
+        "sentence": [word.sentence for _, _, word in rows],
+    }
+    return pa.table(columns, schema=TRUTH)
+
+
+def _sentence_table(rows: list[tuple[str, int, TrueSentence]]) -> pa.Table:
+    columns = {
+        "name": [name for name, _, _ in rows],
+        "sentence": [i for _, i, _ in rows],
+        "spoken": [sentence.spoken for _, _, sentence in rows],
+        "raw": [sentence.raw for _, _, sentence in rows],
+        "in_transcript": [sentence.in_transcript for _, _, sentence in rows],
+        "start_samples": [sentence.start_samples for _, _, sentence in rows],
+        "end_samples": [sentence.end_samples for _, _, sentence in rows],
+    }
+    return pa.table(columns, schema=TRUE_SENTENCES)
