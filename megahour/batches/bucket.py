@@ -1,0 +1,59 @@
+"""Items of similar length into batches of nearly equal size, and utterances into chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Pieces of utterances: `utterance` (an index), `start` and `length` in stacked frames, each (n,)."""
+
+    utterance: Index
+    start: Index
+    length: Index
+
+
+def cut(lengths: Index, chunk: int) -> Chunks:
+    """Each utterance in pieces of `chunk` frames and a shorter last one (0: whole utterances).
+
+    Chunked back-propagation through time (section II-B of Parthasarathi et al.; Doetsch et al., 2014: chunks of 32
+    frames, state starting from zero in each). Utterances without frames give no piece.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    size = chunk if chunk else max(1, int(lengths.max(initial=0)))
+    pieces = -(-lengths // size)
+    utterance = np.repeat(np.arange(len(lengths)), pieces)
+    first = np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start = (np.arange(len(utterance)) - first) * size
+    return Chunks(utterance, start, np.minimum(size, lengths[utterance] - start))
+
+
+def partition(lengths: Index, batches: int, rng: np.random.Generator, *, bucket_frames: int = 8) -> list[Index]:
+    """Every item in exactly one of `batches` batches, none empty, in shuffled order.
+
+    Items are shuffled, sorted by length in buckets of `bucket_frames` (so that little is padded, and neighbours in
+    length still meet at random), cut at equal sums of frames, and the batches shuffled.
+
+    Raises
+    ------
+    ValueError: more batches than items.
+    """
+    n = len(lengths)
+    if not 1 <= batches <= n:
+        raise ValueError(f"{batches} batches of {n} items")
+    order = rng.permutation(n)
+    order = order[np.argsort(lengths[order] // bucket_frames, kind="stable")]
+    total = np.cumsum(lengths[order], dtype=np.int64)
+    j = np.arange(1, batches)
+    cuts = np.searchsorted(total, total[-1] * j / batches, side="left") + 1
+    # Strictly rising cuts with at least one item on either side, whatever the lengths.
+    cuts = np.maximum.accumulate(np.maximum(cuts - j, 0)) + j
+    cuts = np.minimum(cuts, n - batches + j)
+    groups = np.split(order, cuts)
+    return [groups[i] for i in rng.permutation(batches).tolist()]

@@ -1,0 +1,46 @@
+"""Connectionist temporal classification (Graves et al., 2006) around torch's `ctc_loss`, made safe.
+
+A path needs a frame per symbol and one more, a blank, between equal neighbours. With fewer frames the loss is infinite
+and one such utterance ends a training run (icefall issue 1352), so it is named here instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BLANK = 0
+
+
+def ctc_loss(
+    logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor, *, keys: Sequence[object] | None = None
+) -> Tensor:
+    """Negative log likelihood (B,) of each utterance, in nats; blank is unit 0.
+
+    Parameters
+    ----------
+    logits (B, T, V) with `lengths` (B,) real frames; tokens (B, U) in 1 … V−1 with `token_lengths` (B,).
+    keys: names of the utterances for errors.
+
+    Raises
+    ------
+    ValueError: an utterance has more symbols than its frames can hold, or a token outside 1 … V−1.
+    """
+    valid = torch.arange(tokens.shape[1], device=tokens.device)[None, :] < token_lengths[:, None]
+    repeats = ((tokens[:, 1:] == tokens[:, :-1]) & valid[:, 1:]).sum(dim=1)
+    short = torch.nonzero(token_lengths + repeats > lengths).flatten().tolist()
+    if short:
+        b = short[0]
+        raise ValueError(
+            f"utterance {keys[b] if keys is not None else b}: {int(token_lengths[b])} symbols need "
+            f"{int(token_lengths[b] + repeats[b])} frames and it has {int(lengths[b])} "
+            f"({len(short)} such in the batch); leave it out or lower the subsampling"
+        )
+    outside = valid & ((tokens <= BLANK) | (tokens >= logits.shape[2]))
+    if bool(outside.any()):
+        raise ValueError(f"token {int(tokens[outside][0])} outside 1 … {logits.shape[2] - 1}")
+    log_probs = functional.log_softmax(logits, dim=2).transpose(0, 1)
+    return functional.ctc_loss(log_probs, tokens, lengths, token_lengths, blank=BLANK, reduction="none")

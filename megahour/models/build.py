@@ -1,0 +1,57 @@
+"""A model from its configuration: what a `.model.json` holds, checked before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from megahour.core.errors import ConfigError
+from megahour.models.encoders import Blstm, Lstm, Tdnn
+
+KINDS = ("lstm", "blstm", "tdnn")
+# name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
+LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
+
+
+def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
+    """The freshly initialised module of `config`: kind, inputs F, outputs V, layers, units, lookahead, dropout.
+
+    Keys that say something else about the model (statistics, tokens, …) are ignored. Parameters are drawn from `seed`
+    alone and leave torch's global generator as it was.
+
+    Raises
+    ------
+    ConfigError: unknown kind, or a size that is missing, no integer or out of bounds.
+    """
+    kind = config.get("kind")
+    if kind not in KINDS:
+        raise ConfigError(f"model kind {kind!r}", remedy=f"use one of {', '.join(KINDS)}")
+    sizes = {name: _size(config, name) for name in LIMITS}
+    lookahead = sizes.pop("lookahead")
+    dropout = config.get("dropout", 0.0)
+    if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
+        raise ConfigError(f"dropout {dropout!r}", remedy="use a share from 0 up to, not including, 1")
+    if kind != "lstm" and lookahead:
+        raise ConfigError(f"a {kind} sees both sides: lookahead {lookahead} has no meaning", remedy="set lookahead=0")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "lstm":
+            return Lstm(**sizes, lookahead=lookahead, dropout=float(dropout))
+        return (Blstm if kind == "blstm" else Tdnn)(**sizes, dropout=float(dropout))
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    low, high = LIMITS[name]
+    value = config.get(name, 0 if name == "lookahead" else None)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(f"model {name} {value!r}", remedy=f"use an integer from {low} to {high:,}")
+    return value
+
+
+def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter of `build(config)`, without allocating any."""
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}

@@ -1,0 +1,137 @@
+"""Reading a *model* artifact and running it on batches. No pickle: safetensors and JSON, both checked before use."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from megahour.core.errors import MegahourError, StoreError
+from megahour.core.store import Artifact
+from megahour.models.build import build, shapes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_CONFIG_BYTES = 16 << 20
+Outputs = Literal["log_probs", "top_k"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready for inference: call it with a padded batch."""
+
+    config: dict[str, Any]
+    module: nn.Module
+    device: str
+    outputs: Outputs
+    k: int
+
+    def __call__(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Run `features` (B, T, F), stacked and normalised, with `lengths` (B,) real frames each.
+
+        Returns the outputs and `lengths`, as `engine.accelerator.spec.Model` asks: {"log_probs": (B, T, V) float32}, or
+        {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k largest logits of each frame in falling
+        order (Parthasarathi et al., section V-C). Frames past a row's length are undefined.
+        """
+        with torch.inference_mode():
+            x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
+            logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+            if self.outputs == "log_probs":
+                return {"log_probs": torch.log_softmax(logits, dim=2).cpu().numpy()}, lengths
+            values, indices = torch.topk(logits, self.k, dim=2)
+            bound = float(np.finfo(np.float16).max)
+            top = {
+                "indices": indices.cpu().numpy().astype(np.uint16),
+                "logits": values.clamp(-bound, bound).cpu().numpy().astype(np.float16),
+            }
+            return top, lengths
+
+
+def load(
+    url: str, threads: int = 1, device: str = "cpu", *, outputs: Outputs = "log_probs", k: int = 20, shard: int = 0
+) -> Model:
+    """The model of a *model* artifact, as the accelerator service loads it: loader ``megahour.models.inference:load``.
+
+    `threads` sets torch's threads for the whole process (0 leaves them). k larger than V is lowered to V.
+
+    Raises
+    ------
+    StoreError: a damaged, hostile or mismatched file, with what is wrong.
+    """
+    artifact = Artifact(url)
+    if threads:
+        torch.set_num_threads(threads)
+    config = parse_config(artifact.read_bytes(shard, ".model.json"), where=url)
+    module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url)
+    return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])))
+
+
+def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
+    """The dictionary of a `.model.json`; its sizes are checked when a module is built from it."""
+    if len(data) > MAX_CONFIG_BYTES:
+        raise StoreError(f"model configuration of {len(data)} bytes, at most {MAX_CONFIG_BYTES}", where=where)
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"model configuration is not JSON: {error}", where=where, remedy=_AGAIN) from error
+    if not isinstance(config, dict):
+        raise StoreError(f"model configuration is a {type(config).__name__}, not an object", where=where, remedy=_AGAIN)
+    return config
+
+
+def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
+    """The module of `config` with the weights in `data` (a safetensors file).
+
+    Names, shapes and dtypes in the file's header are compared with the configuration before any tensor is made.
+    """
+    try:
+        expected = shapes(config)
+    except MegahourError as error:
+        raise StoreError(f"model configuration: {error.message}", where=where, remedy=error.remedy) from error
+    header = _header(data, where=where)
+    found = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    if missing := sorted(expected.keys() - found.keys()):
+        raise StoreError(f"weights lack {missing[0]!r} ({len(missing)} missing)", where=where, remedy=_AGAIN)
+    if extra := sorted(found.keys() - expected.keys()):
+        raise StoreError(f"weights hold unknown {extra[0]!r} ({len(extra)} unknown)", where=where, remedy=_AGAIN)
+    for name, shape in expected.items():
+        entry = found[name]
+        if not isinstance(entry, dict) or entry.get("dtype") != "F32" or entry.get("shape") != list(shape):
+            raise StoreError(f"weight {name!r} is {entry}, expected F32 {list(shape)}", where=where, remedy=_AGAIN)
+    if sum(4 * math.prod(shape) for shape in expected.values()) > len(data):
+        raise StoreError("weights are shorter than their header says", where=where, remedy=_AGAIN)
+    try:
+        tensors = safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise StoreError(f"damaged weights: {error}", where=where, remedy=_AGAIN) from error
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise StoreError(f"weight {name!r} holds NaN or infinity", where=where, remedy="train the model again")
+    with torch.device("meta"):
+        module = build(config)
+    module.load_state_dict(tensors, assign=True)
+    return module
+
+
+def _header(data: bytes, *, where: str) -> dict[str, Any]:
+    """The JSON header of a safetensors file: 8 bytes of length (little-endian), then that many bytes."""
+    if len(data) < 8:
+        raise StoreError(f"weights file of {len(data)} bytes", where=where, remedy=_AGAIN)
+    (size,) = struct.unpack("<Q", data[:8])
+    if size > min(len(data) - 8, MAX_CONFIG_BYTES):
+        raise StoreError(f"weights header of {size} bytes in a file of {len(data)}", where=where, remedy=_AGAIN)
+    return parse_config(data[8 : 8 + size], where=where)
+
+
+_AGAIN = "the file is damaged or not a model: `megahour verify` it, then train or copy it again"

@@ -1,0 +1,70 @@
+"""Stage `targets`: a teacher's largest logits for data without labels, through the accelerator service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from megahour.core.config import Params
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+    from megahour.engine.accelerator.spec import ModelSpec
+
+
+class TargetsParams(Params):
+    """A teacher's top-k logits for every frame of the unlabelled sets."""
+
+    sets: list[str] = Field(["unlabelled"], description="sets that get targets")
+    top_k: int = Field(20, ge=1, le=1024, description="largest logits kept of each frame")
+    offsets: list[int] = Field([0, 1, 2], min_length=1, description="feature offsets that get targets")
+    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
+
+    @model_validator(mode="after")
+    def _offsets_rise(self) -> TargetsParams:
+        if self.offsets != sorted(set(self.offsets)) or self.offsets[0] < 0:
+            raise ValueError(f"offsets {self.offsets} must rise from 0 or more, without repeats")
+        return self
+
+
+class Targets(Stage[TargetsParams]):
+    """One task per features shard of the sets: stack, infer, keep the top k."""
+
+    name = "targets"
+    version = 1
+    params = TargetsParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher"))
+
+    def plan(self, p: TargetsParams, inputs: Inputs) -> list[Task]:
+        receipts = inputs["features"].receipts()
+        return [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in p.sets]
+
+    def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
+        from megahour.engine.accelerator.spec import ModelSpec
+
+        return ModelSpec(
+            "megahour.models.inference:load",
+            {"url": inputs["teacher"].url, "outputs": "top_k", "k": p.top_k},
+            max_batch_frames=p.batch_frames,
+        )
+
+    def run(self, p: TargetsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.teach.targets import write_targets
+
+        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], self.accelerator(p, inputs), out, ctx)
+
+    def finish(self, p: TargetsParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        outputs = int(inputs["teacher"].read_json(0, ".model.json")["outputs"])
+        frames = sum(int(receipt.stats.get("frames", 0)) for receipt in receipts)
+        top1 = sum(float(receipt.stats.get("top1_sum", 0.0)) for receipt in receipts)
+        return {
+            "top_k": min(p.top_k, outputs),
+            "offsets": list(p.offsets),
+            "outputs": outputs,
+            "frames": frames,
+            "sets": sorted(p.sets),
+            "mean_top1": round(top1 / max(1, frames), 6),
+        }

@@ -1,0 +1,124 @@
+"""A teacher's k largest logits of every stacked frame of a features shard (sections IV-B3 and V-C).
+
+The missing V − k logits are filled in again by `losses.soft` when the student trains. Sequences stream to the accelerator
+service and come back keyed while later ones are still being stacked; results are gathered for one shard at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.ragged import Ragged
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import TARGETS
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.features.stack import stack
+from megahour.teach.stage import TargetsParams
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+    from megahour.engine.accelerator.client import Session
+    from megahour.engine.accelerator.spec import ModelSpec
+
+Outputs = Mapping[str, NDArray[Any]]
+
+
+def write_targets(
+    p: TargetsParams,
+    features: Artifact,
+    teacher: Artifact,
+    shard: int,
+    spec: ModelSpec,
+    out: ShardWriter,
+    ctx: Context,
+) -> None:
+    """One *targets* shard: a row for each (utterance, offset) of features shard `shard`, in that order.
+
+    An utterance of fewer than 2 · stack − 1 frames, which has no stacked frame at the last offset, is left out.
+    The features' own statistics normalise, as for any model; they must be those that the teacher was trained with.
+    """
+    config = teacher.read_json(0, ".model.json")
+    mean, inv_std = _statistics(features, config, teacher)
+    size = int(config["stack"])
+    if not set(p.offsets) <= set(range(size)):
+        raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
+    table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
+    frames = table.column("frames").to_numpy()
+    rows = np.flatnonzero(frames >= 2 * size - 1).tolist()
+    values = Ragged(table.column("features"), len(mean))
+    out.came_in(len(table))
+    out.drop("too-short", len(table) - len(rows))
+
+    def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for row in rows:
+            for i, offset in enumerate(p.offsets):
+                yield row * len(p.offsets) + i, stack(values.row(row), offset, mean, inv_std, size)
+
+    found: list[Outputs] = []
+    with _session(ctx, spec) as session:
+        for _, outputs in session.infer(sequences(), ordered=True):
+            found.append(outputs)
+            ctx.progress(len(found), len(rows) * len(p.offsets), "sequences")
+    keys = np.repeat(table.column("key").to_numpy()[rows], len(p.offsets))
+    offsets = np.tile(np.array(p.offsets, dtype=np.int8), len(rows))
+    out.table(_table(keys, offsets, found), ".arrow")
+    out.kept(len(rows))
+    out.tags["features_shard"] = str(shard)
+    out.tags["set"] = next(r.tags["set"] for r in features.receipts() if r.shard == shard)
+    out.stat("frames", sum(len(outputs["indices"]) for outputs in found))
+    out.stat("top1_sum", float(sum(_top1(outputs["logits"]) for outputs in found)))
+
+
+def _session(ctx: Context, spec: ModelSpec) -> AbstractContextManager[Session]:
+    if ctx.service is not None:
+        from megahour.engine.accelerator.client import client
+
+        return client(ctx.service)
+    from megahour.engine.accelerator.local import serve_in_process
+
+    return serve_in_process(spec)
+
+
+def _statistics(
+    features: Artifact, config: Mapping[str, Any], teacher: Artifact
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and inverse deviation (F,) that the teacher was trained with.
+
+    Raises
+    ------
+    ConfigError: the features have other statistics, so a student that reads both would see other inputs.
+    """
+    for name in ("mean", "inv_std"):
+        own, trained = (np.asarray(s[name], dtype=np.float32) for s in (features.summary, config["stats"]))
+        if own.shape != trained.shape or not np.allclose(own, trained, rtol=1e-5, atol=1e-6):
+            raise ConfigError(
+                f"{name} of the features differs from the one the teacher was trained with",
+                where=teacher.url,
+                remedy="make targets from the features artifact that the teacher was trained on",
+            )
+    mean, inv_std = (np.asarray(config["stats"][name], dtype=np.float32) for name in ("mean", "inv_std"))
+    return mean, inv_std
+
+
+def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outputs]) -> pa.Table:
+    frames = np.array([len(outputs["indices"]) for outputs in found], dtype=np.int32)
+    columns = [pa.array(keys), pa.array(offsets), pa.array(frames)]
+    for name, kind in (("indices", np.uint16), ("logits", np.float16)):
+        arrays = [np.ascontiguousarray(outputs[name], dtype=kind).reshape(-1) for outputs in found]
+        ends = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
+        flat = np.concatenate(arrays) if arrays else np.empty(0, kind)
+        columns.append(pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat)))
+    return pa.Table.from_arrays(columns, schema=TARGETS)
+
+
+def _top1(logits: NDArray[np.float16]) -> float:
+    """Sum over frames of the top unit's probability among the kept ones: how sure the teacher is."""
+    z = logits.astype(np.float64)
+    return float((1.0 / np.exp(z - z[:, :1]).sum(axis=1)).sum())

@@ -1,0 +1,83 @@
+"""Training curves: what is measured at which step, and apart from it how fast it went.
+
+The curves are part of the *model* artifact and hold nothing that depends on the clock, so that equal runs give equal
+bytes; frames per second go to a log in the work directory.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Sums:
+    """Running sums of loss, weight (frames, or symbols for CTC) and correct frames since the last row."""
+
+    def __init__(self, loss: float = 0.0, weight: int = 0, correct: int = 0) -> None:
+        self.loss, self.weight, self.correct = loss, weight, correct
+
+    def add(self, loss: float, weight: int, correct: int) -> None:
+        self.loss += loss
+        self.weight += weight
+        self.correct += correct
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / max(1, self.weight)
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / max(1, self.weight)
+
+
+class Curves:
+    """Rows of the training curve, one JSON object a line in the artifact."""
+
+    def __init__(self, rows: list[dict[str, Any]] | None = None) -> None:
+        self.rows = rows if rows is not None else []
+
+    def add(self, **fields: Any) -> dict[str, Any]:
+        row = {name: round(value, 6) if isinstance(value, float) else value for name, value in fields.items()}
+        self.rows.append(row)
+        return row
+
+    def jsonl(self) -> str:
+        return "".join(json.dumps(row, sort_keys=True) + "\n" for row in self.rows)
+
+
+class Log:
+    """Rows with the time, appended to `folder`/train.log.jsonl and, on request, to TensorBoard event files."""
+
+    def __init__(self, folder: Path, tensorboard: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "train.log.jsonl").open("a", encoding="utf-8")
+        self._started = time.monotonic()
+        self._frames = 0
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"))
+
+    def frames(self, n: int) -> None:
+        self._frames += n
+
+    @property
+    def frames_per_s(self) -> float:
+        return self._frames / max(1e-9, time.monotonic() - self._started)
+
+    def row(self, row: dict[str, Any]) -> None:
+        timed = {**row, "unix_s": round(time.time(), 1), "frames_per_s": round(self.frames_per_s, 1)}
+        self._file.write(json.dumps(timed, sort_keys=True) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in timed.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()

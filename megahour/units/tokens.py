@@ -1,0 +1,65 @@
+"""Character tokens for CTC: the blank, then the characters of the training text in code-point order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+BLANK = "<blank>"
+
+
+@dataclass(frozen=True)
+class Characters:
+    """A character inventory. Token 0 is the blank; the space is an ordinary character that parts words."""
+
+    tokens: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tokens or self.tokens[0] != BLANK:
+            raise ValueError(f"token 0 must be {BLANK!r}, got {self.tokens[:1]}")
+        if len(set(self.tokens)) != len(self.tokens):
+            raise ValueError("a token occurs twice")
+        if wrong := [token for token in self.tokens[1:] if len(token) != 1]:
+            raise ValueError(f"token {wrong[0]!r} is not one character")
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> Characters:
+        """The inventory of normalised texts."""
+        found: set[str] = set()
+        for text in texts:
+            found.update(text)
+        return Characters((BLANK, *sorted(found)))
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Token of each character.
+
+        Raises
+        ------
+        KeyError: naming the first character that the inventory lacks.
+        """
+        index = self.index
+        try:
+            return [index[character] for character in text]
+        except KeyError as error:
+            raise KeyError(
+                f"character {error.args[0]!r} of {text[:40]!r} is not among the {len(self)} tokens"
+            ) from None
+
+    def decode(self, path: Sequence[int]) -> str:
+        """Text of a CTC path: equal neighbours merged, then blanks removed."""
+        kept = [token for i, token in enumerate(path) if token and (i == 0 or token != path[i - 1])]
+        return "".join(self.tokens[token] for token in kept)
+
+
+def frames_needed(tokens: Sequence[int]) -> int:
+    """Fewest frames in which a CTC path can spell `tokens`: one each, and a blank between equal neighbours."""
+    return len(tokens) + sum(a == b for a, b in pairwise(tokens))
