@@ -1,0 +1,64 @@
+"""Words and their numbers: `<unk>`, `<s>` and `</s>` first, then words by falling count and spelling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+UNK, BOS, EOS = 0, 1, 2
+SPECIALS = ("<unk>", "<s>", "</s>")
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Vocabulary:
+    """An ordered set of words; `words[:3]` are the specials.
+
+    Raises ValueError when `words` does not begin with the specials or repeats a word.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(words)
+        if self.words[:3] != SPECIALS:
+            raise ValueError(f"a vocabulary begins with {SPECIALS}, got {self.words[:3]}")
+        if len(self.ids) != len(self.words):
+            twice = next(word for word, n in Counter(self.words).items() if n > 1)
+            raise ValueError(f"the vocabulary lists {twice!r} twice; each word must be there once")
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @staticmethod
+    def from_counts(counts: Counter[str], limit: int = 0) -> Vocabulary:
+        """The `limit` most frequent words (all when 0); ties go to the word that sorts first."""
+        ranked = sorted((word for word in counts if word not in SPECIALS), key=lambda word: (-counts[word], word))
+        return Vocabulary((*SPECIALS, *(ranked[:limit] if limit else ranked)))
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """Word numbers, `UNK` for words outside the vocabulary."""
+        ids = self.ids
+        return [ids.get(word, UNK) for word in words]
+
+
+def sentence_words(line: str) -> list[str]:
+    """Words of a line. Sentence marks in the text are white space, as with KenLM's ``--skip_symbols``."""
+    words = line.split()
+    if "<s>" in words or "</s>" in words:
+        return [word for word in words if word not in ("<s>", "</s>")]
+    return words
+
+
+def count_words(lines: Iterable[str]) -> Counter[str]:
+    """Occurrences of each word over all lines."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(sentence_words(line))
+    return counts

@@ -1,0 +1,74 @@
+"""Sentences from whatever a stage is given: text artifacts, transcripts of tables, files and globs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import fsspec
+
+from megahour.core.errors import ConfigError
+from megahour.core.transfer import file_digest
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+TABLES = {"features": ".arrow", "selection": ".parquet"}
+"""Roles whose tables have a `text` column, and the tables' suffix."""
+
+
+def find_files(sources: Sequence[str]) -> list[str]:
+    """URLs of the files that paths, URLs and globs name, sorted, each once.
+
+    Raises ConfigError naming the source that matches nothing.
+    """
+    found: set[str] = set()
+    for source in sources:
+        fs, path = fsspec.core.url_to_fs(source)
+        matches = [match for match in fs.glob(path) if fs.isfile(match)]
+        if not matches:
+            raise ConfigError(f"no file matches {source!r}", remedy="give paths, URLs or globs of files that exist")
+        found.update(fs.unstrip_protocol(match) for match in matches)
+    return sorted(found)
+
+
+def files_digest(sources: Sequence[str]) -> str:
+    """SHA-256 over the contents of the files, so that a stage runs again when they change but not when they move."""
+    digest = hashlib.sha256()
+    for url in find_files(sources):
+        fs, path = fsspec.core.url_to_fs(url)
+        digest.update(file_digest(fs, path)[1].encode())
+    return digest.hexdigest()
+
+
+def file_lines(sources: Sequence[str]) -> Iterator[str]:
+    """Lines of text files in UTF-8, gzipped where the name ends in ``.gz``."""
+    for url in find_files(sources):
+        with fsspec.open(url, "rb") as file:
+            yield from _lines(file, packed=url.endswith(".gz"))
+
+
+def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Iterator[str]:
+    """Lines of the `text` artifact's ``.txt`` and ``.txt.gz`` files, then the `text` column of the tables of `TABLES`.
+
+    `sets` limits tables to shards with one of these tags `set` (all when empty).
+    """
+    if "text" in inputs:
+        for receipt in inputs["text"].receipts():
+            for suffix in sorted(suffix for suffix in receipt.files if suffix.endswith((".txt", ".txt.gz"))):
+                with inputs["text"].open(receipt.shard, suffix) as file:
+                    yield from _lines(file, packed=suffix.endswith(".gz"))
+    for role, suffix in TABLES.items():
+        for receipt in inputs[role].receipts() if role in inputs else ():
+            if not sets or receipt.tags.get("set") in sets:
+                table = inputs[role].read_table(receipt.shard, suffix, columns=["text"])
+                for chunk in table["text"].chunks:
+                    yield from chunk.to_pylist()
+
+
+def _lines(file: BinaryIO, *, packed: bool) -> Iterator[str]:
+    raw = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+    yield from io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
