@@ -133,6 +133,8 @@ def unpacked(file: BinaryIO, *, max_bytes: int, folder: Path | None = None) -> I
     if opener is None:
         yield file
         return
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as target:
         try:
             # The three openers take a binary file object and a mode alike; their stubs spell the parameter differently.

@@ -1,0 +1,257 @@
+"""One shard of `ingest`: check, decode, resample and encode each recording, read its cues, and index them.
+
+Keys are `key_of("recording", corpus, source, channel)`, where `source` is the path inside the source (for archives
+``archive!member``): two recordings of different shards cannot share a key unless they share a path. Within a shard
+equal names and equal audio are found and quarantined as ``duplicate-id``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from megahour.core.errors import BadRecord
+from megahour.core.records import key_of
+from megahour.core.schemas import CUES, RECORDINGS
+from megahour.corpus.archives import unpacked
+from megahour.corpus.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
+from megahour.corpus.cues import Cue, fit_to_length
+from megahour.corpus.sideinfo import SideInfo, side_info
+from megahour.corpus.sources import UNSUPPORTED, Item, archive_items, file_items, open_source, split_suffix
+from megahour.corpus.tar import TarWriter, tar_writer
+from megahour.corpus.text import normalise
+from megahour.corpus.transcripts import MAX_BYTES as MAX_TRANSCRIPT_BYTES
+from megahour.corpus.transcripts import has_cues, read_table, read_transcript
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.stage import IngestParams
+
+SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
+POLICY = ("licence-", "no-transcript")  # reasons of good records that may not or cannot be used: dropped, not bad
+Items = Iterator["Item | BadRecord | None"]
+
+
+@contextmanager
+def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], work: Path) -> Iterator[Items]:
+    """The items of one task: of a shard of the raw artifact, of an archive, or of a run of files."""
+    with ExitStack() as stack:
+        if raw is not None:
+            file = stack.enter_context(raw.open(spec["shard"], ".tar"))
+            yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
+        elif "archive" in spec:
+            fs, root, _ = open_source(p.source)
+            packed = stack.enter_context(fs.open(f"{root}/{spec['archive']}", "rb"))
+            yield _unpacked_items(packed, spec["archive"], p.max_bytes, work)
+        else:
+            yield file_items(p.source, spec["files"])
+
+
+def _unpacked_items(packed: BinaryIO, label: str, max_bytes: int, work: Path) -> Items:
+    try:
+        with unpacked(packed, max_bytes=max_bytes, folder=work) as file:
+            yield from archive_items(file, label, max_bytes=max_bytes)
+    except BadRecord as bad:
+        bad.record = bad.record or label
+        yield bad
+
+
+def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:
+    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`."""
+    with out.open(".tar") as file, tar_writer(file) as tar:
+        shard = _Shard(p, out, tar, work, _transcript_table(p))
+        for item in items:
+            if item is None:
+                out.stat("transcripts_without_audio", 1)
+                continue
+            out.came_in()
+            try:
+                if isinstance(item, BadRecord):
+                    raise item
+                shard.add(item)
+            except BadRecord as bad:
+                if bad.reason.startswith(POLICY):
+                    out.drop(bad.reason)
+                else:
+                    name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
+                    out.quarantine(name, bad.reason, bad.detail, source)
+    out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
+    out.table(pa.Table.from_pylist(shard.cues, schema=CUES), ".cues.parquet")
+
+
+@dataclass
+class _Encoded:
+    """A decoded recording: one FLAC file and one digest per channel."""
+
+    stats: AudioStats
+    flacs: list[BinaryIO]
+    digests: list[str]
+    peaks: list[int]
+
+
+@dataclass
+class _Shard:
+    p: IngestParams
+    out: ShardWriter
+    tar: TarWriter
+    work: Path
+    table: dict[str, str]
+    index: list[dict[str, Any]] = field(default_factory=list)
+    cues: list[dict[str, Any]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        """Ingest one recording, cheapest checks first. Raises BadRecord with nothing written."""
+        p = self.p
+        if item.name in self.names:
+            raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
+        self.names.add(item.name)
+        if (suffix := split_suffix(item.media.path)[1]) in UNSUPPORTED:
+            raise BadRecord("unsupported-format", f"{suffix} cannot be decoded; convert it to FLAC or Opus")
+        info = side_info(item, p)
+        cues = self._read_cues(item, info)
+        with ExitStack() as stack:
+            encoded = self._encode(item, stack)
+            stats = encoded.stats
+            whole = "".join(encoded.digests)
+            if whole in self.digests:
+                raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
+            cues = fit_to_length(cues, stats.samples_out)
+            self.digests[whole] = item.name
+            self._write(item, info, cues, encoded)
+        self.out.stat("audio_s", round(stats.seconds_in, 3))
+        self.out.stat("audio_samples_in", stats.samples_in)
+        self.out.stat("clipped_samples", stats.clipped)
+
+    def _read_cues(self, item: Item, info: SideInfo) -> list[Cue]:
+        data, suffix = self._transcript(item, info)
+        if not suffix:
+            if self.p.require_transcript:
+                raise BadRecord("no-transcript", "no .srt, .vtt, .txt or .json beside it")
+            return []
+        transcript = read_transcript(data, suffix, self.p.rate_hz, language=info.language)
+        for repair, n in transcript.repairs.items():
+            self.out.stat(repair, n)
+        return transcript.cues
+
+    def _transcript(self, item: Item, info: SideInfo) -> tuple[bytes, str]:
+        """Bytes and suffix of an item's transcript; an empty suffix when it has none."""
+        if item.transcript is not None:
+            suffix = split_suffix(item.transcript.path)[1]
+            if suffix != ".json" or has_cues(info.fields):
+                return item.transcript.read(MAX_TRANSCRIPT_BYTES), suffix
+        line = self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
+        return (line.encode(), ".txt") if line else (b"", "")
+
+    def _encode(self, item: Item, stack: ExitStack) -> _Encoded:
+        """Decode, check and encode in one pass; long recordings spill to scratch files that have no name."""
+        p = self.p
+        file = stack.enter_context(item.media.open())
+        decoder = Decoder(file, p.rate_hz, channels=p.channels, limits=_limits(p))
+        count = decoder.channels_out
+        flacs = [stack.enter_context(_scratch(self.work)) for _ in range(count)]
+        digests = [hashlib.blake2b(digest_size=16) for _ in range(count)]
+        peaks = [0] * count
+        with ExitStack() as encoders:
+            writers = [encoders.enter_context(FlacEncoder(flac, p.rate_hz)) for flac in flacs]
+            for block in decoder.blocks():
+                for channel in range(count if len(block) else 0):
+                    samples = block[:, channel].copy()
+                    writers[channel].write(samples)
+                    digests[channel].update(samples.tobytes())
+                    peaks[channel] = max(peaks[channel], int(samples.max()), -int(samples.min()))
+        return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
+
+    def _write(self, item: Item, info: SideInfo, cues: list[Cue], encoded: _Encoded) -> None:
+        channels = len(encoded.flacs)
+        self.out.came_in(channels - 1)
+        for channel, flac in enumerate(encoded.flacs):
+            if encoded.peaks[channel] < self.p.silent_peak * 32768:
+                self.out.drop("silent-channel")
+                continue
+            if encoded.digests[channel] in encoded.digests[:channel]:
+                self.out.drop("identical-channel")
+                continue
+            key = key_of("recording", self.p.corpus, item.source, channel)
+            offset, size = self.tar.add(f"{key}.flac", flac)
+            speaker = info.speaker if channels == 1 else f"{info.speaker}/{channel}"
+            self.index.append(
+                {
+                    "key": key,
+                    "name": item.name,
+                    "offset": offset,
+                    "size": size,
+                    "samples": encoded.stats.samples_out,
+                    "rate_hz": self.p.rate_hz,
+                    "channel": channel,
+                    "speaker": speaker,
+                    "language": info.language,
+                    "licence": info.licence,
+                    "attribution": info.attribution,
+                    "source": item.source,
+                    "condition": info.condition,
+                    "created_s": info.created_s,
+                }
+            )
+            self._write_cues(key, cues, info.language)
+            self.out.kept()
+            self.out.stat("audio_samples_out", encoded.stats.samples_out)
+
+    def _write_cues(self, key: int, cues: Iterable[Cue], language: str) -> None:
+        """Rows of the cue table; a cue without a word after normalisation leaves no row."""
+        number = 0
+        for cue in cues:
+            spoken = normalise(cue.raw, language)
+            if not spoken.tokens:
+                continue
+            self.cues.append(
+                {
+                    "key": key,
+                    "cue": number,
+                    "start_samples": cue.start_samples,
+                    "end_samples": cue.end_samples,
+                    "raw": cue.raw,
+                    "text": spoken.text,
+                    "offsets": spoken.offsets,
+                }
+            )
+            number += 1
+            self.out.stat("words", len(spoken.tokens))
+        self.out.stat("cues", number)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[BinaryIO]:
+    folder.mkdir(parents=True, exist_ok=True)  # a worker on another machine may be the first to need it
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=str(folder)) as file:
+        yield cast(BinaryIO, file)
+
+
+def _limits(p: IngestParams) -> AudioLimits:
+    return AudioLimits(
+        max_bytes=p.max_bytes,
+        max_seconds=p.max_hours * 3600,
+        min_seconds=p.min_seconds,
+        max_channels=p.max_channels,
+        silent_peak=p.silent_peak,
+        max_clipped=p.max_clipped,
+    )
+
+
+def _transcript_table(p: IngestParams) -> dict[str, str]:
+    """Transcripts by name from the `transcripts` parameter's file."""
+    if not p.transcripts:
+        return {}
+    import fsspec
+
+    with fsspec.open(p.transcripts, "rb") as file:
+        return read_table(file.read(MAX_TRANSCRIPT_BYTES), language=p.language)

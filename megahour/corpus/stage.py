@@ -1,0 +1,97 @@
+"""The `ingest` stage: raw audio and transcripts from anywhere → the *recordings* artifact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.corpus.licences import DEFAULT_ALLOWED, check_policy
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class IngestParams(Params):
+    """Audio and transcripts from anywhere to checked recordings."""
+
+    source: str = Field(
+        "",
+        description="directory, glob or URL of media (or tar) files, transcripts beside them; not with the raw input",
+    )
+    transcripts: str = Field("", description='file of all transcripts, a line "name: text" or "name TAB text" each')
+    corpus: str = Field("", description="name of the corpus; part of every key")
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate of the recordings")
+    channels: Literal["mix", "split"] = Field("mix", description="mix all channels, or make a recording of each")
+    licences: list[str] = Field(
+        list(DEFAULT_ALLOWED), description="SPDX identifiers that are allowed; without a version, any version"
+    )
+    licence: str = Field("", description="licence of recordings that name none")
+    attribution: str = Field("", description="attribution of recordings that name none")
+    language: str = Field("en", min_length=2, description="language of recordings that name none (BCP 47)")
+    speaker: str = Field("", description="speaker of recordings that name none")
+    speaker_pattern: str = Field("", description="regular expression whose group finds the speaker in a file's path")
+    condition: str = Field("", description="recording condition of recordings that name none")
+    require_transcript: bool = Field(True, description="drop recordings without a transcript")
+    max_hours: float = Field(12.0, gt=0, description="longest recording, hours")
+    min_seconds: float = Field(0.2, ge=0, description="shortest recording, seconds")
+    max_bytes: int = Field(8 << 30, gt=0, description="largest media file, and largest archive once unpacked")
+    max_channels: int = Field(16, ge=1, description="most channels of a recording")
+    silent_peak: float = Field(0.001, ge=0, lt=1, description="a recording that stays below is silent (1 = full scale)")
+    max_clipped: float = Field(0.05, ge=0, le=1, description="largest share of samples at full scale")
+    shard_mb: float = Field(256.0, gt=0, description="media per task, megabytes (a shard of recordings is one task)")
+
+
+class Ingest(Stage[IngestParams]):
+    """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files."""
+
+    name = "ingest"
+    version = 1
+    params = IngestParams
+    inputs = (Input("raw", optional=True),)
+
+    def plan(self, p: IngestParams, inputs: Inputs) -> list[Task]:
+        check_policy(p.licences)
+        _check_pattern(p.speaker_pattern)
+        if bool(p.source) == ("raw" in inputs):
+            raise ConfigError(
+                "both a source and the raw input" if p.source else "neither a source nor the raw input",
+                where=self.name,
+                remedy="give source=DIRECTORY, or the artifact of synthesise as raw",
+            )
+        if "raw" in inputs:
+            return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].receipts()]
+        from megahour.corpus.sources import plan_files
+
+        return [Task(spec) for spec in plan_files(p.source, int(p.shard_mb * 1e6))]
+
+    def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.corpus.ingest import ingest_shard, task_items
+
+        with task_items(p, inputs.get("raw"), task.spec, ctx.work) as items:
+            ingest_shard(p, items, out, ctx.work)
+
+    def finish(self, p: IngestParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        samples = sum(receipt.stats.get("audio_samples_out", 0) for receipt in receipts)
+        return {
+            "recordings": sum(receipt.counts.kept for receipt in receipts),
+            "hours": round(samples / p.rate_hz / 3600, 4),
+            "cues": sum(receipt.stats.get("cues", 0) for receipt in receipts),
+            "words": sum(receipt.stats.get("words", 0) for receipt in receipts),
+            "rate_hz": p.rate_hz,
+        }
+
+
+def _check_pattern(pattern: str) -> None:
+    import re
+
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ConfigError(f'"{pattern}" is no regular expression: {error}', where="speaker_pattern") from None
+    if pattern and groups != 1:
+        raise ConfigError(f'"{pattern}" has {groups} groups', where="speaker_pattern", remedy="give it one: _(\\w+)_")

@@ -1,0 +1,168 @@
+"""Transcript files → cues: SRT, WebVTT, JSON and plain text, as they are found in the wild.
+
+SRT has no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves both:
+whatever stands between two timing lines belongs to the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.cues import Cue, check_order, strip_rolling
+from megahour.corpus.encodings import decode_text
+from megahour.corpus.markup import spoken_text
+
+MAX_BYTES = 64 << 20
+SUFFIXES = (".srt", ".vtt", ".txt", ".json")  # in order of preference
+TIMED_SUFFIXES = (".srt", ".vtt")
+MAX_HOURS = 100
+_CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
+_TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
+_NUMBER = re.compile(r"^\s*\d+\s*$")
+_NOT_SPOKEN = re.compile(r"^(WEBVTT|NOTE|STYLE|REGION)\b")
+_TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
+_CUE_LISTS = ("cues", "segments", "subtitles", "body")
+_START_KEYS, _END_KEYS, _TEXT_KEYS = ("start", "from", "begin"), ("end", "to"), ("text", "content", "sentence")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Cues in the order of the file, and what was repaired on the way (counts by name)."""
+
+    cues: list[Cue]
+    repairs: dict[str, int]
+
+
+def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
+    """Cues with times in samples at `rate_hz` (-1 where unknown).
+
+    Parameters
+    ----------
+    suffix: ".srt", ".vtt", ".json" or ".txt".
+
+    Raises
+    ------
+    BadRecord: ``empty-transcript`` (nothing is left to say), ``unreadable-encoding``, ``unreadable-transcript``,
+    ``transcript-too-large``, ``absurd-cue-times``, ``cues-out-of-order``.
+    """
+    if len(data) > MAX_BYTES:
+        raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
+    text = decode_text(data, language)
+    if suffix == ".json":
+        found = list(_json_cues(text, rate_hz))
+    elif suffix == ".txt":
+        found = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+    else:
+        found = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
+    absurd = sum(cue.start_samples < 0 for cue in found)
+    if suffix in TIMED_SUFFIXES and absurd > len(found) / 2:
+        raise BadRecord("absurd-cue-times", f"{absurd} of {len(found)} cues have a time that no clock shows")
+    return tidy(found)
+
+
+def tidy(found: list[Cue]) -> Transcript:
+    """Take out what nobody says, repeated lines of rolling captions, and times that cannot be true."""
+    repairs: dict[str, int] = {}
+    spoken = [replace(cue, raw=text) for cue in found if (text := spoken_text(cue.raw))]
+    if not spoken:
+        raise BadRecord("empty-transcript", f"{len(found)} cues, none with words to say")
+    unrolled = strip_rolling(spoken)
+    checked = check_order(unrolled)
+    repairs["cues_without_words"] = len(found) - len(spoken)
+    repairs["cues_repeated"] = len(spoken) - len(unrolled)
+    repairs["cues_out_of_order"] = sum(
+        b.start_samples != a.start_samples for a, b in zip(unrolled, checked, strict=True)
+    )
+    return Transcript(checked, {name: n for name, n in repairs.items() if n})
+
+
+def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
+    lines = text.split("\n")
+    timings = [(place, match) for place, line in enumerate(lines) if (match := _TIMING.match(line))]
+    if not timings and any(line.strip() for line in lines) and not (is_vtt and _NOT_SPOKEN.match(lines[0])):
+        raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
+    edges = [place for place, _ in timings[1:]] + [len(lines)]
+    for (place, match), edge in zip(timings, edges, strict=True):
+        last = edge == len(lines)
+        body = _vtt_body(lines[place + 1 : edge]) if is_vtt else _srt_body(lines[place + 1 : edge], last)
+        start, end = _samples(match.groups()[:5], rate_hz), _samples(match.groups()[5:], rate_hz)
+        yield Cue(start, end if end > start >= 0 else -1, "\n".join(body))
+
+
+def _vtt_body(lines: list[str]) -> list[str]:
+    """A WebVTT cue ends at the first blank line; the next cue's identifier and NOTE blocks follow it."""
+    end = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+    return lines[:end]
+
+
+def _srt_body(lines: list[str], last: bool) -> list[str]:
+    """An SRT cue ends before the next cue's number; blank lines inside its text are common."""
+    body = list(lines)
+    while body and not body[-1].strip():
+        body.pop()
+    if not last and body and _NUMBER.match(body[-1]):
+        body.pop()
+    return [line for line in body if line.strip()]
+
+
+def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
+    """Samples of (sign, hours, minutes, seconds, fraction); -1 for a time that no clock shows."""
+    sign, hours, minutes, seconds, fraction = clock
+    whole = int(hours or 0), int(minutes), int(seconds)
+    if sign or whole[0] >= MAX_HOURS or whole[1] >= 60 or whole[2] >= 60:
+        return -1
+    milliseconds = int(fraction.ljust(3, "0"))
+    return ((whole[0] * 60 + whole[1]) * 60 + whole[2]) * rate_hz + milliseconds * rate_hz // 1000
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs when blank lines part the text, lines otherwise."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    yield from blocks if len(blocks) > 1 else text.splitlines()
+
+
+def _json_cues(text: str, rate_hz: int) -> Iterator[Cue]:
+    """A list of cues, an object with such a list, or an object with a `text`; times are seconds."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord("unreadable-transcript", f"no JSON: {error}") from error
+    if isinstance(value, dict):
+        value = next((value[name] for name in _CUE_LISTS if isinstance(value.get(name), list)), [value])
+    if not isinstance(value, list):
+        raise BadRecord("unreadable-transcript", f"a JSON {type(value).__name__}, not a list of cues")
+    for item in value:
+        cue = {"text": item} if isinstance(item, str) else item
+        if not isinstance(cue, dict):
+            raise BadRecord("unreadable-transcript", f"a cue that is a JSON {type(item).__name__}")
+        start, end = _json_samples(cue, _START_KEYS, rate_hz), _json_samples(cue, _END_KEYS, rate_hz)
+        content = next((cue[key] for key in _TEXT_KEYS if isinstance(cue.get(key), str)), "")
+        yield Cue(start, end if end > start >= 0 else -1, content)
+
+
+def _json_samples(cue: dict[str, Any], keys: tuple[str, ...], rate_hz: int) -> int:
+    value = next((cue[key] for key in keys if key in cue), None)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < MAX_HOURS * 3600:
+        return -1
+    return round(value * rate_hz)
+
+
+def has_cues(fields: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is a transcript, besides being side information."""
+    return any(isinstance(fields.get(name), list) for name in _CUE_LISTS) or any(
+        isinstance(fields.get(name), str) for name in _TEXT_KEYS
+    )
+
+
+def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
+    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; not from remarks (; #)."""
+    table = {}
+    for line in decode_text(data, language).splitlines():
+        if (match := _TABLE_LINE.match(line)) and not line.startswith((";", "#")):
+            table[match[1].strip()] = match[2].strip()
+    return table
