@@ -1,0 +1,113 @@
+"""Beam search over a decoding graph with kaldi-decoder.
+
+Frame t adds acoustic_scale · (log p(label | x_t) - prior_scale · log p(label)): posteriors become scaled likelihoods
+(Bourlard & Morgan 1994, chapter 7). CTC models use prior_scale 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kaldi_decoder
+import kaldifst
+import numpy as np
+import numpy.typing as npt
+
+from megahour.decode.arrays import to_kaldifst
+from megahour.decode.graph import Graph
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """`beam`: paths worse than the best by more nats are dropped; `max_active`: at most so many live at a frame."""
+
+    beam: float = 14.0
+    max_active: int = 7000
+    acoustic_scale: float = 1.0
+    prior_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Words; `score` is the negative cost in nats of the path, graph and scaled acoustics; `labels` one a frame.
+
+    `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken.
+    """
+
+    words: tuple[str, ...]
+    score: float
+    labels: tuple[int, ...]
+    final: bool
+
+
+class Searcher:
+    """Decodes utterances with one graph."""
+
+    def __init__(self, graph: Graph, priors: Sequence[float] | None, options: SearchOptions) -> None:
+        """`priors`: probability of each label (S,), needed unless prior_scale is 0."""
+        if options.prior_scale and priors is None:
+            raise ValueError(f"prior_scale {options.prior_scale} needs priors; pass them or set it to 0")
+        self.options, self.words = options, graph.words
+        self.labels = int(graph.fst.arcs["ilabel"].max(initial=0))
+        self._fst = to_kaldifst(graph.fst)
+        self._config = kaldi_decoder.FasterDecoderOptions(beam=options.beam, max_active=options.max_active)
+        floor = np.log(np.maximum(np.asarray(priors, np.float64), 1e-8)) if priors is not None else None
+        self._log_priors = None if floor is None else (options.prior_scale * floor).astype(np.float32)
+
+    def __call__(self, log_posteriors: Float32) -> Hypothesis:
+        """Best path for `log_posteriors` float32 (T, V), V at least the graph's labels.
+
+        Raises ValueError on a wrong shape, NaN, or when nothing survives (T too short for any sentence gives the best
+        unfinished path instead).
+        """
+        decoder = kaldi_decoder.FasterDecoder(self._fst, self._config)
+        decoder.decode(kaldi_decoder.DecodableCtc(self.scaled(log_posteriors)))
+        final = bool(decoder.reached_final())
+        found, path = decoder.get_best_path()
+        if not found:
+            raise ValueError(f"no path survives {len(log_posteriors)} frames; raise beam {self.options.beam}")
+        return self._read(path, final)
+
+    def n_best(self, log_posteriors: Float32, n: int, lattice_beam: float = 8.0) -> list[Hypothesis]:
+        """At most `n` best paths with different words, best first, from a lattice within `lattice_beam` nats."""
+        config = kaldi_decoder.LatticeSimpleDecoderConfig(beam=self.options.beam, lattice_beam=lattice_beam)
+        decoder = kaldi_decoder.LatticeSimpleDecoder(self._fst, config)
+        decoder.decode(kaldi_decoder.DecodableCtc(self.scaled(log_posteriors)))
+        final = math.isfinite(decoder.final_relative_cost())
+        _, lattice = decoder.get_raw_lattice()
+        best: dict[tuple[str, ...], Hypothesis] = {}
+        wanted = n
+        while len(best) < n:
+            paths = kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(lattice, wanted))
+            for path in paths:
+                hypothesis = self._read(path, final)
+                best.setdefault(hypothesis.words, hypothesis)
+            if len(paths) < wanted or wanted >= 64 * n:  # all paths seen, or the rest says the same words
+                break
+            wanted *= 4
+        return sorted(best.values(), key=lambda hypothesis: -hypothesis.score)[:n]
+
+    def scaled(self, log_posteriors: Float32) -> Float32:
+        """Scaled log likelihoods (T, V), contiguous."""
+        if log_posteriors.ndim != 2 or log_posteriors.shape[1] < self.labels or not len(log_posteriors):
+            raise ValueError(f"log posteriors are {log_posteriors.shape}; expected (T ≥ 1, V ≥ {self.labels})")
+        if np.isnan(log_posteriors).any():
+            raise ValueError("log posteriors hold NaN; check the model and its features")
+        values = log_posteriors.astype(np.float32)
+        if self._log_priors is not None:
+            values -= self._log_priors
+        return np.ascontiguousarray(values * np.float32(self.options.acoustic_scale))
+
+    def _read(self, path: Any, final: bool) -> Hypothesis:
+        _, inputs, outputs, weight = kaldifst.get_linear_symbol_sequence(path)
+        return Hypothesis(
+            tuple(self.words[number] for number in outputs),
+            -(weight.value1 + weight.value2),
+            tuple(label - 1 for label in inputs),
+            final,
+        )
