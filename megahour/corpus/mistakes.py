@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,29 @@ class Cue(NamedTuple):
 _MISHEARD = {"the": "a", "a": "the", "in": "on", "and": "in", "was": "is", "will": "would", "her": "his", "to": "for"}
 _SOUNDS = ("[music]", "[applause]", "(laughs)", "[inaudible]", "♪")
 _SHORTEST_CUE_S = 0.3
+
+
+class Transcript(NamedTuple):
+    """A transcript's `text` in its `form` (srt, vtt or txt), and for each spoken line whether it has it."""
+
+    text: str
+    form: str
+    present: list[bool]
+
+
+def write_transcript(
+    lines: list[Line],
+    never_spoken: Iterator[str],
+    mistakes: Mistakes,
+    forms: Sequence[str],
+    speaker: str,
+    rng: np.random.Generator,
+) -> Transcript:
+    """A transcript of `lines` in one of `forms`, drawn, now and then with the speaker's name in it."""
+    cues, present = make_cues(lines, never_spoken, mistakes, rng)
+    form = forms[int(rng.integers(len(forms)))]
+    label = speaker.replace("-", " ").title() if mistakes.markup and rng.random() < 0.4 else ""
+    return Transcript({"srt": to_srt, "vtt": to_vtt, "txt": to_text}[form](cues, label), form, present)
 
 
 def make_cues(

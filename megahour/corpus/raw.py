@@ -69,8 +69,12 @@ class RawRecording:
     sentences: list[TrueSentence] = field(default_factory=list)
 
 
-def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> None:
-    """Write one shard: `.tar`, `.truth.parquet`, `.sentences.parquet`; audio of one recording at a time in memory."""
+def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> int:
+    """Write one shard: `.tar`, `.truth.parquet`, `.sentences.parquet`; audio of one recording at a time in memory.
+
+    Returns the number of recordings.
+    """
+    written = 0
     words: list[tuple[str, int, TrueWord]] = []
     sentences: list[tuple[str, int, TrueSentence]] = []
     with out.open(".tar") as file, tar_writer(file) as tar:
@@ -81,14 +85,15 @@ def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> None:
             tar.add(f"{name}.json", canonical_json(recording.info).encode())
             words += [(name, i, word) for i, word in enumerate(recording.words)]
             sentences += [(name, i, sentence) for i, sentence in enumerate(recording.sentences)]
-            out.came_in()
-            out.kept()
+            written += 1
+            out.stat("recordings", 1)
             out.stat("audio_samples", len(recording.samples))
             out.stat("words", len(recording.words))
             out.stat("sentences", len(recording.sentences))
             out.stat("sentences_without_text", sum(not s.in_transcript for s in recording.sentences))
     out.table(_word_table(words), ".truth.parquet")
     out.table(_sentence_table(sentences), ".sentences.parquet")
+    return written
 
 
 def _word_table(rows: list[tuple[str, int, TrueWord]]) -> pa.Table:

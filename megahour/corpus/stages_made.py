@@ -47,6 +47,9 @@ class SynthesiseParams(Params):
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
         ["clean", "office", "room", "noisy", "far"], min_length=1, description="room conditions, taken in turn"
     )
+    forms: list[Literal["srt", "vtt", "txt"]] = Field(
+        ["srt", "vtt", "txt"], min_length=1, description="forms of transcripts, drawn for each recording"
+    )
     split: Split = Field("train", description="set of sentences; no sentence is in two sets")
     rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate")
     shards: int = Field(8, ge=1, description="shards to write")
@@ -84,13 +87,16 @@ class Synthesise(Stage[SynthesiseParams]):
                 minutes=p.recording_minutes,
                 mistakes=mistakes,
                 conditions=p.conditions,
+                forms=p.forms,
                 rate_hz=p.rate_hz,
                 seed=p.seed,
                 split=p.split,
             )
             for number in numbers
         )
-        write_raw(made, out)
+        made_count = write_raw(made, out)
+        out.came_in(made_count)
+        out.kept(made_count)
 
     def finish(self, p: SynthesiseParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from megahour.corpus import rooms
 from megahour.corpus.audio import to_int16
 from megahour.corpus.espeak import RATE_HZ as ESPEAK_HZ
 from megahour.corpus.espeak import Say, Speech, speaker
-from megahour.corpus.mistakes import NONE, Line, Mistakes, make_cues, to_srt, to_text, to_vtt
+from megahour.corpus.mistakes import NONE, Line, Mistakes, write_transcript
 from megahour.corpus.raw import RawRecording, TrueSentence, TrueWord
 from megahour.corpus.sentences import Sentence, sentences
 from megahour.corpus.voices import Voice, voice
@@ -155,6 +155,7 @@ def synthesise(
     minutes: float = 4.0,
     mistakes: Mistakes = NONE,
     conditions: Sequence[str] = ("clean",),
+    forms: Sequence[str] = ("srt", "vtt", "txt"),
     rate_hz: int = 16_000,
     seed: int = 0,
     split: str = "train",
@@ -179,20 +180,18 @@ def synthesise(
         Line(part.sentence.raw, said[0].start_samples / rate_hz, said[-1].end_samples / rate_hz)
         for part, said in zip(spoken, words, strict=True)
     ]
-    cues, present = make_cues(lines, (s.raw for s in texts), NONE if prompt else mistakes, rng)
-    form = ("srt", "vtt", "txt")[int(rng.integers(3))]
-    label = who.name.replace("-", " ").title() if mistakes.markup and not prompt and rng.random() < 0.4 else ""
-    writer = {"srt": to_srt, "vtt": to_vtt, "txt": to_text}[form]
+    never_spoken = (sentence.raw for sentence in texts)
+    transcript = write_transcript(lines, never_spoken, NONE if prompt else mistakes, forms, who.name, rng)
     truth = [
         TrueSentence(part.sentence.spoken, part.sentence.raw, there, said[0].start_samples, said[-1].end_samples)
-        for part, said, there in zip(spoken, words, present, strict=True)
+        for part, said, there in zip(spoken, words, transcript.present, strict=True)
     ]
     return RawRecording(
         name=name,
         samples=to_int16(audio),
         rate_hz=rate_hz,
-        transcript=writer(cues, label),
-        form=form,
+        transcript=transcript.text,
+        form=transcript.form,
         info=_info(who, index, turn, condition, rng),
         words=[word for said in words for word in said],
         sentences=truth,
