@@ -1,0 +1,326 @@
+"""The service: an Arrow Flight server in front of the batcher, and a thread per worker process behind it.
+
+A client opens one DoExchange call, streams requests in and gets replies as they complete. While the queue is full its
+sequences are not read, gRPC's flow control fills, and its writes block: that is the back-pressure. Every call must
+carry the service's random token; the server listens on the loopback interface unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from megahour.core.errors import ConfigError
+from megahour.engine.accelerator import wire
+from megahour.engine.accelerator.batcher import Batch, Batcher, Pending
+from megahour.engine.accelerator.metrics import Meter
+from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, ServiceAddress
+from megahour.engine.accelerator.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES = 32
+QUEUE_BATCHES = 24  # default bound of the queue: with eight buckets an octave, enough for most batches to be full
+RESTARTS = 3  # a worker that cannot load its model so many times in a row is given up
+SHUTDOWN_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How patient the service is."""
+
+    max_wait_s: float = 0.01
+    queue_frames: int = 0
+    retries: int = 2
+    batch_timeout_s: float = 600.0
+    load_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.retries < 1:
+            raise ConfigError(
+                f"retries = {self.retries}, must be at least 1: a batch-mate of a fatal sequence needs one"
+            )
+
+
+@contextmanager
+def serve(
+    spec: ModelSpec,
+    *,
+    devices: Sequence[str] = ("cpu",),
+    threads: int = 1,
+    max_batch_frames: int | None = None,
+    max_wait_s: float = 0.01,
+    queue_frames: int | None = None,
+    retries: int = 2,
+    batch_timeout_s: float = 600.0,
+    load_timeout_s: float = 300.0,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    require_token: bool = True,
+) -> Iterator[Service]:
+    """Run the service within a `with` block.
+
+    Parameters
+    ----------
+    spec: the model and its batch shapes; `max_batch_frames`, when given, replaces the spec's.
+    devices: one worker process each; `threads` CPU threads per process.
+    max_wait_s: an idle worker takes an unfinished batch once nothing has arrived for so long.
+    queue_frames: admitted frames whose replies have not left yet, over all clients, before producers block;
+        24 batches by default. At 192 dimensions of float16 that is 75 MB.
+    retries: how often a sequence is tried again after its worker died (the last time alone).
+    batch_timeout_s: a worker that takes longer for a batch is killed, which counts as a death.
+
+    Raises
+    ------
+    AcceleratorError: the model does not load on one of the devices.
+    """
+    if max_batch_frames is not None:
+        spec = replace(spec, max_batch_frames=max_batch_frames)
+    limits = Limits(
+        max_wait_s, queue_frames or QUEUE_BATCHES * spec.max_batch_frames, retries, batch_timeout_s, load_timeout_s
+    )
+    token = secrets.token_hex(TOKEN_BYTES) if require_token else ""
+    service = Service(spec, limits, [(device, threads) for device in devices], host, port, token)
+    try:
+        service.start()
+        yield service
+    finally:
+        service.close()
+
+
+class Service:
+    """A running service; made by `serve`."""
+
+    def __init__(
+        self, spec: ModelSpec, limits: Limits, devices: Sequence[tuple[str, int]], host: str, port: int, token: str
+    ) -> None:
+        self.limits, self.host, self.token = limits, host, token
+        self.meter = Meter()
+        self.batcher = Batcher(spec, limits.max_wait_s, limits.queue_frames, self.meter)
+        self.workers = [
+            Worker(spec, threads=threads, device=device, load_timeout_s=limits.load_timeout_s)
+            for device, threads in devices
+        ]
+        self._flight = _FlightServer(self, host, port)
+        self._threads = [threading.Thread(target=self._feed, args=(worker,), daemon=True) for worker in self.workers]
+        self._living = len(self.workers)
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"grpc://{self.host}:{self._flight.port}"
+
+    @property
+    def endpoint(self) -> ServiceAddress:
+        """What tasks need to reach the service; picklable."""
+        return ServiceAddress(self.address, self.token)
+
+    def start(self) -> None:
+        """Wait for every worker's model, then accept work."""
+        for worker in self.workers:
+            worker.wait_ready()
+        for thread in self._threads:
+            thread.start()
+
+    def metrics(self) -> dict[str, float]:
+        return self.meter.snapshot()
+
+    def close(self) -> None:
+        """Fail what still waits, end the workers, log the metrics."""
+        self._shut("the service was closed")
+        for worker, thread in zip(self.workers, self._threads, strict=True):
+            if thread.is_alive():
+                thread.join(SHUTDOWN_TIMEOUT_S)
+            if thread.is_alive():
+                worker.kill()  # in the middle of a batch that nobody waits for
+                thread.join()
+            worker.close()
+        closer = threading.Thread(target=self._flight.shutdown, daemon=True)
+        closer.start()
+        closer.join(SHUTDOWN_TIMEOUT_S)
+        if closer.is_alive():
+            log.warning("a client still holds a call to %s open; the server is left to it", self.address)
+        log.info("accelerator %s: %s", self.address, json.dumps(self.metrics()))
+
+    def _shut(self, reason: str) -> None:
+        waiting = self.batcher.close(reason)
+        self._fail(waiting, reason)
+
+    def _feed(self, worker: Worker) -> None:
+        """The thread of one worker."""
+        while (batch := self.batcher.next_batch()) is not None:
+            started_s = time.monotonic()
+            try:
+                reply = worker.infer([item.sequence for item in batch.items], self.limits.batch_timeout_s)
+            except ModelRaisedError as error:
+                self._after_exception(batch, error)
+            except WorkerDiedError as death:
+                self._after_death(batch, death)
+                if not self._replace(worker):
+                    return
+            else:
+                self._deliver(batch, reply, time.monotonic() - started_s)
+
+    def _deliver(self, batch: Batch, reply: Reply, seconds: float) -> None:
+        frames = sum(item.frames for item in batch.items)
+        self.meter.batch(
+            sequences=len(batch.items), frames=frames, computed_frames=reply.computed_frames, seconds=seconds
+        )
+        by_owner: dict[int, list[int]] = {}
+        for row, item in enumerate(batch.items):
+            by_owner.setdefault(id(item.owner), []).append(row)
+        for rows in by_owner.values():
+            items = [batch.items[row] for row in rows]
+            items[0].owner.deliver(items, reply.batch.take(pa.array(rows)), reply.layout)
+
+    def _after_exception(self, batch: Batch, error: ModelRaisedError) -> None:
+        """The model raised: of one sequence that is its answer; of many, each is asked alone."""
+        if len(batch.items) == 1:
+            self._fail(batch.items, f"the model raised: {error}")
+            return
+        for item in batch.items:
+            self.batcher.retry(Batch([item], batch.attempts))
+
+    def _after_death(self, batch: Batch, death: WorkerDiedError) -> None:
+        """Try again; the last time each sequence alone, so that only the fatal one fails."""
+        self.meter.death()
+        log.warning("%s; %d sequences are tried again", death, len(batch.items))
+        attempts = batch.attempts + 1
+        if attempts > self.limits.retries:
+            self._fail(batch.items, f"{death}; tried {attempts} times")
+        elif attempts == self.limits.retries:
+            for item in batch.items:
+                self.batcher.retry(Batch([item], attempts))
+        else:
+            self.batcher.retry(Batch(batch.items, attempts))
+
+    def _replace(self, worker: Worker) -> bool:
+        """A new process in place of a dead one; False when none can be had. The service ends with its last worker."""
+        for _ in range(RESTARTS):
+            worker.restart()
+            try:
+                worker.wait_ready()
+                return True
+            except AcceleratorError as error:
+                reason = f"no worker can be started: {error}"
+                log.error("%s", reason)
+        with self._lock:
+            self._living -= 1
+            last = self._living == 0
+        if last:
+            self._shut(reason)
+        return False
+
+    def _fail(self, items: Sequence[Pending], reason: str) -> None:
+        self.meter.failure(len(items))
+        for item in items:
+            item.owner.deliver([item], *wire.encode_failures([item.sequence.key], reason))
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One client's call: replies wait here until its writer thread has sent them."""
+
+    batcher: Batcher
+    asked: int = 0
+    sent: int = 0
+    finished: bool = False  # the client has asked for everything it wants
+    broken: bool = False
+    _outbox: queue.SimpleQueue[tuple[Sequence[Pending], pa.RecordBatch, bytes] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
+
+    def deliver(self, items: Sequence[Pending], reply: pa.RecordBatch, layout: bytes) -> None:
+        self._outbox.put((items, reply, layout))
+
+    def refuse(self, sequence: wire.Keyed, reason: str) -> None:
+        """Answer a sequence that was never admitted."""
+        self._outbox.put(((), *wire.encode_failures([sequence.key], reason)))
+
+    def finish(self) -> None:
+        self.finished = True
+        self._outbox.put(None)
+
+    def write_all(self, writer: flight.MetadataRecordBatchWriter) -> None:
+        """Thread: send replies until every sequence of a finished stream is answered."""
+        while not (self.finished and self.sent == self.asked):
+            message = self._outbox.get()
+            if message is None:
+                continue
+            items, reply, layout = message
+            self.sent += len(reply)
+            try:
+                if not self.broken:
+                    writer.write_with_metadata(reply, layout)
+            except (pa.ArrowException, OSError) as error:
+                self.broken = True
+                log.warning("a client went away before it took its replies: %s", error)
+            finally:
+                self.batcher.release(sum(item.frames for item in items))
+
+
+class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    def __init__(self, service: Service, host: str, port: int) -> None:
+        self._service = service
+        super().__init__(f"grpc://{host}:{port}", middleware={"token": _TokenCheck(service.token)})
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        stream = _Stream(self._service.batcher)
+        writer.begin(wire.REPLY_SCHEMA)
+        sender = threading.Thread(target=stream.write_all, args=(writer,), daemon=True)
+        sender.start()
+        try:
+            for chunk in reader:
+                for sequence in wire.decode_request(chunk.data):
+                    if stream.broken:
+                        return
+                    stream.asked += 1
+                    self._admit(stream, sequence)
+        except AcceleratorError as error:
+            raise flight.FlightServerError(str(error)) from error
+        finally:
+            if context.is_cancelled():
+                stream.broken = True
+            if stream.broken:
+                stream.asked -= self._service.batcher.forget(stream)
+            stream.finish()
+            sender.join()
+
+    def _admit(self, stream: _Stream, sequence: wire.Keyed) -> None:
+        try:
+            self._service.batcher.admit(Pending(sequence, stream))
+        except AcceleratorError as error:
+            self._service.meter.failure(1)
+            stream.refuse(sequence, str(error))
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        if action.type != "metrics":
+            raise flight.FlightServerError(f"unknown action {action.type!r}; there is: metrics")
+        return [json.dumps(self._service.metrics()).encode()]
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return [("metrics", "counters of the service as JSON")]
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses every call whose `authorization` header is not the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        given = headers.get("authorization", [""])[0].encode()
+        if self._expected and not hmac.compare_digest(given, self._expected):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
