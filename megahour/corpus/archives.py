@@ -11,11 +11,11 @@ import gzip
 import lzma
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.containers import byte_size
@@ -33,7 +33,7 @@ REFUSED = {
 LONG_NAME = b"L"
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 USTAR = slice(257, 262)  # of the first header; an archive without it may still be an old (v7) tar
-PACKED = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFile}
+PACKED: dict[bytes, Callable[..., IO[bytes]]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,6 @@ def unpacked(file: BinaryIO, *, max_bytes: int, folder: Path | None = None) -> I
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as target:
         try:
-            # The three openers take a binary file object and a mode alike; their stubs spell the parameter differently.
             with opener(file, "rb") as source:
                 while block := source.read(COPY_BYTES):
                     target.write(block)

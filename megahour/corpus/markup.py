@@ -22,7 +22,8 @@ MAX_SOUND_WORDS = 5  # longer parentheses are somebody's words
 _CHEVRONS = re.compile(r"^\s*(?:>>+|»|--?(?=\s*[^\W\d_])|[–—•])\s*", re.MULTILINE)
 # A label is in capitals, or says that it is one: "JOHN:", "DR. SMITH:", "Speaker 2:"; "Note: …" is speech.
 _ROLES = r"(?i:speaker|interviewer|interviewee|host|narrator|moderator)(?:\s\w{1,12}|\d{1,2})?"
-_CAPITALS = r"(?=[^:\n]{0,40}[^\W\d_]{2})(?:(?![a-zß-öø-ÿа-яё])[\w .,'’&/#-]){2,40}"
+_CAPITAL = r"(?:(?![a-zß-öø-ÿа-яё])[\w.'’&/#-]){1,20}"
+_CAPITALS = rf"(?=[^:\n]{{0,60}}[^\W\d_]{{2}}){_CAPITAL}(?:,? {_CAPITAL}){{0,2}}"  # three words: a name, not a headline
 _LABEL = re.compile(rf"^\s*(?:{_CAPITALS}|{_ROLES}):(?=\s|$)", re.MULTILINE)
 
 
@@ -32,8 +33,8 @@ def spoken_text(raw: str) -> str:
     Removed: HTML, WebVTT and ASS tags, ``JOHN:`` and ``>>``, ``[music]``, ``(applause)``, ``*sighs*``, lyrics between ♪
     (they are sung). Parentheses stay when their words read like speech. Lines are joined with one space.
     """
-    text = html.unescape(_TAG.sub("", raw)) if "<" in raw or "&" in raw or "{" in raw else raw
-    text = _TAG.sub("", text).replace("\u200b", "").replace("\ufeff", "")
+    text = _TAG.sub("", html.unescape(_TAG.sub("", raw)))  # twice: some programs write &lt;i&gt;
+    text = text.replace("\u200b", "").replace("\ufeff", "")
     if text.strip()[:1] in tuple(_NOTES) and text.strip()[-1:] in tuple(_NOTES):
         return ""
     text = _LYRICS.sub(" ", text)

@@ -197,7 +197,9 @@ def _number(match: re.Match[str], language: str) -> Iterator[Piece]:
 
 
 def _street(match: re.Match[str], language: str) -> Iterator[Piece]:
-    follows_name = match.string[: match.start()].rstrip()[-1:].isalnum()
+    """Saint before a name, street after one: "by St. Mary", "on Park St."."""
+    before = match.string[: match.start()].split()
+    follows_name = bool(before) and before[-1][0].isupper()
     precedes_name = match.string[match.end() :].lstrip()[:1].isupper()
     return _spread(["saint" if precedes_name and not follows_name else "street"], match)
 
