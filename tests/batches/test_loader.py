@@ -1,0 +1,155 @@
+"""Batches read from features shards: right frames, right labels, each utterance once."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from made_artifacts import MELS, features_artifact, units_artifact, utterances, write_artifact
+
+from megahour.batches.labels import Senones, Spelling, TopK
+from megahour.batches.loader import Front, Loader, Mask, apply_mask, shelves
+from megahour.core.errors import StageError
+from megahour.core.schemas import TARGETS
+from megahour.units.tokens import Characters
+
+STACK = 3
+FRONT = Front(STACK, np.full(MELS, 0.5, np.float32), np.full(MELS, 2.0, np.float32))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return utterances(40)
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory, made):
+    parts = [("labelled", made[:15]), ("other", made[15:20]), ("labelled", made[20:])]
+    return features_artifact(tmp_path_factory.mktemp("features"), parts)
+
+
+@pytest.fixture(scope="module")
+def senones(tmp_path_factory, made):
+    return Senones(units_artifact(tmp_path_factory.mktemp("units"), made), STACK)
+
+
+def make_loader(features, labels, **options):
+    chosen = {"seed": 1, "batch_frames": 60, "window_shards": 1, **options}
+    return Loader(features, shelves(features, ["labelled"], labels, STACK), labels, FRONT, **chosen)
+
+
+@pytest.mark.parametrize("chunk", [0, 7])
+@pytest.mark.parametrize("offset", [0, 1, 2])
+def test_an_epoch_holds_every_frame_once_with_its_own_label(features, senones, made, chunk, offset):
+    loader = make_loader(features, senones)
+    frames, labels = Counter(), Counter()
+    for number in range(len(loader.plan(0))):
+        batch = loader.batch(0, number, offset=offset, chunk=chunk)
+        valid = np.arange(batch.features.shape[1])[None] < batch.lengths[:, None]
+        assert batch.features.dtype == np.float32 and not batch.features[~valid].any()
+        assert (batch.targets["labels"] >= 0).tolist() == valid.tolist()
+        for b, key in enumerate(batch.keys):
+            frames.update((key, row.tobytes()) for row in batch.features[b, : batch.lengths[b]])
+            labels.update((key, int(label)) for label in batch.targets["labels"][b, : batch.lengths[b]])
+    expected_frames, expected_labels = Counter(), Counter()
+    for utterance in made[:15] + made[20:]:
+        x = (utterance["features"].astype(np.float32) - 0.5) * 2
+        for t in range(offset, len(x) - STACK + 1, STACK):
+            expected_frames[(utterance["key"], x[t : t + STACK].tobytes())] += 1
+            expected_labels[(utterance["key"], int(utterance["senones"][t + 1]))] += 1
+    assert frames == expected_frames and labels == expected_labels
+
+
+def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
+    mask = Mask(1, 4, 1, 2)
+    forward = make_loader(features, senones, mask=mask)
+    count = len(forward.plan(0))
+    seen = [forward.batch(0, number, offset=0, chunk=7) for number in range(count)]
+    resumed = make_loader(features, senones, mask=mask)
+    for number in (count - 1, 0, count // 2):
+        again = resumed.batch(0, number, offset=0, chunk=7)
+        assert again.keys == seen[number].keys
+        np.testing.assert_array_equal(again.features, seen[number].features)
+
+
+def test_epochs_differ_in_their_order(features, senones):
+    loader = make_loader(features, senones)
+    orders = [[key for n in range(len(loader.plan(e))) for key in loader.batch(e, n, offset=0).keys] for e in (0, 1)]
+    assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
+
+
+def test_short_and_unlabelled_utterances_are_counted_and_left_out(tmp_path, made):
+    short = {**made[0], "key": 900, "frames": 4, "features": made[0]["features"][:4], "senones": made[0]["senones"][:4]}
+    features = features_artifact(tmp_path / "f", [("labelled", [*made[:5], short])])
+    labels = Senones(units_artifact(tmp_path / "u", [*made[:3], short]), STACK)
+    dropped = Counter()
+    (shelf,) = shelves(features, ["labelled"], labels, STACK, dropped=dropped)
+    assert shelf.rows.tolist() == [0, 1, 2]
+    assert dropped == {"too-short": 1, "no-target": 2, "held-out": 0}
+
+
+def test_alignments_of_another_length_are_named(tmp_path, made):
+    wrong = [{**made[0], "frames": 10, "senones": made[0]["senones"][:10]}]
+    features = features_artifact(tmp_path / "f", [("labelled", made[:1])])
+    loader = make_loader(features, Senones(units_artifact(tmp_path / "u", wrong), STACK))
+    with pytest.raises(StageError, match="10 aligned"):
+        loader.batch(0, 0, offset=0)
+
+
+def test_characters_go_with_whole_utterances_and_impossible_texts_are_left_out(tmp_path, made):
+    crowded = {**made[1], "text": "a" * 40}
+    foreign = {**made[2], "text": "a z"}
+    features = features_artifact(tmp_path / "f", [("labelled", [made[0], crowded, foreign, {**made[3], "text": ""}])])
+    loader = make_loader(features, Spelling(Characters.of(["abcde"])))
+    batch = loader.batch(0, 0, offset=0)
+    assert batch.keys == [made[0]["key"]]
+    assert batch.targets["tokens"][0].tolist() == [1 + "abcde".index(c) for c in made[0]["text"]]
+    assert batch.targets["token_lengths"].tolist() == [len(made[0]["text"])]
+
+
+def targets_artifact(folder, made, offsets, k=2):
+    """Targets whose logits say which (utterance, offset, frame) they belong to."""
+    rows = []
+    for utterance in made:
+        for offset in offsets:
+            n = (utterance["frames"] - offset) // STACK
+            logits = np.stack([np.full(n, 100 * offset + utterance["key"]), np.arange(n)], axis=1)
+            rows.append([utterance["key"], offset, n, [1, 0] * n, logits.reshape(-1).astype(np.float16)])
+    table = write_table(rows)
+    return write_artifact(folder, [({"features_shard": "0"}, {".arrow": table})], {"top_k": k, "offsets": offsets, "outputs": 5})
+
+
+def write_table(rows):
+    import pyarrow as pa
+
+    return pa.table({f.name: pa.array([row[i] for row in rows], f.type) for i, f in enumerate(TARGETS)}, schema=TARGETS)
+
+
+def test_top_k_targets_are_those_of_the_chunk_and_offset(tmp_path, made):
+    features = features_artifact(tmp_path / "f", [("labelled", made[:6])])
+    loader = make_loader(features, TopK(targets_artifact(tmp_path / "t", made[:6], [0, 2])))
+    for number in range(len(loader.plan(0))):
+        batch = loader.batch(0, number, offset=2, chunk=4)
+        for b, key in enumerate(batch.keys):
+            own = batch.targets["logits"][b, : batch.lengths[b]]
+            assert set(own[:, 0]) == {200 + key}
+            assert (np.diff(own[:, 1]) == 1).all() and own[0, 1] % 4 == 0
+            assert batch.targets["indices"][b, 0].tolist() == [1, 0]
+    with pytest.raises(StageError, match="offset 1"):
+        loader.batch(0, 0, offset=1)
+
+
+def test_masks_cover_bands_of_all_stacked_frames_and_spare_most_of_the_time():
+    features = np.ones((200, 20, STACK * MELS), np.float32)
+    apply_mask(features, np.full(200, 20), Mask(1, 99, 1, 2), STACK, np.random.default_rng(0))
+    joined = features.reshape(200, 20, STACK, MELS)
+    assert (joined == joined[:, :, :1]).all()
+    silent = (joined == 0).all(axis=(2, 3)).sum(axis=1)
+    assert silent.max() == 5 and silent.min() == 0
+    assert 0.2 < (joined[:, :, 0] == 0).mean() < 0.5
+
+
+def test_parts_of_a_batch_make_the_whole(features, senones):
+    batch = make_loader(features, senones).batch(0, 0, offset=0)
+    parts = [batch.part(r, 3) for r in range(3)]
+    assert sorted(key for part in parts for key in part.keys) == sorted(batch.keys)
+    assert sum(int((part.targets["labels"] >= 0).sum()) for part in parts) == int(batch.lengths.sum())
