@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
-from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.errors import MegahourError
 
 Call = Callable[..., Any]
 OnDone = Callable[[int, Any], None]
@@ -186,21 +186,3 @@ def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         while following in waiting:
             yield waiting.pop(following)
             following += 1
-
-
-def open_engine(name: str = "local", *, workers: int | None = None, **options: Any) -> Engine:
-    """The engine that a recipe or command line names: `local`, `spark` (on this machine) or a Spark master's URL.
-
-    Raises ConfigError for another name.
-    """
-    if name == "local":
-        from megahour.engine.local import LocalEngine
-
-        return LocalEngine(workers, **options)
-    if name == "spark" or name.startswith(("local[", "spark://", "yarn", "k8s://")):
-        from megahour.engine.spark import SparkEngine
-
-        local_master = f"local[{workers}]" if workers else "local[*]"
-        return SparkEngine(local_master if name == "spark" else name, **options)
-    known: Sequence[str] = ("local", "spark", "spark://host:port", "yarn", "k8s://…")
-    raise ConfigError(f"no engine {name!r}; known are {', '.join(known)}")

@@ -85,9 +85,9 @@ class SparkEngine:
         pairs = list(enumerate(items))
         inbox = spark_session.Inbox(self._session())
         source = self._session().parallelize(pairs, max(1, len(pairs)))
-        chunks = source.mapPartitions(
-            partial(tasks.split_partition, split, partitions, self.task_timeout_s, inbox.posts)
-        )
+        split_work = partial(tasks.split_partition, split, partitions, self.task_timeout_s, inbox.posts)
+        merge_work = partial(tasks.merge_partition, merge, self.task_timeout_s, inbox.posts)
+        chunks = source.mapPartitions(split_work)
         shuffled = chunks.repartitionAndSortWithinPartitions(partitions, partitionFunc=tasks.partition_of)
         yield from self._results(shuffled.mapPartitionsWithIndex(merge_work), inbox, partitions)
 

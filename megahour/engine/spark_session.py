@@ -11,6 +11,7 @@ import queue
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -68,7 +69,7 @@ def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
     found = re.search(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.*)", text)
     if found is None:
         return EngineError(f"Spark ended a job: {text.splitlines()[0] if text else error!r}", remedy="run again")
-    number, attempts, reason = int(found[1]), found[2], found[3]
+    number, attempts, reason = int(found[1]), found[2], found[3].partition(". Consider")[0]
     item = items[number] if items is not None else None
     return TaskFailed(
         f"lost on all {attempts} attempts, last: {reason}",
@@ -79,9 +80,9 @@ def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
 
 
 def own_paths() -> list[str]:
-    """Import paths of this process that an interpreter of the same installation lacks."""
-    installed = (sys.prefix, sys.base_prefix)
-    paths = [str(Path(path or ".").resolve()) for path in sys.path]
+    """Import paths of this process beyond its installation's, so that executors import what it imports."""
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    paths = [str(Path(path).absolute()) for path in sys.path]
     return [path for path in paths if Path(path).is_dir() and not path.startswith(installed)]
 
 
@@ -100,15 +101,16 @@ class Inbox:
         group = f"megahour-{uuid.uuid4().hex}"
         thread = InheritableThread(target=self._run, args=(done, group), daemon=True)
         thread.start()
+        message: tuple[int, bytes] | _JobEnd | None = None
         try:
             while not isinstance(message := self._queue.get(), _JobEnd):
                 yield message
             if message.error is not None:
                 raise gave_up(message.error, items) from message.error
         finally:
-            if thread.is_alive():
+            if not isinstance(message, _JobEnd):
                 self._context.cancelJobGroup(group)
-                thread.join(CANCEL_LIMIT_S)
+            thread.join(CANCEL_LIMIT_S)
 
     def _run(self, done: Any, group: str) -> None:
         try:

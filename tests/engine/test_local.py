@@ -1,0 +1,210 @@
+"""The local engine: complete and deterministic results whatever dies, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import toy_tasks
+
+from megahour.core.errors import ConfigError
+from megahour.engine.base import EngineError, TaskFailed
+from megahour.engine.local import LocalEngine
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+def test_map_gives_every_result_with_its_index(engine: LocalEngine) -> None:
+    heard: list[int] = []
+    results = dict(engine.map(toy_tasks.square, range(20), on_done=lambda index, result: heard.append(index)))
+    assert results == {n: n * n for n in range(20)}
+    assert sorted(heard) == list(range(20))
+    assert list(engine.map(toy_tasks.square, [])) == []
+
+
+def test_workers_stay_between_calls_and_have_one_thread(engine: LocalEngine) -> None:
+    first = {pid for _, pid in engine.map(toy_tasks.worker_pid, range(6))}
+    assert {pid for _, pid in engine.map(toy_tasks.worker_pid, range(6))} <= first
+    assert len(first) == 2
+    assert os.getpid() not in first
+    assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
+
+
+def test_a_killed_worker_is_replaced_and_its_task_tried_again(engine: LocalEngine, tmp_path: Path) -> None:
+    results = dict(engine.map(partial(toy_tasks.die_first, str(tmp_path)), range(6)))
+    assert results == {n: n for n in range(6)}
+
+
+def test_a_task_that_always_kills_its_worker_is_named(engine: LocalEngine) -> None:
+    with pytest.raises(TaskFailed, match=r"task 3 \('d'\): its worker was killed by SIGKILL.*attempt 3 of 3") as caught:
+        list(engine.map(partial(toy_tasks.die_on, "d"), ["a", "b", "c", "d", "e"]))
+    assert caught.value.item == "d"
+    assert dict(engine.map(toy_tasks.square, [2])) == {0: 4}, "the engine goes on after a failure"
+
+
+def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(engine: LocalEngine) -> None:
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
+        list(engine.map(partial(toy_tasks.fail_on, 2), range(5)))
+    assert caught.value.item == 2
+    assert "in fail_on" in caught.value.traceback
+
+
+def test_what_cannot_travel_is_an_error_not_a_hang(engine: LocalEngine) -> None:
+    with pytest.raises(TaskFailed, match="pickle"):
+        list(engine.map(partial(toy_tasks.split_numbers, 5), [3]))  # a generator is not a result
+    with pytest.raises(Exception, match="pickle"):
+        list(engine.map(toy_tasks.square, [lambda: 0]))
+    assert dict(engine.map(toy_tasks.square, [2])) == {0: 4}
+
+
+def test_a_task_over_its_time_is_stopped_alone_and_tried_again(tmp_path: Path) -> None:
+    with LocalEngine(workers=2, task_timeout_s=1.0) as engine:
+        assert dict(engine.map(partial(toy_tasks.hang_first, str(tmp_path)), range(4))) == {n: n for n in range(4)}
+    with (
+        LocalEngine(workers=1, task_timeout_s=0.2, retries=1) as engine,
+        pytest.raises(TaskFailed, match=r"task 0 \(60\): it ran longer than task_timeout_s = 0.2; .*attempt 2 of 2"),
+    ):
+        list(engine.map(toy_tasks.nap, [60]))
+
+
+def test_a_worker_over_its_memory_is_stopped() -> None:
+    with (
+        LocalEngine(workers=1, memory_bytes=300 << 20, retries=0) as engine,
+        pytest.raises(TaskFailed, match="memory_bytes is 314572800"),
+    ):
+        list(engine.map(toy_tasks.eat_memory, [600 << 20]))
+
+
+def test_items_are_taken_only_as_far_ahead_as_in_flight() -> None:
+    taken = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            yield taken
+            taken += 1
+
+    with LocalEngine(workers=2, in_flight=3) as engine:
+        results = engine.map(toy_tasks.square, endless())
+        for handed_out, _ in enumerate(results):
+            assert taken - handed_out <= 3
+            if handed_out == 50:
+                break
+
+
+def test_an_abandoned_call_gives_way_to_the_next(engine: LocalEngine) -> None:
+    abandoned = engine.map(toy_tasks.nap, [0.0, 60.0, 60.0])
+    assert next(abandoned) == (0, 0.0)
+    assert dict(engine.map(toy_tasks.square, [3])) == {0: 9}
+    with pytest.raises(EngineError, match="was stopped"):
+        next(abandoned)
+
+
+def test_reduce_has_one_shape_for_any_number_of_workers(engine: LocalEngine) -> None:
+    expected = "(((0 1) (4 9)) ((16 25) 36))"
+    assert engine.reduce(toy_tasks.square, range(7), toy_tasks.bracket) == expected
+    with LocalEngine(workers=3) as wider:
+        assert wider.reduce(toy_tasks.square, range(7), toy_tasks.bracket) == expected
+
+
+def test_exchange_gives_every_partition_its_rows_in_order(tmp_path: Path) -> None:
+    split = partial(toy_tasks.split_numbers, 5)
+    expected: dict[int, list[dict[str, int]]] = {partition: [] for partition in range(5)}
+    for item in range(6):
+        for partition, batch in split(item):
+            expected[partition] += batch.to_pylist()
+    for workers in (1, 3):
+        with LocalEngine(workers) as engine:
+            results = dict(engine.exchange(split, range(6), toy_tasks.merge_rows, 5, spill=str(tmp_path)))
+        assert results == {partition: (partition, rows) for partition, rows in expected.items()}
+        assert list(tmp_path.iterdir()) == [], "spill files are removed"
+
+
+def test_exchange_survives_killed_workers(engine: LocalEngine, tmp_path: Path) -> None:
+    calm, killed = partial(toy_tasks.split_numbers, 3), partial(split_after_a_death, str(tmp_path))
+    expected = dict(engine.exchange(calm, range(4), toy_tasks.merge_rows, 3, spill=str(tmp_path / "calm")))
+    assert dict(engine.exchange(killed, range(4), toy_tasks.merge_rows, 3, spill=str(tmp_path / "killed"))) == expected
+    assert len(list(tmp_path.glob("*.tried"))) == 4
+
+
+def split_after_a_death(folder: str, item: int) -> Iterator[tuple[int, object]]:
+    for position, pair in enumerate(toy_tasks.split_numbers(3, item)):
+        if position == 4:
+            toy_tasks.die_first(folder, item)
+        yield pair
+
+
+def test_a_partition_larger_than_memory_is_merged_block_by_block(engine: LocalEngine, tmp_path: Path) -> None:
+    split = partial(toy_tasks.split_wide, 80, 256 << 10)  # 20 MB a task, 160 MB in partition 0
+    results = dict(engine.exchange(split, range(8), toy_tasks.merge_measured, 2, spill=str(tmp_path)))
+    rows, largest_bytes, growth_bytes = results[0]
+    assert rows == 8 * 80
+    assert largest_bytes <= 8 << 20
+    assert growth_bytes < 64 << 20
+    assert results[1][0] == 0
+
+
+def test_a_failing_split_stops_the_exchange_before_any_merge(engine: LocalEngine, tmp_path: Path) -> None:
+    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
+    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
+        list(engine.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2, spill=str(tmp_path / "spill")))
+    assert caught.value.item == 2
+    assert not list(tmp_path.glob("*.merged"))
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="workers is 0, it must be at least 1"):
+        LocalEngine(workers=0)
+
+
+DRIVER = """
+import sys
+from functools import partial
+import toy_tasks
+from megahour.engine.local import LocalEngine
+if __name__ == "__main__":
+    with LocalEngine(workers=2) as engine:
+        list(engine.map(partial(toy_tasks.announce_and_stay, sys.argv[1]), range(4)))
+"""
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "killed driver"])
+def test_nothing_outlives_the_driver(tmp_path: Path, how: str) -> None:
+    """Ctrl-C reaches the whole foreground group, SIGKILL only the driver; the tasks hold the interpreter's lock."""
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True, stderr=subprocess.PIPE
+    ) as driver:
+        deadline = time.monotonic() + 60
+        while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = [psutil.Process(pid) for pid in pids]
+        assert len(workers) == 2
+        started = time.monotonic()
+        if how == "ctrl-c":
+            os.killpg(driver.pid, signal.SIGINT)
+        else:
+            driver.kill()
+        _, errors = driver.communicate(timeout=30)
+        seconds = time.monotonic() - started
+    _, alive = psutil.wait_procs(workers, timeout=3)
+    for worker in alive:
+        worker.kill()
+    assert alive == []
+    assert seconds < 3
+    if how == "ctrl-c":
+        assert errors.count(b"KeyboardInterrupt") == 1, errors.decode()

@@ -1,0 +1,217 @@
+"""The Spark engine: the same results and bytes as the local one, also when executors are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import toy_tasks
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from conftest import free_port
+from toy_stages import Count, CountParams, Parity, ParityParams
+
+from megahour.core.store import Artifact, verify
+from megahour.engine.base import Call, Engine, EngineError, TaskFailed
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.engine.spark import SparkEngine
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later: no java found"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("pyspark") is None, reason="needs pyspark: pip install megahour[spark]"
+    ),
+]
+
+
+# Half the start-up time of a Java process: the tests start several and run little in each.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkEngine]:
+    with SparkEngine("local[2]", conf={"spark.python.worker.memory": "48m"}) as engine:
+        yield engine
+
+
+def test_map_gives_every_result_with_its_index(spark: SparkEngine) -> None:
+    heard: list[int] = []
+    results = dict(spark.map(toy_tasks.square, range(8), on_done=lambda index, result: heard.append(index)))
+    assert results == {n: n * n for n in range(8)}
+    assert sorted(heard) == list(range(8))
+    assert list(spark.map(toy_tasks.square, [])) == []
+    assert dict(spark.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
+    assert spark.workers == 2
+
+
+def test_results_arrive_while_other_tasks_run_and_closing_stops_those(spark: SparkEngine) -> None:
+    started = time.monotonic()
+    results = spark.map(toy_tasks.nap, [60.0, 0.0])
+    assert next(results) == (1, 0.0)
+    results.close()
+    assert dict(spark.map(toy_tasks.square, [2])) == {0: 4}
+    assert time.monotonic() - started < 30
+
+
+def test_reduce_has_the_tree_of_the_local_engine(spark: SparkEngine, local: LocalEngine) -> None:
+    items = range(19)  # more than one task combines, and a second level
+    expected = local.reduce(toy_tasks.square, items, toy_tasks.bracket)
+    assert spark.reduce(toy_tasks.square, items, toy_tasks.bracket) == expected
+    with pytest.raises(ValueError, match="nothing to reduce"):
+        spark.reduce(toy_tasks.square, [], toy_tasks.bracket)
+
+
+def test_exchange_writes_the_bytes_of_the_local_engine(spark: SparkEngine, local: LocalEngine, tmp_path: Path) -> None:
+    digests = []
+    for name, engine in {"local": local, "spark": spark}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        split, merge = partial(toy_tasks.split_numbers, 5), partial(toy_tasks.merge_to_file, str(folder))
+        digests.append(dict(engine.exchange(split, range(6), merge, 5, spill=str(tmp_path / "spill"))))
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 5
+    for path in (tmp_path / "local").iterdir():
+        assert path.read_bytes() == (tmp_path / "spark" / path.name).read_bytes()
+
+
+def test_a_partition_larger_than_memory_is_merged_block_by_block(spark: SparkEngine, tmp_path: Path) -> None:
+    """160 MB in one partition; Python workers may sort 48 MB in memory, half of which the shuffle's writer takes."""
+    split = partial(toy_tasks.split_wide, 80, 256 << 10)
+    results = dict(spark.exchange(split, range(8), toy_tasks.merge_measured, 2))
+    rows, largest_bytes, growth_bytes = results[0]
+    assert rows == 8 * 80
+    assert largest_bytes <= 8 << 20
+    assert growth_bytes < 64 << 20
+    assert results[1][0] == 0
+
+
+def test_stages_make_the_same_artifacts(spark: SparkEngine, local: LocalEngine, tmp_path: Path) -> None:
+    digests = []
+    for name, engine in {"local": local, "spark": spark}.items():
+        numbers, grouped = Artifact(tmp_path / name / "numbers"), Artifact(tmp_path / name / "grouped")
+        run_stage(Count(), CountParams(bad_every=11), {}, numbers, engine, work=tmp_path / "work")
+        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
+        assert verify(numbers) == verify(grouped) == []
+        digests.append((numbers.manifest.digest, grouped.manifest.digest))
+    assert digests[0] == digests[1]
+
+
+def test_killed_python_workers_are_retried_and_then_named(spark: SparkEngine, tmp_path: Path) -> None:
+    assert dict(spark.map(partial(toy_tasks.die_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
+    with pytest.raises(TaskFailed, match=r"task 3 \('d'\): lost on all 3 attempts") as caught:
+        list(spark.map(partial(toy_tasks.die_on, "d"), ["a", "b", "c", "d"]))
+    assert caught.value.item == "d"
+
+
+def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(spark: SparkEngine, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
+        list(spark.map(partial(toy_tasks.fail_on, 2), range(4)))
+    assert caught.value.item == 2
+    assert "in fail_on" in caught.value.traceback
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one"):
+        spark.reduce(partial(toy_tasks.fail_on, 2), range(4), toy_tasks.bracket)
+
+
+def test_a_failing_split_stops_the_exchange_before_any_merge(spark: SparkEngine, tmp_path: Path) -> None:
+    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
+    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
+        list(spark.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2))
+    assert caught.value.item == 2
+    assert not list(tmp_path.glob("*.merged"))
+
+
+def test_a_task_over_its_time_is_stopped(spark: SparkEngine, tmp_path: Path) -> None:
+    spark.close()  # one session a process; the shared one starts again when it is needed
+    with SparkEngine("local[2]", task_timeout_s=1.0) as engine:
+        assert dict(engine.map(partial(toy_tasks.hang_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
+
+
+def test_an_executor_killed_in_a_standalone_cluster_loses_nothing(
+    spark: SparkEngine, local: LocalEngine, tmp_path: Path
+) -> None:
+    """A master and two workers on loopback; one worker's whole process tree is killed while both split and merge."""
+    spark.close()
+    split = partial(toy_tasks.slow_split, 4)
+    merge = partial(toy_tasks.slow_merge, str(tmp_path))
+    (tmp_path / "spill").mkdir()
+    expected = dict(local.exchange(split, range(12), merge, 4, spill=str(tmp_path / "spill")))
+    with (
+        standalone_cluster(tmp_path) as (master, workers),
+        SparkEngine(master, conf={"spark.executor.extraJavaOptions": QUICK_JAVA}) as engine,
+    ):
+        assert len(set(dict(engine.map(toy_tasks.executor_folder, range(8))).values())) == 2, "both workers work"
+        results = dict(killing(workers[0], engine, split, merge))
+    assert results == expected
+
+
+def killing(worker: subprocess.Popen[bytes], engine: Engine, split: Call, merge: Call) -> Iterator[tuple[int, str]]:
+    """The exchange's results; after the first the worker is killed, with the shuffle data that it serves."""
+    for count, result in enumerate(engine.exchange(split, range(12), merge, 4, spill="")):
+        if count == 0:
+            kill_tree(worker)
+        yield result
+
+
+@contextmanager
+def standalone_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    import pyspark
+
+    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    port = str(free_port())
+    url = f"spark://127.0.0.1:{port}"
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "cluster")}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+
+    def start(kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [launcher, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        with (folder / f"{kind}.log").open("ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    processes = [start("master.Master", "--port", port)]
+    processes += [start("worker.Worker", "--cores", "1", "--memory", "1g", url) for _ in range(2)]
+    try:
+        wait_for_workers(folder / "master.Master.log", 2)
+        yield url, processes[1:]
+    finally:
+        for process in processes:
+            kill_tree(process)
+
+
+def wait_for_workers(log: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while log.read_text().count("Registering worker") < count:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        root = psutil.Process(process.pid)
+        for member in [root, *root.children(recursive=True)]:
+            member.kill()
+    process.wait()
+
+
+def test_without_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    remedy = r"no Java\nRemedy: install Java 17 .* or use --engine local"
+    with SparkEngine() as engine, pytest.raises(EngineError, match=remedy):
+        list(engine.map(toy_tasks.square, [1]))

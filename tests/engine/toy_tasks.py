@@ -1,0 +1,146 @@
+"""Task functions of the engine tests, in a module of their own because workers import them by name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def worker_pid(_: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def threads_allowed(_: int) -> tuple[str, str]:
+    return os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]
+
+
+def bracket(left: Any, right: Any) -> str:
+    """Not associative: its result shows the shape of the tree."""
+    return f"({left} {right})"
+
+
+def fail_on(bad: int, number: int) -> int:
+    if number == bad:
+        raise ValueError(f"{number} is the bad one")
+    return number
+
+
+def die_on(bad: int, number: int) -> int:
+    if number == bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def die_first(folder: str, number: int) -> int:
+    """Every task's first attempt kills its worker half-way; the second finds the marker and ends."""
+    marker = Path(folder) / f"{number}.tried"
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def hang_first(folder: str, number: int) -> int:
+    marker = Path(folder) / f"{number}.tried"
+    if number == 1 and not marker.exists():
+        marker.touch()
+        time.sleep(600)
+    return number
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def announce_and_stay(folder: str, number: int) -> int:
+    """Writes its process id, then stays in one long call into C that never gives up the interpreter's lock."""
+    (Path(folder) / f"{os.getpid()}.pid").touch()
+    return sum(range(10**13)) + number
+
+
+def eat_memory(size_bytes: int) -> int:
+    block = np.ones(size_bytes, np.uint8)
+    time.sleep(30)
+    return int(block.sum())
+
+
+def split_numbers(partitions: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches of various sizes, to partitions in no order; the last partition gets none."""
+    numbers = np.random.Generator(np.random.PCG64(item))
+    for position in range(7):
+        values = numbers.integers(0, 1000, size=int(numbers.integers(0, 50)))
+        batch = pa.record_batch({"task": [item] * len(values), "position": [position] * len(values), "value": values})
+        yield int(numbers.integers(0, partitions - 1)), batch
+
+
+def merge_rows(partition: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, list[dict[str, int]]]:
+    return partition, [row for batch in batches for row in batch.to_pylist()]
+
+
+def merge_to_file(folder: str, partition: int, batches: Iterator[pa.RecordBatch]) -> str:
+    """Writes what it gets as it gets it, batch boundaries included; the digest of the file."""
+    path = Path(folder) / f"{partition:05d}.arrow"
+    path.write_bytes(b"".join(bytes(batch.serialize()) for batch in batches))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def split_fails(bad: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    yield 0, pa.record_batch({"item": [item]})
+    if item == bad:
+        raise ValueError(f"{item} is the bad one")
+    time.sleep(0.3)
+
+
+def merge_leaves_trace(folder: str, partition: int, batches: Iterator[pa.RecordBatch]) -> int:
+    (Path(folder) / f"{partition}.merged").touch()
+    return sum(batch.num_rows for batch in batches)
+
+
+def split_wide(rows: int, width_bytes: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """One batch of incompressible rows, all to partition 0."""
+    noise = np.random.Generator(np.random.PCG64(item)).bytes(rows * width_bytes)
+    cells = [noise[row * width_bytes : (row + 1) * width_bytes] for row in range(rows)]
+    yield 0, pa.record_batch({"cell": pa.array(cells, pa.large_binary())})
+
+
+def merge_measured(partition: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int]:
+    """(rows, largest batch in bytes, growth of the process in bytes while merging)."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    rows = largest = growth = 0
+    for batch in batches:
+        rows += batch.num_rows
+        largest = max(largest, batch.nbytes)
+        growth = max(growth, process.memory_info().rss - before)
+    return rows, largest, growth
+
+
+def slow_split(partitions: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    time.sleep(0.1)
+    yield from split_numbers(partitions, item)
+
+
+def slow_merge(folder: str, partition: int, batches: Iterator[pa.RecordBatch]) -> str:
+    time.sleep(1.0)
+    return merge_to_file(folder, partition, batches)
+
+
+def executor_folder(_: int) -> str:
+    """The working directory of a Spark executor, which is its own."""
+    time.sleep(0.3)
+    return str(Path.cwd())
