@@ -10,7 +10,7 @@ import gzip
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -40,11 +40,12 @@ class Clip:
 
 @dataclass(frozen=True)
 class Files:
-    """What a source has: file names, how to read one, and where it is."""
+    """What a source has: file names, how to read one, where it is, and what it says of itself (such as `licence`)."""
 
     names: list[str]
     read: Callable[[str], bytes]
     where: str
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def files_below(source: str) -> Files:
@@ -68,8 +69,10 @@ def files_below(source: str) -> Files:
 def files_in_shards(artifact: Artifact, language: str) -> Files:
     """Members of the `.tar` of all shards whose tag `language` is the wanted one (or that have none)."""
     places: dict[str, tuple[int, Member]] = {}
+    tags: dict[str, str] = {}
     for receipt in artifact.receipts():
         if receipt.tags.get("language", language) == language:
+            tags |= receipt.tags
             with artifact.open(receipt.shard, ".tar") as file:
                 places |= {member.name: (receipt.shard, member) for member in _good(file)}
     if not places:
@@ -81,7 +84,7 @@ def files_in_shards(artifact: Artifact, language: str) -> Files:
             file.seek(member.offset)
             return file.read(member.size)
 
-    return Files(sorted(places), read, artifact.url)
+    return Files(sorted(places), read, artifact.url, tags)
 
 
 def _good(file: BinaryIO) -> Iterator[Member]:

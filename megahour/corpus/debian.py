@@ -1,7 +1,7 @@
 """Asterisk's telephone prompts from Debian: real speech of professional voices, with its texts.
 
 `asterisk-core-sounds-LANG-wav` has the clips (8 kHz) in usr/share/asterisk/sounds/VOICE, `asterisk-core-sounds-LANG`
-the texts. Licences, from the packages' copyright file: en, es, fr CC-BY-SA-3.0; it, ru CC-BY-3.0.
+the texts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from pathlib import Path
 
 from megahour.core.errors import StageError
 from megahour.corpus.clips import read_listing
+
+# Licence and voice by language, from the packages' copyright file.
+CREDITS = {
+    "en": ("CC-BY-SA-3.0", "Allison Smith, Asterisk core sounds"),
+    "es": ("CC-BY-SA-3.0", "Allison Smith, Asterisk core sounds"),
+    "fr": ("CC-BY-SA-3.0", "June Wallack, Asterisk core sounds"),
+    "it": ("CC-BY-3.0", "Carlo Flora, Asterisk core sounds"),
+    "ru": ("CC-BY-3.0", "Maxim Topal, Asterisk core sounds"),
+}
 
 _PACKAGE = "asterisk-core-sounds-{}"
 

@@ -64,6 +64,7 @@ class _Event(ctypes.Structure):
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
 _lock = threading.Lock()
+_holder: list[int] = []  # the thread that has the library
 
 
 @cache
@@ -83,7 +84,12 @@ def _paths() -> tuple[str, bytes]:
 def _library() -> Iterator[Any]:
     """A freshly loaded and initialised library; one at a time in a process."""
     path, data = _paths()
+    if threading.get_ident() in _holder:
+        raise StageError(
+            "espeak-ng is already speaking in this thread", remedy="leave the `with speaker(...)` block first"
+        )
     with _lock:
+        _holder[:] = [threading.get_ident()]
         library = ctypes.CDLL(path)
         try:
             rate_hz = library.espeak_Initialize(_SYNCHRONOUS, _BUFFER_MS, data, _DONT_EXIT)
@@ -93,6 +99,7 @@ def _library() -> Iterator[Any]:
             yield library
             library.espeak_Terminate()
         finally:
+            _holder.clear()
             getattr(_ctypes, "FreeLibrary" if os.name == "nt" else "dlclose")(library._handle)
 
 
@@ -101,15 +108,18 @@ def _set_voice(library: Any, voice: str, variant: str) -> None:
         raise StageError(
             f'the espeak-ng variant "{variant}" never says the same thing twice', remedy="take another variant"
         )
+    if variant and variant not in variants():  # espeak-ng would speak with the plain voice
+        raise StageError(f'espeak-ng has no variant "{variant}"', remedy=f"take one of {', '.join(variants())}")
     name = f"{voice}+{variant}" if variant else voice
     if library.espeak_SetVoiceByName(name.encode()) != 0:
         raise StageError(f'espeak-ng has no voice "{name}"', remedy="names are files under espeak-ng-data/lang")
 
 
-def variants() -> list[str]:
+@cache
+def variants() -> tuple[str, ...]:
     """Names of all voice variants that speak reproducibly, sorted."""
     folder = Path(os.fsdecode(_paths()[1])) / "voices" / "!v"
-    return sorted(entry.name for entry in folder.iterdir() if entry.name not in UNSTABLE)
+    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.name not in UNSTABLE))
 
 
 class Speech(NamedTuple):

@@ -43,7 +43,6 @@ class Cue(NamedTuple):
     text: str
 
 
-_MISHEARD = {"the": "a", "a": "the", "in": "on", "and": "in", "was": "is", "will": "would", "her": "his", "to": "for"}
 _SOUNDS = ("[music]", "[applause]", "(laughs)", "[inaudible]", "♪")
 _SHORTEST_CUE_S = 0.3
 
@@ -86,6 +85,7 @@ def make_cues(
     """
     if not lines:
         return [], []
+    heard = [word for line in lines for word in line.raw.split() if word.isalpha()]
     slope = rng.uniform(-mistakes.drift_s, mistakes.drift_s) / max(lines[-1].end_s, 1e-3)
     shift_s = rng.uniform(-0.3, 0.3) * min(mistakes.drift_s, 1.0)
     cues: list[Cue] = []
@@ -95,7 +95,7 @@ def make_cues(
             cues.append(_timed(line.start_s - 1.0, line.start_s, next(never_spoken), slope, shift_s, mistakes, rng))
         present.append(bool(rng.random() >= mistakes.missing))
         if present[-1]:
-            text = _mishear(line.raw, mistakes.misheard, rng)
+            text = _mishear(line.raw, mistakes.misheard, heard, rng)
             cues.append(_timed(line.start_s, line.end_s, text, slope, shift_s, mistakes, rng))
         if mistakes.markup and rng.random() < 0.02:
             sound = _SOUNDS[int(rng.integers(len(_SOUNDS)))]
@@ -121,13 +121,14 @@ def _in_order(cues: list[Cue]) -> list[Cue]:
     return ordered
 
 
-def _mishear(raw: str, share: float, rng: np.random.Generator) -> str:
+def _mishear(raw: str, share: float, heard: list[str], rng: np.random.Generator) -> str:
+    """Leave out words, or put one that occurs elsewhere in the recording."""
     words: list[str] = []
     for word in raw.split():
         if rng.random() >= share:
             words.append(word)
-        elif rng.random() < 0.5:
-            words.append(_MISHEARD.get(word.lower(), word + word[-1:].lower() if word.isalpha() else word))
+        elif heard and rng.random() < 0.5:
+            words.append(heard[int(rng.integers(len(heard)))])
     return " ".join(words) or raw
 
 

@@ -121,7 +121,9 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
     if condition not in CONDITIONS:
         raise ConfigError(f'no condition "{condition}"', remedy=f"take one of {', '.join(CONDITIONS)}")
     chosen = CONDITIONS[condition]
-    wet = np.asarray(audio, dtype=np.float32)
+    wet = np.array(audio, dtype=np.float32)
+    if not len(wet):
+        return wet
     if chosen.rt60_s:
         response = impulse_response(rng.uniform(*chosen.rt60_s), rng.uniform(*chosen.direct_db), rate_hz, rng)
         wet = scipy.signal.oaconvolve(wet, response)[: len(audio)].astype(np.float32)

@@ -31,8 +31,8 @@ class ComposeParams(Params):
     share: tuple[float, float] = Field((0.0, 1.0), description="part [from, to) of the clips by a hash of their names")
     speaker: str = Field("speaker", min_length=1, description="speaker of clips whose names do not say")
     language: str = Field("en", description="language of the clips")
-    licence: str = Field("", description="licence of the clips")
-    attribution: str = Field("", description="whom to credit")
+    licence: str = Field("", description="licence of the clips; empty: what the input `clips` says")
+    attribution: str = Field("", description="whom to credit; empty: what the input `clips` says")
     style: Literal["recordings", "prompts"] = Field(
         "recordings", description="long recordings with flawed transcripts, or one string each with right ones"
     )
@@ -98,6 +98,10 @@ class Compose(Stage[ComposeParams]):
         from megahour.corpus.raw import write_raw
 
         files, found, left_out = _find(p, inputs)
+        known = {
+            name: files.tags[name] for name in ("licence", "attribution") if not getattr(p, name) and name in files.tags
+        }
+        p = p.model_copy(update=known)
         speaker, part = task["speaker"], task["part"]
         clips = [clip for clip in found if clip.speaker == speaker][part :: p.parts]
         composer = Composer(clips, files.read, p, key_of("compose", p.seed, p.style, speaker, part))
@@ -166,7 +170,7 @@ class FetchPrompts(Stage[FetchPromptsParams]):
         return [Task({"language": language}) for language in p.languages]
 
     def run(self, p: FetchPromptsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.corpus.debian import prompts
+        from megahour.corpus.debian import CREDITS, prompts
         from megahour.corpus.tar import tar_writer
 
         language = task["language"]
@@ -176,4 +180,5 @@ class FetchPrompts(Stage[FetchPromptsParams]):
                 if name.endswith(".wav"):
                     out.came_in()
                     out.kept()
-        out.tags["language"] = language
+        licence, voice = CREDITS[language]
+        out.tags.update(language=language, licence=licence, attribution=voice)
