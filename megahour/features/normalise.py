@@ -1,0 +1,87 @@
+"""Normalisation: a causal mean per speaker, then global mean and variance (Amazon paper, II-B and IV-B).
+
+The causal mean of a speaker's frames x_1, x_2, … in order of time, over all of the speaker's utterances, is
+
+    m_t = m_{t−1} + (x_t − m_{t−1}) / min(t + N0, N1)        m_0 = PRIOR
+
+a cumulative mean that starts at a prior worth N0 frames and turns into an exponential window of N1 frames, so that it
+follows a speaker who moves to another room. x_t − m_t goes on; no frame depends on a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+PRIOR_FRAMES = 100  # N0
+WINDOW_FRAMES = 3_000  # N1: 30 s
+
+
+@dataclass
+class CausalMean:
+    """Running mean of one speaker; `apply` carries it from utterance to utterance."""
+
+    prior: NDArray[np.float32]
+    count: int = 0
+    mean: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mean = self.prior.astype(np.float64)
+
+    def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(T, F) → (T, F) with the mean up to each frame taken off."""
+        result = np.empty_like(features)
+        self.count = _run(features, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)
+        return result
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _run(
+    features: NDArray[np.float32],
+    mean: NDArray[np.float64],
+    count: int,
+    prior_frames: int,
+    window_frames: int,
+    result: NDArray[np.float32],
+) -> int:
+    for t in range(features.shape[0]):
+        count += 1
+        rate = 1.0 / min(count + prior_frames, window_frames)
+        for f in range(features.shape[1]):
+            mean[f] += (features[t, f] - mean[f]) * rate
+            result[t, f] = features[t, f] - mean[f]
+    return count
+
+
+@dataclass
+class Moments:
+    """Zeroth, first and second order statistics of frames, in float64; they add up over shards."""
+
+    frames: int
+    total: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @staticmethod
+    def zero(dims: int) -> Moments:
+        return Moments(0, np.zeros(dims), np.zeros(dims))
+
+    def add(self, features: NDArray[np.float32]) -> None:
+        exact = features.astype(np.float64)
+        self.frames += exact.shape[0]
+        self.total += exact.sum(axis=0)
+        self.squares += np.square(exact).sum(axis=0)
+
+    def merge(self, other: Moments) -> None:
+        self.frames += other.frames
+        self.total += other.total
+        self.squares += other.squares
+
+    def mean_and_inv_std(self, floor: float = 1e-3) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Global mean (F,) and 1/σ (F,), σ no smaller than `floor`."""
+        n = max(self.frames, 1)
+        mean = self.total / n
+        variance = np.maximum(self.squares / n - np.square(mean), floor**2)
+        return mean, 1.0 / np.sqrt(variance)
