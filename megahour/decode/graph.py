@@ -52,6 +52,7 @@ def build_graph(
     *,
     silence: int | None = None,
     silence_probability: float = 0.5,
+    separator: int | None = None,
     topology: Topology = "hmm",
     self_loop: float = 0.5,
     word_cost: float = 0.0,
@@ -60,7 +61,9 @@ def build_graph(
 
     Parameters
     ----------
-    labels: how many labels there are (S), blank included. silence: its label; None for no silence.
+    labels: how many labels there are (S), blank included.
+    silence: label that may come after words and before the first; None for no silence.
+    separator: label that must come between words instead, such as the space of character models.
     word_cost: added for each word, in nats (an insertion penalty).
 
     Raises
@@ -83,6 +86,7 @@ def build_graph(
         backoff=(backoff_input, backoff_word),
         silence=silence,
         silence_probability=silence_probability,
+        separator=separator,
         word_cost=word_cost,
     )
     composed = _compose(lexicon_fst, grammar(model, numbers, backoff_word))
@@ -125,24 +129,32 @@ def _lexicon(
     backoff: tuple[int, int],
     silence: int | None,
     silence_probability: float,
+    separator: int | None,
     word_cost: float,
 ) -> FstArrays:
-    """L. State 0 lies before each word's optional silence, state 1 behind it; `#j` is input label `backoff[0] + j`."""
+    """L; `#j` is input label `backoff[0] + j`.
+
+    State 0 lies before optional silence, 1 before words; words end in 0. With a separator, words end in 2, from where
+    it leads to 1, or the end is 3. Where words begin or the sentence ends, `#0` passes through.
+    """
     arcs: list[tuple[int, int, int, float, int]] = [(1, *backoff, 0.0, 1)]
-    if silence is None:
-        arcs.append((0, 0, 0, 0.0, 1))
-    else:
-        arcs.append((0, 0, 0, -math.log(1 - silence_probability), 1))
+    skip_cost = 0.0
+    if silence is not None:
+        skip_cost = -math.log(1 - silence_probability)
         arcs.append((0, silence + 1, 0, -math.log(silence_probability), 1))
-    states = 2
+    arcs.append((0, 0, 0, skip_cost, 1))
+    states, word_end, end = 2, 0, 1
+    if separator is not None:
+        arcs += [(2, separator + 1, 0, 0.0, 1), (2, 0, 0, 0.0, 3), (3, *backoff, 0.0, 3)]
+        states, word_end, end = 4, 2, 3
     for word, labels, j in _disambiguated(entries):
         inputs = [label + 1 for label in labels] + ([backoff[0] + j] if j else [])
-        path = [1, *range(states, states + len(inputs) - 1), 0]
+        path = [1, *range(states, states + len(inputs) - 1), word_end]
         states += len(inputs) - 1
         outputs, costs = [word] + [0] * (len(inputs) - 1), [word_cost] + [0.0] * (len(inputs) - 1)
         arcs += zip(path[:-1], inputs, outputs, costs, path[1:], strict=True)
     final = np.full(states, np.inf, np.float32)
-    final[1] = 0.0
+    final[end] = 0.0
     return from_columns(0, final, *zip(*arcs, strict=True))
 
 

@@ -48,13 +48,18 @@ class Hypothesis:
 class Searcher:
     """Decodes utterances with one graph."""
 
-    def __init__(self, graph: Graph, priors: Sequence[float] | None, options: SearchOptions) -> None:
-        """`priors`: probability of each label (S,), needed unless prior_scale is 0."""
+    def __init__(
+        self, graph: Graph, priors: Sequence[float] | None, options: SearchOptions, fst: Any | None = None
+    ) -> None:
+        """`priors`: probability of each label (S,), needed unless prior_scale is 0.
+
+        `fst`: `to_kaldifst(graph.fst)` for searchers that share it; made when None.
+        """
         if options.prior_scale and priors is None:
             raise ValueError(f"prior_scale {options.prior_scale} needs priors; pass them or set it to 0")
         self.options, self.words = options, graph.words
         self.labels = int(graph.fst.arcs["ilabel"].max(initial=0))
-        self._fst = to_kaldifst(graph.fst)
+        self._fst = to_kaldifst(graph.fst) if fst is None else fst
         self._config = kaldi_decoder.FasterDecoderOptions(beam=options.beam, max_active=options.max_active)
         floor = np.log(np.maximum(np.asarray(priors, np.float64), 1e-8)) if priors is not None else None
         self._log_priors = None if floor is None else (options.prior_scale * floor).astype(np.float32)

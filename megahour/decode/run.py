@@ -1,0 +1,100 @@
+"""Decoding one features shard: posteriors through the accelerator service, search here, as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from megahour.batches.ragged import Ragged
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import HYPOTHESES
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.decode.arrays import to_kaldifst
+from megahour.decode.build import read_graph
+from megahour.decode.edit import align
+from megahour.decode.search import Searcher, SearchOptions
+from megahour.decode.stage import DecodeParams
+from megahour.features.stack import stack
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+    from megahour.engine.accelerator.client import Session
+    from megahour.engine.accelerator.spec import ModelSpec
+
+
+def decode_shard(
+    p: DecodeParams, inputs: Mapping[str, Artifact], shard: int, spec: ModelSpec, out: ShardWriter, ctx: Context
+) -> None:
+    """One *hypotheses* shard: a row per utterance of features shard `shard`, in its order, at the acoustic scale.
+
+    Utterances too short for one stacked frame are dropped; those whose posteriors cannot be searched are quarantined.
+    With `scales`, statistics `errors_at_…` count word errors against the features' text at each.
+    """
+    model = inputs["model"].read_json(0, ".model.json")
+    table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
+    mean, inv_std = (np.asarray(model["stats"][name], np.float32) for name in ("mean", "inv_std"))
+    size = int(model["stack"])
+    rows = np.flatnonzero(table["frames"].to_numpy() >= size).tolist()
+    values = Ragged(table["features"], len(mean))
+    out.came_in(len(table))
+    out.drop("too-short", len(table) - len(rows))
+
+    def sequences() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        for row in rows:
+            yield row, stack(values.row(row), 0, mean, inv_std, size)
+
+    searchers, keys, texts = _searchers(p, inputs), table["key"].to_numpy(), table["text"]
+    found: list[tuple[int, str, str, float, int]] = []
+    with _session(ctx, spec) as session:
+        for row, outputs in session.infer(sequences(), ordered=True):
+            key = int(keys[row])
+            try:
+                best, *others = [searcher(outputs["log_probs"]) for searcher in searchers.values()]
+            except ValueError as error:
+                out.quarantine(key, "not-searchable", str(error))
+                continue
+            found.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
+            for scale, hypothesis in zip(searchers, [best, *others], strict=True) if p.scales else ():
+                edits = align(texts[row].as_py().split(), hypothesis.words)
+                out.stat(f"errors_at_{scale:g}", edits.errors)
+            out.stat("reference_words", len(texts[row].as_py().split()) if p.scales else 0)
+            out.stat("decoded_frames", len(best.labels))
+            out.stat("unfinished", int(not best.final))
+            out.kept()
+            ctx.progress(len(found), len(rows), "utterances")
+    columns = zip(*found, strict=True) if found else ([] for _ in HYPOTHESES.names)
+    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
+    out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
+    out.tags["model"] = p.model_name
+
+
+def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher]:
+    """A searcher per acoustic scale, the one whose hypotheses are kept first."""
+    graph, about = read_graph(inputs["graph"])
+    fst = to_kaldifst(graph.fst)
+    chosen = p.acoustic_scale
+    if "tuned" in inputs:
+        if "best_scale" not in inputs["tuned"].summary:
+            raise ConfigError("`tuned` tried no scales", where=inputs["tuned"].url, remedy="give that step `scales`")
+        chosen = float(inputs["tuned"].summary["best_scale"])
+    prior_scale = p.prior_scale if about["priors"] is not None else 0.0
+    return {
+        scale: Searcher(graph, about["priors"], SearchOptions(p.beam, p.max_active, scale, prior_scale), fst)
+        for scale in (chosen, *(scale for scale in p.scales if scale != chosen))
+    }
+
+
+def _session(ctx: Context, spec: ModelSpec) -> AbstractContextManager[Session]:
+    if ctx.service is not None:
+        from megahour.engine.accelerator.client import client
+
+        return client(ctx.service)
+    from megahour.engine.accelerator.local import serve_in_process
+
+    return serve_in_process(spec)

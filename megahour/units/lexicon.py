@@ -1,0 +1,84 @@
+"""Pronunciation lexicons: words and their phones, from espeak-ng, spelling, or a dictionary in CMU's format."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+
+from megahour.core.errors import ConfigError, MegahourError
+
+Lexicon = Mapping[str, list[list[str]]]
+"""Words and their pronunciations, each at least one phone."""
+
+_VARIANT = re.compile(r"\(\w+\)$")  # WORD(2)
+
+
+def parse_dictionary(lines: Iterable[str], *, where: str = "") -> dict[str, list[list[str]]]:
+    """Pronunciations of a dictionary such as CMU's or AN4's: ``WORD(2)  AH N D``, comments begin with ``;;;`` or ``#``.
+
+    Words are case-folded, repeated pronunciations are kept once.
+
+    Raises ConfigError naming the first line that has a word without phones.
+    """
+    found: dict[str, list[list[str]]] = {}
+    for number, line in enumerate(lines, 1):
+        fields = line.split("#")[0].split() if not line.startswith(";;;") else []
+        if not fields:
+            continue
+        word, phones = _VARIANT.sub("", fields[0]).casefold(), fields[1:]
+        if not phones:
+            raise ConfigError(f"{fields[0]!r} has no phones", where=f"{where}:{number}", remedy="write WORD PH PH …")
+        variants = found.setdefault(word, [])
+        if phones not in variants:
+            variants.append(phones)
+    return found
+
+
+def graphemes(word: str) -> list[list[str]]:
+    """One pronunciation: the word's letters, marks and digits, case-folded and composed (NFC); none if it has none."""
+    letters = [c for c in unicodedata.normalize("NFC", word.casefold()) if unicodedata.category(c)[0] in "LMN"]
+    return [letters] if letters else []
+
+
+def espeak(language: str) -> Callable[[str], list[list[str]]]:
+    """A function that pronounces words as espeak-ng's rules for `language` (``en-us``, ``ru``, …) do."""
+    from megahour.corpus.espeak import phonemes
+
+    def pronounce(word: str) -> list[list[str]]:
+        phones = phonemes(word, language)
+        return [phones] if phones else []
+
+    return pronounce
+
+
+def pronounce_all(
+    words: Iterable[str], pronounce: Callable[[str], list[list[str]]]
+) -> tuple[dict[str, list[list[str]]], list[str]]:
+    """Pronunciations of the words, in order, and the words without any."""
+    lexicon: dict[str, list[list[str]]] = {}
+    silent: list[str] = []
+    for word in words:
+        if pronunciations := pronounce(word):
+            lexicon[word] = pronunciations
+        else:
+            silent.append(word)
+    return lexicon, silent
+
+
+def write_lexicon(lexicon: Lexicon) -> str:
+    """One line ``word  ph ph …`` a pronunciation."""
+    return "".join(f"{word}  {' '.join(phones)}\n" for word, all_ in lexicon.items() for phones in all_)
+
+
+def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
+    """Inverse of `write_lexicon`. Raises MegahourError naming a line without phones."""
+    lexicon: dict[str, list[list[str]]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        word, *phones = line.split()
+        if not phones:
+            raise MegahourError(
+                f"{line!r} has no phones", where=f"{where}:{number}", remedy="run `megahour lexicon` again"
+            )
+        lexicon.setdefault(word, []).append(phones)
+    return lexicon

@@ -1,0 +1,109 @@
+"""Stage `lexicon`: words to pronunciations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class LexiconParams(Params):
+    """Pronunciations of all words, by rule, by spelling or from a dictionary."""
+
+    source: Literal["espeak", "graphemes", "dictionary"] = Field("espeak", description="where pronunciations come from")
+    dictionary: str = Field("", description="file or URL of a dictionary, lines `WORD(2)  AH N D`; for its source")
+    language: str = Field("en-us", description="espeak-ng's name of the language; for its source")
+    sets: list[str] = Field([], description="sets whose transcripts give words; empty: all of the given tables")
+
+    def identity(self) -> dict[str, Any]:
+        """With a digest of the dictionary, so that a changed one is read again."""
+        from megahour.units.texts import files_digest
+
+        files = [self.dictionary] if self.dictionary else []
+        return {**super().identity(), "dictionary_sha256": files_digest(files)}
+
+
+class MakeLexicon(Stage[LexiconParams]):
+    """Writes `.lexicon.txt`, one line `word  ph ph …` a pronunciation, words sorted.
+
+    Words come from the language model's vocabulary, the text and the transcripts that are given; with a dictionary and
+    no inputs, all its words. Words without a pronunciation are dropped and named in the shard's statistics.
+    """
+
+    name = "lexicon"
+    params = LexiconParams
+    inputs = (
+        Input("lm", optional=True),
+        Input("text", optional=True),
+        Input("selection", optional=True),
+        Input("features", optional=True),
+    )
+    local = True
+
+    def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
+        if p.source == "dictionary" and not p.dictionary:
+            raise ConfigError("source is dictionary, but none is given", where="lexicon", remedy="set `dictionary`")
+        if not inputs and p.source != "dictionary":
+            raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
+        return [Task({})]
+
+    def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.units.lexicon import pronounce_all, write_lexicon
+
+        words, pronounce = _words(p, inputs), _pronouncer(p)
+        if not inputs:
+            words = sorted(_dictionary(p))
+        lexicon, silent = pronounce_all(words, pronounce)
+        if not lexicon:
+            raise StageError(f"none of {len(words)} words has a pronunciation", remedy="check `source` and the case")
+        out.text(write_lexicon(lexicon), ".lexicon.txt")
+        out.came_in(len(words))
+        out.kept(len(lexicon))
+        out.drop("no-pronunciation" if p.source != "dictionary" else "not-in-dictionary", len(silent))
+        out.stats.update(
+            words=len(lexicon),
+            pronunciations=sum(map(len, lexicon.values())),
+            phones=sorted({phone for all_ in lexicon.values() for phones in all_ for phone in phones}),
+            dropped_words=silent[:100],
+        )
+
+    def finish(self, p: LexiconParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return dict(receipts[0].stats)
+
+
+def _words(p: LexiconParams, inputs: Inputs) -> list[str]:
+    from megahour.units.texts import input_lines
+
+    words: set[str] = set()
+    if "lm" in inputs:
+        words.update(inputs["lm"].read_bytes(0, ".vocab.txt").decode().split("\n"))
+    for line in input_lines(inputs, p.sets):
+        words.update(line.split())
+    return sorted(words - {"", "<unk>", "<s>", "</s>"})
+
+
+def _dictionary(p: LexiconParams) -> dict[str, list[list[str]]]:
+    from megahour.units.lexicon import parse_dictionary
+    from megahour.units.texts import file_lines
+
+    return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary)
+
+
+def _pronouncer(p: LexiconParams) -> Callable[[str], list[list[str]]]:
+    from megahour.units.lexicon import espeak, graphemes
+
+    if p.source == "espeak":
+        return espeak(p.language)
+    if p.source == "graphemes":
+        return graphemes
+    entries = _dictionary(p)
+    return lambda word: entries.get(word.casefold(), [])
