@@ -101,9 +101,7 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mappi
         word_cost=p.word_cost,
     )
     if not all(math.isfinite(prior) and prior >= 0 for prior in units.priors) or len(units.priors) != units.size:
-        raise StageError(
-            f"the units have {len(units.priors)} priors for {units.size} senones", remedy="make them again"
-        )
+        raise StageError(f"{len(units.priors)} priors, {units.size} senones in the units", remedy="make them again")
     about = {
         "labels": units.size,
         "silence": units.silence,

@@ -28,8 +28,8 @@ class GraphParams(Params):
 class MakeGraph(Stage[GraphParams]):
     """Writes `.fst` (OpenFst const), `.words.txt` (`word number` lines) and `.json`.
 
-    Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc, where
-    only the words of the lexicon count and their spelling is their pronunciation.
+    Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc,
+    where only the words of the lexicon count and their spelling is their pronunciation.
     """
 
     name = "graph"

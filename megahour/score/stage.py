@@ -1,0 +1,107 @@
+"""Stage `score`: hypotheses of two or three systems to a table of word error rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact, Receipt
+    from megahour.core.writer import ShardWriter
+    from megahour.score.references import Reference
+
+TRUTH = ("raw", "recordings", "utterances")
+
+
+class ScoreParams(Params):
+    """Word error rates per condition, baseline against student."""
+
+    sets: list[str] = Field(["test"], description="sets whose utterances are scored")
+    draws: int = Field(1000, ge=1, description="bootstrap draws for intervals and the probability of improvement")
+    truth_rate_hz: int = Field(0, ge=0, description="rate of the truth's samples; 0: that of the recordings")
+    seed: int = Field(0, description="seed of the draws")
+
+
+class Score(Stage[ScoreParams]):
+    """Writes `.json` (table, speakers), `.md` (the table) and `.parquet` (a row per utterance).
+
+    References are the texts of `features` or `selection`; with `raw`, `recordings` and `utterances`, the true words
+    whose middle lies in the utterance. An utterance that a system has no hypothesis for counts as all deleted.
+    """
+
+    name = "score"
+    params = ScoreParams
+    inputs = (
+        Input("baseline"),
+        Input("student"),
+        Input("teacher", optional=True),
+        Input("features", optional=True),
+        Input("selection", optional=True),
+        *(Input(role, optional=True) for role in TRUTH),
+    )
+    local = True
+
+    def plan(self, p: ScoreParams, inputs: Inputs) -> list[Task]:
+        if "features" not in inputs and "selection" not in inputs:
+            raise ConfigError("no references", where="score", remedy="give the input `selection` or `features`")
+        given = [role for role in TRUTH if role in inputs]
+        if given and len(given) < len(TRUTH):
+            raise ConfigError(f"the truth needs the inputs {list(TRUTH)}, only {given} given", where="score")
+        return [Task({})]
+
+    def run(self, p: ScoreParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        import pyarrow as pa
+
+        from megahour.score.table import Scored, to_markdown
+
+        references = _references(p, inputs)
+        systems = {role: _texts(inputs[role]) for role in ("baseline", "student", "teacher") if role in inputs}
+        scored = Scored(references, systems)
+        table = scored.table(p.draws, p.seed)
+        about = {
+            "references": "truth" if "raw" in inputs else "text",
+            "missing_hypotheses": scored.missing,
+            "table": table,
+        }
+        out.json({**about, "speakers": scored.speakers()}, ".json")
+        out.text(to_markdown(table), ".md")
+        columns: dict[str, Any] = {
+            "key": pa.array([reference.key for reference in references], pa.int64()),
+            "condition": [reference.condition for reference in references],
+            "speaker": [reference.speaker for reference in references],
+            "reference": [reference.text for reference in references],
+        }
+        for system, edits in scored.words.items():
+            columns[system] = scored.texts[system]
+            columns[f"errors_{system}"] = pa.array([e.errors for e in edits], pa.int32())
+        out.table(pa.table(columns))
+        out.came_in(len(references))
+        out.kept(len(references))
+        out.stats.update(about)
+
+    def finish(self, p: ScoreParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return dict(receipts[0].stats)
+
+
+def _references(p: ScoreParams, inputs: Inputs) -> list[Reference]:
+    from megahour.score.references import read_references, true_references
+
+    role, suffix = ("selection", ".parquet") if "selection" in inputs else ("features", ".arrow")
+    references = read_references(inputs[role], suffix, p.sets)
+    if "raw" in inputs:
+        raw, recordings, utterances = (inputs[role] for role in TRUTH)
+        return true_references(references, raw, recordings, utterances, p.truth_rate_hz)
+    return references
+
+
+def _texts(hypotheses: Artifact) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for receipt in hypotheses.receipts():
+        table = hypotheses.read_table(receipt.shard, columns=["key", "text"])
+        texts.update(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
+    return texts

@@ -1,0 +1,128 @@
+"""Word error rates of two systems on the same utterances, with the uncertainty of their difference.
+
+    WER = (S + D + I) / words        WERR = (WER_baseline - WER_student) / WER_baseline
+
+Confidence by the bootstrap of Bisani & Ney 2004: draw as many utterances as there are, with replacement, many times,
+and take quantiles of what is measured on the draws. Both systems see the same draws, so the share of draws in which
+the student has fewer errors is the probability of improvement. Words of one speaker are not independent: where speakers
+are given, whole speakers are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.decode.edit import Edits, align
+
+Float64 = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+
+CHUNK_CELLS = 1 << 22  # draws are made in chunks of so many (draw, cluster) counts
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Edits of one system, words and characters, and the interval of its WER."""
+
+    words: Edits
+    characters: Edits
+    interval: Interval
+
+    @property
+    def wer(self) -> float:
+        return self.words.rate
+
+    @property
+    def cer(self) -> float:
+        return self.characters.rate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """WERR with its interval, and how often in the draws the second system has fewer errors (ties count half)."""
+
+    werr: float
+    interval: Interval
+    probability: float
+
+
+def word_edits(reference: str, hypothesis: str) -> Edits:
+    """Alignment of white-space separated words."""
+    return align(reference.split(), hypothesis.split())
+
+
+def character_edits(reference: str, hypothesis: str) -> Edits:
+    """Alignment of characters, runs of white space as one space."""
+    return align(" ".join(reference.split()), " ".join(hypothesis.split()))
+
+
+def relative_reduction(before: float, after: float) -> float:
+    """(before - after) / before; NaN when `before` is 0."""
+    return (before - after) / before if before else float("nan")
+
+
+class Bootstrap:
+    """Draws of clusters of utterances, the same for every system.
+
+    clusters: (N,) label of each utterance's cluster (its speaker); None draws utterances.
+    """
+
+    def __init__(self, utterances: int, clusters: Sequence[str] | None, draws: int, seed: int) -> None:
+        labels = np.arange(utterances) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+        self.cluster, self.clusters = labels, int(labels.max(initial=-1)) + 1
+        self.draws, self.seed = draws, seed
+
+    def totals(self, columns: npt.ArrayLike) -> Float64:
+        """Sums over each draw of `columns` (N, C): (draws, C)."""
+        values = np.asarray(columns, np.float64)
+        each = np.stack([np.bincount(self.cluster, column, self.clusters) for column in values.T], axis=1)
+        rng = np.random.Generator(np.random.PCG64(self.seed))
+        chunk = max(1, CHUNK_CELLS // max(1, self.clusters))
+        shares = np.full(self.clusters, 1 / self.clusters)
+        parts = [
+            rng.multinomial(self.clusters, shares, size=min(chunk, self.draws - start)) @ each
+            for start in range(0, self.draws, chunk)
+        ]
+        return np.concatenate(parts)
+
+
+def interval(values: Float64, level: float = 0.95) -> Interval:
+    """Central interval of the finite values that holds `level` of them; NaN when there are none."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def rate(words: Sequence[Edits], characters: Sequence[Edits], bootstrap: Bootstrap) -> Rate:
+    """Totals of one system over the utterances, with the WER's 95 % interval."""
+    totals = bootstrap.totals([(edits.errors, edits.length) for edits in words])
+    return Rate(sum(words, Edits()), sum(characters, Edits()), interval(_ratio(totals[:, 0], totals[:, 1])))
+
+
+def compare(before: Sequence[Edits], after: Sequence[Edits], bootstrap: Bootstrap) -> Comparison:
+    """Two systems on the same utterances, in the same order.
+
+    Raises ValueError when the references differ.
+    """
+    if [edits.length for edits in before] != [edits.length for edits in after]:
+        raise ValueError("the two systems were scored against different references; score them together")
+    totals = bootstrap.totals([(b.errors, a.errors) for b, a in zip(before, after, strict=True)])
+    old, new = totals[:, 0], totals[:, 1]
+    whole_old, whole_new = (sum(edits.errors for edits in system) for system in (before, after))
+    return Comparison(
+        relative_reduction(whole_old, whole_new),
+        interval(_ratio(old - new, old)),
+        float(np.mean((new < old) + 0.5 * (new == old))),
+    )
+
+
+def _ratio(numerator: Float64, denominator: Float64) -> Float64:
+    result = np.full(len(numerator), np.nan)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result
