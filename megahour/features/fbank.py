@@ -1,7 +1,7 @@
 """Log-mel filter banks: Kaldi's algorithm, 25 ms windows every 10 ms, no dither, `snip_edges`.
 
-Per frame: remove the mean, pre-emphasise (0.97), apply the "povey" window (Hann^0.85), zero-pad to a power of two, power
-spectrum, triangular filters equally spaced in mel(f) = 1127 ln(1 + f/700), natural logarithm.
+Per frame: remove the mean, pre-emphasise (0.97), apply the "povey" window (Hann^0.85), zero-pad to a power of two,
+power spectrum, triangular filters equally spaced in mel(f) = 1127 ln(1 + f/700), natural logarithm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Low-frame-rate input: neighbouring 10 ms frames joined into one (Amazon paper, II-B: three, at a 30 ms advance).
 
-Offset o in 0 … size − 1 starts the first stacked frame at 10 ms frame o, so that rotating offsets shows a model every frame
-in every place. T' = (T − offset) // size: a last incomplete group is left out.
+Offset o in 0 … size − 1 starts the first stacked frame at 10 ms frame o, so that rotating offsets shows a model every
+frame in every place. T' = (T − offset) // size: a last incomplete group is left out.
 """
 
 from __future__ import annotations

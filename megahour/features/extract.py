@@ -1,0 +1,93 @@
+"""Worker side of `features`: one selection shard, speaker after speaker in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.core.schemas import FEATURES
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.corpus.tar import ShardAudio
+from megahour.features.fbank import log_mel
+from megahour.features.normalise import CausalMean, Moments
+
+if TYPE_CHECKING:
+    from megahour.features.stage import FeaturesParams
+
+COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "text", "set", "condition"]
+MIN_FRAMES = 5
+
+
+def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard: int, out: ShardWriter) -> None:
+    """Write the features of one shard of `selection`."""
+    table = selection.read_table(shard, columns=COLUMNS)
+    moments = Moments.zero(p.mels)
+    rows: list[dict[str, Any]] = []
+    arrays: list[NDArray[np.float16]] = []
+    audio_s = 0.0
+    for row, features in _features(p, table, utterances, out):
+        moments.add(features)
+        arrays.append(features.astype(np.float16))
+        rows.append({name: row[name] for name in ("key", "speaker", "text", "set", "condition")})
+        rows[-1]["frames"] = features.shape[0]
+        audio_s += row["samples"] / row["rate_hz"]
+    out.table(features_table(rows, arrays), ".arrow")
+    write_statistics(out, moments, audio_s)
+    if table.num_rows:
+        out.tags["set"] = table["set"][0].as_py()
+
+
+def _features(
+    p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
+) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
+    speaker, mean = "", CausalMean(np.zeros(p.mels, np.float32))
+    with ExitStack() as open_files:
+        audio: dict[int, ShardAudio] = {}
+        for row in table.to_pylist():
+            out.came_in()
+            if row["speaker"] != speaker:
+                speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.prior, np.float32))
+            if row["shard"] not in audio:
+                audio[row["shard"]] = open_files.enter_context(ShardAudio(utterances, row["shard"]))
+            try:
+                samples = audio[row["shard"]].read(row["offset"], row["size"])
+                features = mean.apply(log_mel(samples, row["rate_hz"], p.mels, p.low_hz, p.high_hz))
+                check_features(features, row["key"])
+            except BadRecord as bad:
+                out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
+                continue
+            out.kept()
+            yield row, features
+
+
+def check_features(features: NDArray[np.float32], key: object) -> None:
+    """Raises BadRecord for features that a model cannot use."""
+    if features.shape[0] < MIN_FRAMES:
+        raise BadRecord("too-short", f"{features.shape[0]} frames, at least {MIN_FRAMES}", record=str(key))
+    if not np.isfinite(features).all():
+        raise BadRecord("nan-features", f"{int((~np.isfinite(features)).sum())} values", record=str(key))
+
+
+def features_table(rows: list[dict[str, Any]], arrays: list[NDArray[np.float16]]) -> pa.Table:
+    """A *features* table from its small columns and (T, F) arrays."""
+    offsets = np.zeros(len(arrays) + 1, np.int64)
+    np.cumsum([array.size for array in arrays], out=offsets[1:])
+    flat = np.concatenate([array.reshape(-1) for array in arrays]) if arrays else np.empty(0, np.float16)
+    columns = {name: [row[name] for row in rows] for name in FEATURES.names if name != "features"}
+    values = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.float16()))
+    return pa.table([*(pa.array(columns[f.name], f.type) for f in FEATURES if f.name != "features"), values], FEATURES)
+
+
+def write_statistics(out: ShardWriter, moments: Moments, audio_s: float) -> None:
+    """Put a shard's moments and seconds of audio into its receipt."""
+    out.stat("audio_s", round(audio_s, 4))
+    out.stats["frames"] = moments.frames
+    out.stats["total"] = moments.total.tolist()
+    out.stats["squares"] = moments.squares.tolist()

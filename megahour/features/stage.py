@@ -1,0 +1,73 @@
+"""Stage `features`: log-mel features of a selection, with the causal mean of each speaker and global statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from megahour.core.config import Params
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class FeaturesParams(Params):
+    """Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."""
+
+    mels: int = Field(64, ge=8, le=256, description="mel filters")
+    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest filter")
+    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
+    prior: float = Field(14.0, description="log energy that a speaker's causal mean starts from")
+    sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
+    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
+
+
+class Features(Stage[FeaturesParams]):
+    """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
+
+    name = "features"
+    version = 1
+    params = FeaturesParams
+    inputs = (Input("selection"), Input("utterances"))
+
+    def plan(self, p: FeaturesParams, inputs: Inputs) -> list[Task]:
+        receipts = inputs["selection"].receipts()
+        return [Task({"shard": r.shard}) for r in receipts if not p.sets or r.tags.get("set") in p.sets]
+
+    def run(self, p: FeaturesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.features.extract import extract
+
+        extract(p, inputs["selection"], inputs["utterances"], task["shard"], out)
+
+    def finish(self, p: FeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return {"mels": p.mels, **global_statistics(receipts, p.stats_sets)}
+
+
+def global_statistics(receipts: list[Receipt], sets: list[str]) -> dict[str, Any]:
+    """Frame shift, frames, and the global `mean` and `inv_std` (F,) from the shards' moments, added in shard order."""
+    import numpy as np
+
+    from megahour.features.normalise import Moments
+
+    moments: Moments | None = None
+    for receipt in receipts:
+        name = receipt.tags.get("set", "")
+        if (name in sets) if sets else not name.startswith("test"):
+            part = Moments(
+                receipt.stats["frames"], np.array(receipt.stats["total"]), np.array(receipt.stats["squares"])
+            )
+            if moments is None:
+                moments = Moments.zero(part.total.size)
+            moments.merge(part)
+    if moments is None or not moments.frames:
+        return {"frame_shift_ms": 10, "frames": 0, "mean": [], "inv_std": []}
+    mean, inv_std = moments.mean_and_inv_std()
+    return {
+        "frame_shift_ms": 10,
+        "frames": moments.frames,
+        "mean": [round(float(value), 6) for value in mean],
+        "inv_std": [round(float(value), 6) for value in inv_std],
+    }

@@ -1,0 +1,118 @@
+"""Stage `select`: utterances into sets by speaker, a speaker's utterances together and in order of time.
+
+Only metadata moves (Amazon paper, IV-B.1): the audio stays where `cut` wrote it and is read by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from megahour.core.store import Artifact, Receipt
+    from megahour.core.writer import ShardWriter
+    from megahour.select.sample import Layout
+
+
+class SetRule(BaseModel):
+    """Which speakers a set takes: a number, a share of the hours left, hours, names, or all the rest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    speakers: int | None = Field(default=None, ge=1)
+    share: float | None = Field(default=None, gt=0, le=1)
+    hours: float | None = Field(default=None, gt=0)
+    named: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SetRule:
+        if sum(value is not None for value in (self.speakers, self.share, self.hours, self.named)) > 1:
+            raise ValueError(f"set {self.name}: give one of speakers, share, hours, named")
+        return self
+
+
+class SelectParams(Params):
+    """Utterances into labelled, unlabelled and test sets by speaker."""
+
+    sets: list[SetRule] = Field(
+        [
+            SetRule(name="test", share=0.1),
+            SetRule(name="labelled", share=0.1),
+            SetRule(name="unlabelled"),
+        ],
+        min_length=1,
+        description="rules in order: {name, and one of speakers: N, share: of the hours left, hours: N, named: [...]}",
+    )
+    shard_hours: float = Field(0.5, gt=0, description="hours of a shard; whole speakers, so a shard can be larger")
+    speaker_hours: float = Field(0.0, ge=0, description="most hours of one speaker, the earliest first; 0: no limit")
+    min_confidence: float = Field(0.0, ge=0, le=1, description="drop utterances of a lower alignment confidence")
+    from_s: int = Field(0, description="earliest time of recording, Unix seconds")
+    until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
+    seed: int = Field(0, ge=0, description="of the order in which speakers are taken")
+
+
+class Select(Stage[SelectParams]):
+    """An exchange by speaker. The plan needs the hours of every speaker: one pass over three columns of metadata."""
+
+    name = "select"
+    version = 1
+    params = SelectParams
+    inputs = (Input("utterances"),)
+    exchange = True
+
+    def partitions(self, p: SelectParams, inputs: Inputs) -> int:
+        return len(layout(p, inputs["utterances"]).shards)
+
+    def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        from megahour.select.exchange import split_shard
+
+        yield from split_shard(p, layout(p, inputs["utterances"]), inputs["utterances"], task["shard"])
+
+    def merge(
+        self,
+        p: SelectParams,
+        inputs: Inputs,
+        partition: int,
+        batches: Iterator[pa.RecordBatch],
+        out: ShardWriter,
+        ctx: Context,
+    ) -> None:
+        from megahour.select.exchange import merge_shard
+
+        merge_shard(p, layout(p, inputs["utterances"]).shards[partition].set, batches, out)
+
+    def finish(self, p: SelectParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        sets: dict[str, dict[str, float]] = {}
+        for receipt in receipts:
+            row = sets.setdefault(receipt.tags["set"], {"utterances": 0, "hours": 0.0, "speakers": 0})
+            row["utterances"] += receipt.counts.kept
+            row["hours"] = round(row["hours"] + receipt.stats["audio_s"] / 3600, 4)
+            row["speakers"] += receipt.stats["speakers"]
+        return {"sets": sets}
+
+
+_layouts: dict[tuple[str, str], Layout] = {}
+
+
+def layout(p: SelectParams, utterances: Artifact) -> Layout:
+    """The layout for these parameters and utterances, worked out once per process."""
+    from megahour.select.exchange import speaker_hours
+    from megahour.select.sample import lay_out
+
+    place = (p.model_dump_json(), utterances.manifest.digest)
+    if place not in _layouts:
+        hours = speaker_hours(p, utterances)
+        missing = sorted({s for rule in p.sets for s in rule.named or ()} - set(hours))
+        if missing:
+            raise ConfigError(f"no utterances of the named speakers {missing}", where="select")
+        _layouts[place] = lay_out(hours, p.sets, p.seed, p.shard_hours)
+    return _layouts[place]
