@@ -11,11 +11,12 @@ import gzip
 import lzma
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.containers import byte_size
@@ -33,7 +34,7 @@ REFUSED = {
 LONG_NAME = b"L"
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 USTAR = slice(257, 262)  # of the first header; an archive without it may still be an old (v7) tar
-PACKED: dict[bytes, Callable[..., IO[bytes]]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
 @dataclass(frozen=True)
@@ -136,16 +137,26 @@ def unpacked(file: BinaryIO, *, max_bytes: int, folder: Path | None = None) -> I
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as target:
-        try:
-            with opener(file, "rb") as source:
-                while block := source.read(COPY_BYTES):
-                    target.write(block)
-                    if target.tell() > max_bytes:
-                        raise BadRecord("tar-too-large", f"more than {max_bytes} bytes when unpacked")
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise BadRecord("tar-corrupt", f"cannot unpack: {error}") from error
+        for block in _plain_blocks(file, opener):
+            target.write(block)
+            if target.tell() > max_bytes:
+                raise BadRecord("tar-too-large", f"more than {max_bytes} bytes when unpacked")
         target.seek(0)
         yield cast(BinaryIO, target)
+
+
+def _plain_blocks(file: BinaryIO, opener: Callable[..., Any]) -> Iterator[bytes]:
+    """Decompressed blocks; broken compression is a BadRecord, a failing disk or network stays an OSError."""
+    try:
+        with opener(file, "rb") as source:
+            while block := source.read(COPY_BYTES):
+                yield block
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise BadRecord("tar-corrupt", f"cannot unpack: {error}") from error
+    except OSError as error:
+        if error.errno is not None:  # the operating system's; those of the decompressors have no number
+            raise
+        raise BadRecord("tar-corrupt", f"cannot unpack: {error}") from error
 
 
 def window(file: BinaryIO, member: Member) -> BinaryIO:

@@ -24,7 +24,6 @@ MAX_HOURS = 100
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
 _TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
 _NUMBER = re.compile(r"^\s*\d+\s*$")
-_NOT_SPOKEN = re.compile(r"^(WEBVTT|NOTE|STYLE|REGION)\b")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
 _CUE_LISTS = ("cues", "segments", "subtitles", "body")
 _START_KEYS, _END_KEYS, _TEXT_KEYS = ("start", "from", "begin"), ("end", "to"), ("text", "content", "sentence")
@@ -84,8 +83,10 @@ def tidy(found: list[Cue]) -> Transcript:
 def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
     lines = text.split("\n")
     timings = [(place, match) for place, line in enumerate(lines) if (match := _TIMING.match(line))]
-    if not timings and any(line.strip() for line in lines) and not (is_vtt and _NOT_SPOKEN.match(lines[0])):
-        raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
+    if not timings:
+        if any(line.strip() for line in lines) and not (is_vtt and lines[0].startswith("WEBVTT")):
+            raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
+        return
     edges = [place for place, _ in timings[1:]] + [len(lines)]
     for (place, match), edge in zip(timings, edges, strict=True):
         last = edge == len(lines)

@@ -124,6 +124,8 @@ def test_a_bomb_and_a_broken_archive_are_refused(tmp_path: Path) -> None:
     for data, reason in (
         (gzip.compress(bytes(3 << 20)), "tar-too-large"),
         (gzip.compress(made_tar({"a": b"x" * 9000}))[:-20], "tar-corrupt"),
+        (b"\x1f\x8b\x08\x00 no gzip behind these", "tar-corrupt"),
+        (b"BZh9 no bzip2 behind these", "tar-corrupt"),
     ):
         with pytest.raises(BadRecord) as caught, unpacked(io.BytesIO(data), max_bytes=1 << 20, folder=tmp_path):
             pass

@@ -1,0 +1,238 @@
+"""`ingest`: from directories, archives, S3 and raw artifacts to the recordings artifact of docs/architecture.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from media import encode, murmur, put
+
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.store import Artifact, verify
+from megahour.corpus.sources import group_by_stem, plan_files, split_suffix
+from megahour.corpus.stage import Ingest, IngestParams
+from megahour.corpus.stages_made import Synthesise, SynthesiseParams
+from megahour.corpus.tar import ShardAudio, tar_writer
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+
+SRT = """1
+00:00:00,500 --> 00:00:01,500
+JOHN: On May 3rd, 25 people
+
+2
+00:00:01,500 --> 00:00:09,000
+paid $40. [music]
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+def ingest(out: Path, engine: LocalEngine, raw: Artifact | None = None, **params: Any) -> Artifact:
+    artifact = Artifact(out)
+    inputs = {"raw": raw} if raw else {}
+    run_stage(Ingest(), IngestParams(**params), inputs, artifact, engine, work=out.parent / "work")
+    assert verify(artifact) == []
+    return artifact
+
+
+def rows(artifact: Artifact, suffix: str = ".parquet") -> list[dict[str, Any]]:
+    return [row for receipt in artifact.receipts() for row in artifact.read_table(receipt.shard, suffix).to_pylist()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three recordings in the ways that people keep them."""
+    root = tmp_path / "media"
+    info = {"speaker": "anna", "license": "https://creativecommons.org/licenses/by/4.0/", "creator": "A. Nobody"}
+    put(root, "talks/one.flac", encode(murmur(2), kind="FLAC"))
+    put(root, "talks/one.srt", SRT)
+    put(root, "talks/one.json", json.dumps({**info, "condition": "clean", "created": "2021-05-03T00:00:00Z"}))
+    put(root, "talks/two.WAV", encode(murmur(3, 44_100, seed=1), 44_100))
+    put(root, "talks/two.en.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n")
+    put(root, "bob_3.mp3", encode(murmur(2, seed=2), kind="MP3", subtype="MPEG_LAYER_III"))
+    put(root, "bob_3.txt", "First line\nsecond line\n")
+    put(root, "bob_3.pdf", "not looked at")
+    return root
+
+
+def test_a_directory_becomes_recordings(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    out = ingest(tmp_path / "out", engine, source=str(folder), licence="CC0", speaker_pattern="([a-z]+)_")
+    table = out.read_table(0)
+    assert table.schema.equals(RECORDINGS)
+    assert out.read_table(0, ".cues.parquet").schema.equals(CUES)
+    index = {row["name"]: row for row in table.to_pylist()}
+    one, two, bob = index["talks/one"], index["talks/two"], index["bob_3"]
+    assert (one["speaker"], one["licence"], one["attribution"]) == ("anna", "CC-BY-4.0", "A. Nobody")
+    assert (one["condition"], one["created_s"], one["samples"]) == ("clean", 1_620_000_000, 32_000)
+    assert (two["samples"], two["rate_hz"], two["source"]) == (48_000, 16_000, "talks/two.WAV")
+    assert (bob["speaker"], bob["licence"], bob["language"]) == ("bob", "CC0-1.0", "en")
+    assert two["speaker"] == "talks/two.WAV", "a voice that nobody names is a speaker of its own"
+    with ShardAudio(out, 0) as audio:
+        assert np.array_equal(audio.read(one["offset"], one["size"]), murmur(2))
+    summary = out.summary
+    assert (summary["recordings"], summary["cues"], summary["words"]) == (3, 5, 9 + 1 + 4)
+
+
+def test_cues_carry_times_text_and_places(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    out = ingest(tmp_path / "out", engine, source=str(folder), licence="CC0")
+    keys = {row["name"]: row["key"] for row in rows(out)}
+    first, second = (row for row in rows(out, ".cues.parquet") if row["key"] == keys["talks/one"])
+    assert (first["start_samples"], first["end_samples"]) == (8_000, 24_000)
+    assert (first["raw"], first["text"]) == ("On May 3rd, 25 people", "on may third twenty five people")
+    assert first["offsets"] == [0, 3, 7, 12, 12, 15]
+    assert (second["cue"], second["end_samples"]) == (1, 32_000), "an end behind the audio's is cut to it"
+    assert second["text"] == "paid forty dollars"
+    plain = [row for row in rows(out, ".cues.parquet") if row["key"] == keys["bob_3"]]
+    assert [(row["start_samples"], row["text"]) for row in plain] == [(-1, "first line"), (-1, "second line")]
+
+
+def test_bytes_do_not_depend_on_workers_place_or_store(
+    folder: Path, tmp_path: Path, engine: LocalEngine, s3_url: str
+) -> None:
+    import fsspec
+
+    fs, bucket = fsspec.core.url_to_fs(f"{s3_url}/{tmp_path.name}")
+    fs.put(str(folder), bucket, recursive=True)
+    local = ingest(tmp_path / "a", engine, source=str(folder), licence="CC0", shard_mb=0.05)
+    with LocalEngine(workers=1) as single:
+        remote = ingest(tmp_path / "b", single, source=f"{s3_url}/{tmp_path.name}", licence="CC0", shard_mb=0.05)
+    assert len(local.receipts()) > 1
+    assert local.manifest.digest == remote.manifest.digest
+
+
+def test_archives_hold_the_same_recordings(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    import gzip
+
+    (tmp_path / "packed").mkdir()
+    for name, opener in (("plain.tar", open), ("packed.tar.gz", gzip.open)):
+        with opener(tmp_path / "packed" / name, "wb") as file, tar_writer(file) as tar:
+            for path in sorted(folder.rglob("*.*")):
+                tar.add(str(path.relative_to(folder)), path.read_bytes())
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "packed"), licence="CC0")
+    found = rows(out)
+    assert len(out.receipts()) == 2
+    assert sorted(row["source"] for row in found)[0] == "packed.tar.gz!bob_3.mp3"
+    assert sorted({row["name"] for row in found}) == ["bob_3", "talks/one", "talks/two"]
+    assert len({row["key"] for row in found}) == 6, "equal names in different archives have different keys"
+
+
+def test_generated_speech_comes_in_shard_by_shard(tmp_path: Path, engine: LocalEngine) -> None:
+    made = Artifact(tmp_path / "made")
+    spoken = SynthesiseParams(hours=0.01, recording_minutes=0.2, voices=3, shards=2, conditions=["clean"])
+    run_stage(Synthesise(), spoken, {}, made, engine, work=tmp_path / "work")
+    out = ingest(tmp_path / "out", engine, raw=made)
+    assert len(out.receipts()) == 2
+    counts = out.manifest.counts
+    assert counts.bad == 0
+    assert counts.kept + counts.dropped.get("licence-forbidden", 0) == counts.came_in == made.manifest.counts.kept
+    truth = {row["name"] for row in rows(made, ".truth.parquet")}
+    assert {row["name"] for row in rows(out)} <= truth
+    assert out.summary["words"] > 20
+
+
+def test_channels_become_recordings_of_their_own(tmp_path: Path, engine: LocalEngine) -> None:
+    left, right = murmur(2), murmur(2, seed=1)
+    put(tmp_path / "in", "call.wav", encode(np.stack([left, right, left, 0 * left], axis=1)))
+    put(tmp_path / "in", "call.txt", "Hello.")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", channels="split", speaker="x")
+    found = rows(out)
+    assert [(row["channel"], row["speaker"]) for row in found] == [(0, "x/0"), (1, "x/1")]
+    assert out.manifest.counts.dropped == {"identical-channel": 1, "silent-channel": 1}
+    assert (out.manifest.counts.came_in, out.manifest.counts.kept) == (4, 2)
+    with ShardAudio(out, 0) as audio:
+        assert np.array_equal(audio.read(found[1]["offset"], found[1]["size"]), right)
+
+
+def test_licences_and_missing_transcripts_are_policy_and_counted(tmp_path: Path, engine: LocalEngine) -> None:
+    for i, licence in enumerate(["CC-BY-4.0", "CC BY-NC 4.0", "all rights reserved", "who knows"]):
+        put(tmp_path / "in", f"{i}.wav", encode(murmur(1, seed=i)))
+        put(tmp_path / "in", f"{i}.txt", "Hello.")
+        put(tmp_path / "in", f"{i}.json", json.dumps({"licence": licence}))
+    put(tmp_path / "in", "mute.wav", encode(murmur(1, seed=9)))
+    put(tmp_path / "in", "mute.json", json.dumps({"licence": "CC0"}))
+    put(tmp_path / "in", "no_audio.srt", SRT)
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"))
+    assert out.manifest.counts.dropped == {"licence-forbidden": 2, "licence-unknown": 1, "no-transcript": 1}
+    assert (out.manifest.counts.bad, out.manifest.counts.kept) == (0, 1)
+    assert out.receipts()[0].stats["transcripts_without_audio"] == 1
+    wider = {"licences": ["CC-BY", "CC-BY-NC", "CC0"], "require_transcript": False}
+    assert ingest(tmp_path / "wide", engine, source=str(tmp_path / "in"), **wider).manifest.counts.kept == 3
+
+
+def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) -> None:
+    put(tmp_path / "in", "digits/1.wav", encode(murmur(1)))
+    put(tmp_path / "in", "hello.wav", encode(murmur(1, seed=1)))
+    table = put(tmp_path, "core.txt", "; prompts\ndigits/1: one\nhello: Hello, 2 of you.\n")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", transcripts=str(table))
+    assert [row["text"] for row in rows(out, ".cues.parquet")] == ["one", "hello two of you"]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, "neither a source nor the raw input"),
+        ({"source": "nowhere-at-all"}, "no files at nowhere-at-all"),
+        ({"source": ".", "speaker_pattern": "("}, "no regular expression"),
+        ({"source": ".", "speaker_pattern": "a"}, "has 0 groups"),
+        ({"source": ".", "licences": ["cc by"]}, "no SPDX identifier"),
+    ],
+)
+def test_impossible_jobs_are_refused_before_they_start(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Ingest().plan(IngestParams(**params), {})
+
+
+def test_a_folder_without_audio_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, "readme.txt", "nothing here")
+    with pytest.raises(ConfigError, match="none of them audio"):
+        plan_files(str(tmp_path), 1000)
+
+
+def test_globs_choose_files(folder: Path) -> None:
+    (spec,) = plan_files(f"{folder}/talks/*", 10**9)
+    assert spec["files"] == [["one.flac", "one.srt", "one.json"], ["two.WAV", "two.en.vtt", ""]]
+    (alone,) = plan_files(f"{folder}/bob_3.mp3", 10**9)
+    assert alone["files"] == [["bob_3.mp3", "", ""]]
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[ab]/[a-f]\.(wav|mp3|srt|txt|json|vtt|pdf|en\.srt)", fullmatch=True), max_size=20, unique=True
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list[str]) -> None:
+    groups = [group for group in group_by_stem(sorted(paths)) if group.media]
+    assert sorted(group.media for group in groups) == sorted(p for p in paths if p.endswith((".wav", ".mp3")))
+    for group in groups:
+        stem = split_suffix(group.media)[0]
+        assert group.transcript == "" or group.transcript.startswith(f"{stem}.")
+        assert group.info in ("", f"{stem}.json")
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=30), st.integers(1, 5000))
+@settings(max_examples=25, deadline=None)
+def test_tasks_are_about_equal_and_cover_all_files(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard_bytes: int
+) -> None:
+    root = tmp_path_factory.mktemp("media")
+    for i, size in enumerate(sizes):
+        put(root, f"{i:03d}.wav", bytes(size))
+    tasks = [
+        [int(split_suffix(media)[0]) for media, _, _ in spec["files"]] for spec in plan_files(str(root), shard_bytes)
+    ]
+    assert [i for task in tasks for i in task] == list(range(len(sizes)))
+    for task in tasks[:-1]:
+        assert shard_bytes <= sum(sizes[i] for i in task) < shard_bytes + max(sizes)
