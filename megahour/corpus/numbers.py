@@ -135,12 +135,6 @@ def _heat(rng: np.random.Generator) -> Form:
     return f"{n} degrees", f"{cardinal(n)} degrees"
 
 
-def _score(rng: np.random.Generator) -> Form:
-    high = _draw(rng, 1, 6)
-    low = _draw(rng, 0, high - 1)
-    return f"{high} to {low}", f"{cardinal(high)} to {cardinal(low)}"
-
-
 KINDS: dict[str, Callable[[np.random.Generator], Form]] = {
     "small": _small,
     "count": _count,
@@ -154,5 +148,4 @@ KINDS: dict[str, Callable[[np.random.Generator], Form]] = {
     "year": _year,
     "degrees": _degrees,
     "heat": _heat,
-    "score": _score,
 }
