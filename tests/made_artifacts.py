@@ -1,4 +1,4 @@
-"""Small *features* and *units* artifacts for tests of batches, training and targets, written as the stages write them."""
+"""Small *features* and *units* artifacts for tests of batches, training and targets, as the stages write them."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
+from megahour.features.stack import subsample
 from megahour.units.tokens import Characters, frames_needed
 
 IGNORE = -1
@@ -96,8 +97,8 @@ class Senones:
                     where=self.units.url,
                     remedy="make the units from these features",
                 )
-            first = piece.start * self.stack + offset + self.stack // 2
-            labels[b, : piece.length] = senones[first :: self.stack][: piece.length]
+            own = subsample(senones, offset, self.stack)[piece.start : piece.start + piece.length]
+            labels[b, : piece.length] = own
         return {"labels": labels}
 
 

@@ -50,7 +50,7 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     phases = _phases(p, loaders)
     config = _config(p, goal, front, features)
     module = build(config, seed=p.seed)
-    print_of_run = fingerprint([p.model_dump(), {role: artifact.manifest.digest for role, artifact in inputs.items()}])
+    print_of_run = fingerprint([p.identity(), {role: artifact.manifest.digest for role, artifact in inputs.items()}])
     settings = Settings(p.learning_rate, p.final_learning_rate, p.warm_up, p.checkpoint_s, p.rows, print_of_run)
     log = Log(ctx.work, p.tensorboard)
     try:

@@ -51,8 +51,12 @@ class TrainParams(Params):
         2, ge=1, le=64, description="replicas that share a batch; they change rounding, so they are a parameter"
     )
     seed: int = Field(1, ge=0, description="of weights, order, masks and dropout")
-    checkpoint_s: float = Field(20.0, ge=0.0, description="seconds between checkpoints; no effect on the result")
-    tensorboard: bool = Field(False, description="also write TensorBoard files into the work directory")
+    checkpoint_s: float = Field(
+        20.0, ge=0.0, description="seconds between checkpoints", json_schema_extra={"policy": True}
+    )
+    tensorboard: bool = Field(
+        False, description="also write TensorBoard files into the work directory", json_schema_extra={"policy": True}
+    )
 
     @model_validator(mode="after")
     def _offsets_fit(self) -> TrainParams:

@@ -15,13 +15,20 @@ sizes = st.lists(
     max_size=12,
 )
 plans = st.builds(
-    Plan, sizes, seed=st.integers(0, 3), epoch=st.integers(0, 3), batch_frames=st.integers(1, 5000), window_shards=st.integers(1, 5)
+    Plan,
+    sizes,
+    seed=st.integers(0, 3),
+    epoch=st.integers(0, 3),
+    batch_frames=st.integers(1, 5000),
+    window_shards=st.integers(1, 5),
 )
 
 
 @given(plans)
 def test_every_filled_shard_is_in_one_window_and_every_batch_in_its_place(plan):
-    assert sorted(i for window in plan.windows for i in window) == [i for i, s in enumerate(plan.shards) if s.utterances]
+    assert sorted(i for window in plan.windows for i in window) == [
+        i for i, s in enumerate(plan.shards) if s.utterances
+    ]
     places = [plan.locate(batch) for batch in range(len(plan))]
     counts = [next(n for window, _, n in places if window == i) for i in range(len(plan.windows))]
     assert [place[:2] for place in places] == [(i, b) for i, n in enumerate(counts) for b in range(n)]
@@ -36,7 +43,8 @@ def test_no_batch_is_skipped_or_repeated_when_the_number_of_workers_changes(batc
         if position >= batches:
             break
         step = [rank_batch(batches, world, rank, position) for rank in range(world)]
-        assert step[0] is not None and len(step) == world
+        assert step[0] is not None
+        assert len(step) == world
         seen += [batch for batch in step if batch is not None]
         position += world
     assert seen == list(range(batches))
@@ -45,7 +53,8 @@ def test_no_batch_is_skipped_or_repeated_when_the_number_of_workers_changes(batc
 @given(st.integers(1, 200), st.integers(1, 9))
 def test_all_ranks_make_the_same_number_of_steps_and_only_the_last_is_short(batches, world):
     taken = [
-        [rank_batch(batches, world, rank, step * world) for step in range(steps(batches, world))] for rank in range(world)
+        [rank_batch(batches, world, rank, step * world) for step in range(steps(batches, world))]
+        for rank in range(world)
     ]
     assert len({len(own) for own in taken}) == 1
     assert all(batch is not None for own in taken for batch in own[:-1])
@@ -57,7 +66,8 @@ def test_partition_puts_every_item_into_one_batch_and_leaves_none_empty(lengths,
     lengths = np.array(lengths)
     batches = data.draw(st.integers(1, len(lengths)))
     groups = partition(lengths, batches, np.random.default_rng(0))
-    assert len(groups) == batches and min(len(group) for group in groups) > 0
+    assert len(groups) == batches
+    assert min(len(group) for group in groups) > 0
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
 
 
@@ -88,13 +98,15 @@ def test_epochs_and_seeds_differ_and_repeat():
         return Plan(shards, seed, epoch, 1000).windows
 
     assert windows(1, 0) == windows(1, 0)
-    assert windows(1, 0) != windows(1, 1) and windows(1, 0) != windows(2, 0)
+    assert windows(1, 0) != windows(1, 1)
+    assert windows(1, 0) != windows(2, 0)
 
 
 def test_a_million_hours_are_planned_and_resumed_at_once():
     plan = Plan([ShardSize(5000, 1_800_000)] * 200_000, seed=1, epoch=0, batch_frames=100_000)
     window, within, batches = plan.locate(len(plan) - 1)
-    assert len(plan) == 3_600_000 and (window, within) == (24_999, batches - 1)
+    assert len(plan) == 3_600_000
+    assert (window, within) == (24_999, batches - 1)
 
 
 def test_positions_outside_the_epoch_are_errors():

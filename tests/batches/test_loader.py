@@ -45,7 +45,8 @@ def test_an_epoch_holds_every_frame_once_with_its_own_label(features, senones, m
     for number in range(len(loader.plan(0))):
         batch = loader.batch(0, number, offset=offset, chunk=chunk)
         valid = np.arange(batch.features.shape[1])[None] < batch.lengths[:, None]
-        assert batch.features.dtype == np.float32 and not batch.features[~valid].any()
+        assert batch.features.dtype == np.float32
+        assert not batch.features[~valid].any()
         assert (batch.targets["labels"] >= 0).tolist() == valid.tolist()
         for b, key in enumerate(batch.keys):
             frames.update((key, row.tobytes()) for row in batch.features[b, : batch.lengths[b]])
@@ -56,7 +57,8 @@ def test_an_epoch_holds_every_frame_once_with_its_own_label(features, senones, m
         for t in range(offset, len(x) - STACK + 1, STACK):
             expected_frames[(utterance["key"], x[t : t + STACK].tobytes())] += 1
             expected_labels[(utterance["key"], int(utterance["senones"][t + 1]))] += 1
-    assert frames == expected_frames and labels == expected_labels
+    assert frames == expected_frames
+    assert labels == expected_labels
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
@@ -74,7 +76,8 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
 def test_epochs_differ_in_their_order(features, senones):
     loader = make_loader(features, senones)
     orders = [[key for n in range(len(loader.plan(e))) for key in loader.batch(e, n, offset=0).keys] for e in (0, 1)]
-    assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
 
 
 def test_short_and_unlabelled_utterances_are_counted_and_left_out(tmp_path, made):
@@ -115,7 +118,9 @@ def targets_artifact(folder, made, offsets, k=2):
             logits = np.stack([np.full(n, 100 * offset + utterance["key"]), np.arange(n)], axis=1)
             rows.append([utterance["key"], offset, n, [1, 0] * n, logits.reshape(-1).astype(np.float16)])
     table = write_table(rows)
-    return write_artifact(folder, [({"features_shard": "0"}, {".arrow": table})], {"top_k": k, "offsets": offsets, "outputs": 5})
+    return write_artifact(
+        folder, [({"features_shard": "0"}, {".arrow": table})], {"top_k": k, "offsets": offsets, "outputs": 5}
+    )
 
 
 def write_table(rows):
@@ -132,7 +137,8 @@ def test_top_k_targets_are_those_of_the_chunk_and_offset(tmp_path, made):
         for b, key in enumerate(batch.keys):
             own = batch.targets["logits"][b, : batch.lengths[b]]
             assert set(own[:, 0]) == {200 + key}
-            assert (np.diff(own[:, 1]) == 1).all() and own[0, 1] % 4 == 0
+            assert (np.diff(own[:, 1]) == 1).all()
+            assert own[0, 1] % 4 == 0
             assert batch.targets["indices"][b, 0].tolist() == [1, 0]
     with pytest.raises(StageError, match="offset 1"):
         loader.batch(0, 0, offset=1)
@@ -144,7 +150,8 @@ def test_masks_cover_bands_of_all_stacked_frames_and_spare_most_of_the_time():
     joined = features.reshape(200, 20, STACK, MELS)
     assert (joined == joined[:, :, :1]).all()
     silent = (joined == 0).all(axis=(2, 3)).sum(axis=1)
-    assert silent.max() == 5 and silent.min() == 0
+    assert silent.max() == 5
+    assert silent.min() == 0
     assert 0.2 < (joined[:, :, 0] == 0).mean() < 0.5
 
 

@@ -37,7 +37,8 @@ def test_log_probs_are_those_of_the_module(url):
     outputs, out_lengths = load(url)(x, lengths)
     with torch.no_grad():
         expected = build(CONFIG, seed=1)(torch.from_numpy(x), torch.from_numpy(lengths)).log_softmax(2).numpy()
-    assert out_lengths.tolist() == [9, 5] and outputs["log_probs"].dtype == np.float32
+    assert out_lengths.tolist() == [9, 5]
+    assert outputs["log_probs"].dtype == np.float32
     np.testing.assert_allclose(outputs["log_probs"], expected, atol=1e-6)
 
 
@@ -45,7 +46,8 @@ def test_top_k_holds_the_largest_logits_in_falling_order(url):
     x, lengths = np.random.default_rng(0).normal(size=(2, 9, 6)).astype(np.float32), np.array([9, 9])
     top, _ = load(url, outputs="top_k", k=3)(x, lengths)
     log_probs = load(url)(x, lengths)[0]["log_probs"]
-    assert top["indices"].dtype == np.uint16 and top["logits"].dtype == np.float16
+    assert top["indices"].dtype == np.uint16
+    assert top["logits"].dtype == np.float16
     assert top["indices"].shape == top["logits"].shape == (2, 9, 3)
     np.testing.assert_array_equal(top["indices"], np.argsort(-log_probs, axis=2, kind="stable")[..., :3])
     assert load(url, outputs="top_k", k=100)(x, lengths)[0]["indices"].shape == (2, 9, 7)

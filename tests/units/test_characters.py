@@ -10,7 +10,8 @@ from megahour.units.tokens import BLANK, Characters
 @given(st.lists(st.text(min_size=1), min_size=1))
 def test_every_text_of_the_inventory_survives_a_path_with_blanks(texts):
     characters = Characters.of(texts)
-    assert characters.tokens[0] == BLANK and list(characters.tokens[1:]) == sorted(set("".join(texts)))
+    assert characters.tokens[0] == BLANK
+    assert list(characters.tokens[1:]) == sorted(set("".join(texts)))
     for text in texts:
         path = [unit for token in characters.encode(text) for unit in (token, token, 0)]
         assert characters.decode(path) == text

@@ -1,0 +1,165 @@
+"""Stage `train` on small artifacts: it learns, it survives kills, and it says what is wrong."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances
+
+from megahour.core.errors import MegahourError, StageError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.models.inference import load
+from megahour.train.session import held_out_speakers, train
+from megahour.train.stage import TrainParams
+
+SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    made = utterances(60, speakers=6)
+    folder = tmp_path_factory.mktemp("data")
+    features = features_artifact(folder / "features", [("labelled", made[:30]), ("labelled", made[30:])])
+    return {"features": features, "units": units_artifact(folder / "units", made)}
+
+
+def run(folder: Path, inputs: dict[str, Artifact], **values):
+    """The files of the model that the stage writes, and its receipt."""
+    output = Artifact(folder / "model")
+    with ShardWriter(output, 0, "made") as out:
+        train(TrainParams(**{**SMALL, **values}), inputs, out, Context(work=folder / "work"))
+        return output, out.commit()
+
+
+def rows(model: Artifact):
+    return [json.loads(line) for line in model.read_bytes(0, ".curves.jsonl").splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn"])
+def test_each_kind_learns_audible_senones_of_unheard_speakers(tmp_path, data, kind):
+    model, receipt = run(tmp_path, data, kind=kind, lookahead=1, epochs=6, whole_epochs=2, held_out=0.2)
+    curve = rows(model)
+    assert curve[-1]["held_out_accuracy"] > max(0.7, curve[0]["held_out_accuracy"])
+    assert receipt.counts.came_in == 60
+    assert receipt.counts.dropped == {"held-out": 10}
+    config = model.read_json(0, ".model.json")
+    assert (config["inputs"], config["outputs"], config["senones"]) == (3 * MELS, SENONES, SENONES)
+    outputs, _ = load(model.url)(np.zeros((1, 5, 3 * MELS), np.float32), np.array([5]))
+    assert outputs["log_probs"].shape == (1, 5, SENONES)
+
+
+def test_ctc_learns_to_spell(tmp_path, data):
+    model, _ = run(
+        tmp_path, {"features": data["features"]}, kind="tdnn", criterion="ctc", epochs=0, whole_epochs=12, held_out=0.0
+    )
+    assert model.read_json(0, ".model.json")["tokens"] == ["<blank>", *"abcde"]
+    curve = rows(model)
+    assert curve[-1]["loss"] < 0.6 * curve[0]["loss"]
+    assert curve[-1]["held_out_loss"] is None
+
+
+def test_curves_hold_nothing_of_the_clock_and_the_log_does(tmp_path, data):
+    model, _ = run(tmp_path, data, epochs=2, whole_epochs=0)
+    assert set(rows(model)[0]) == {
+        *("epoch", "step", "data", "learning_rate", "loss", "accuracy", "held_out_loss", "held_out_accuracy")
+    }
+    logged = [json.loads(line) for line in (tmp_path / "work" / "train.log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in logged] == [row["step"] for row in rows(model)]
+    assert logged[0]["frames_per_s"] > 0
+
+
+KILLABLE = """
+import sys
+sys.path[:0] = {path!r}
+from test_train import run
+from megahour.core.store import Artifact
+run(__import__("pathlib").Path({folder!r}), {{r: Artifact(u) for r, u in {inputs!r}.items()}}, **{values!r})
+"""
+
+
+def test_killed_at_random_moments_and_run_again_gives_the_same_bytes(tmp_path, data):
+    values = {"kind": "blstm", "dropout": 0.3, "time_masks": 1, "epochs": 8, "whole_epochs": 8, "checkpoint_s": 0.1}
+    undisturbed, _ = run(tmp_path / "a", data, **values)
+    inputs = {role: artifact.url for role, artifact in data.items()}
+    folder = tmp_path / "b"
+    script = KILLABLE.format(path=sys.path, folder=str(folder), inputs=inputs, values=values)
+    moments, kills = random.Random(7), 0
+    for _ in range(40):
+        process = subprocess.Popen([sys.executable, "-c", script])
+        started = kills < 3 and _checkpoint_written(process, folder)
+        if started:
+            time.sleep(moments.uniform(0.0, 0.4))
+            process.send_signal(signal.SIGKILL)
+        kills += process.wait(timeout=120) == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+    assert kills >= 2, "the run ended before it could be killed"
+    disturbed = Artifact(folder / "model")
+    for suffix in (".safetensors", ".model.json", ".curves.jsonl"):
+        assert disturbed.read_bytes(0, suffix) == undisturbed.read_bytes(0, suffix), suffix
+
+
+def _checkpoint_written(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Wait until this process has written a checkpoint of its own; false when it ends first."""
+    seen = set(folder.glob("work/checkpoints/*.json"))
+    while process.poll() is None:
+        if set(folder.glob("work/checkpoints/*.json")) - seen:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_finished_run_of_other_settings_is_not_resumed(tmp_path, data):
+    first, _ = run(tmp_path, data, epochs=2, whole_epochs=0)
+    steps = rows(first)[-1]["step"]
+    second, _ = run(tmp_path, data, epochs=3, whole_epochs=0)
+    assert rows(second)[-1]["step"] > steps
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
+    made = utterances(4)
+    made[2]["features"][5, 1] = np.nan
+    inputs = {
+        "features": features_artifact(tmp_path / "f", [("labelled", made)]),
+        "units": units_artifact(tmp_path / "u", made),
+    }
+    with pytest.raises(StageError, match=r"loss nan with gradient norm nan at step \d+(.|\n)*lower learning_rate"):
+        run(tmp_path, inputs, epochs=1, held_out=0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "drop", "words"),
+    [
+        ({}, "units", "needs `units`"),
+        ({"sets": ["nobody"]}, None, r"\['labelled'\]"),
+        ({"criterion": "ctc", "sets": ["nobody"]}, None, "no text"),
+        ({"epochs": 0, "whole_epochs": 0}, None, "no batches"),
+    ],
+)
+def test_impossible_runs_are_refused(tmp_path, data, values, drop, words):
+    with pytest.raises(MegahourError, match=words):
+        run(tmp_path, {role: artifact for role, artifact in data.items() if role != drop}, **values)
+
+
+def test_offsets_beyond_the_stack_are_refused():
+    with pytest.raises(ValueError, match="offsets"):
+        TrainParams(offsets=[0, 3])
+
+
+def test_held_out_speakers_are_few_stable_and_never_all():
+    speakers = [f"s{i}" for i in range(40)]
+    held = held_out_speakers(speakers, 0.1, seed=1)
+    assert len(held) == 4
+    assert held == held_out_speakers(speakers[::-1], 0.1, seed=1)
+    assert held != held_out_speakers(speakers, 0.1, seed=2)
+    assert held_out_speakers(speakers[:1], 0.5, 1) == []
+    assert held_out_speakers(speakers, 0.0, 1) == []
+    assert len(held_out_speakers(speakers[:2], 0.9, 1)) == 1
