@@ -1,0 +1,302 @@
+"""Exact Viterbi alignment of a text with CTC posteriors, without a table of back-pointers.
+
+Notation: T frames, V units, U tokens y[0..U), J cues (sentences, subtitle cues); cue j is y[B[j] .. B[j+1]), so boundary
+j stands before token B[j] and boundary J after the last token. a[v] = log p(v | t) - max_v log p(v | t) <= 0.
+
+    emit[t, u]   best score of a path whose frame t is token u
+    rest[t, u]   best score of a path whose frame t is silence between token u-1 and token u      (u = 0 .. U)
+
+    emit[t, u] = a[y[u]] + max(emit[t-1, u], rest[t-1, u], emit[t-1, u-1] if y[u-1] != y[u])      (Graves 2006, eq. 6)
+    rest[t, u] = a[blank] + max(rest[t-1, u], emit[t-1, u-1])
+
+Two arcs are added at the boundaries, because transcripts of long recordings are never exact:
+
+    star   a frame at a boundary may cost `star_nats` instead of -a[blank]: speech that nobody transcribed
+    skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that nobody spoke
+
+Memory: only the two score rows of every K-th frame are kept (T/K * 2U * 4 bytes: 56 MB for one hour at T = 120,000,
+U = 30,000, K = 512). The path is traced back block by block from those rows, recomputing a window of columns left of the
+block's end state. The window is exact when its score of the end state equals the saved one to the last bit; otherwise it
+is doubled. Posteriors of 8 bits (1/16 nat) make every sum exact in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from megahour.core.errors import MegahourError
+
+U8_NATS = 1.0 / 16.0
+"""Size of one step of 8-bit posteriors: log p = -U8_NATS * value."""
+
+UNREACHABLE = np.float32(-1e30)
+_REACHABLE = np.float32(-1e29)
+_FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
+
+
+class NoPathError(MegahourError):
+    """No sequence of frames can carry these tokens (more tokens than frames, and no cue may be skipped)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A text to be found in a stretch of audio.
+
+    tokens: (U,) int32 unit of each token, never the blank. boundaries: (J+1,) int32, rising from 0 to U.
+    skip_nats: (J,) float32 cost of leaving out cue j (inf: it must be spoken). star: (J+1,) bool, where untranscribed
+    speech is allowed. star_nats: cost of a frame of it. free: a unit (the word space) that costs nothing at a star
+    boundary, or -1.
+    """
+
+    tokens: NDArray[np.int32]
+    boundaries: NDArray[np.int32]
+    skip_nats: NDArray[np.float32]
+    star: NDArray[np.bool_]
+    star_nats: float = 1.0
+    blank: int = 0
+    free: int = -1
+
+    def __post_init__(self) -> None:
+        cues = len(self.skip_nats)
+        if len(self.boundaries) != cues + 1 or len(self.star) != cues + 1:
+            raise ValueError(f"{cues} cues need {cues + 1} boundaries and stars, not {len(self.boundaries)}, {len(self.star)}")
+        if self.boundaries[0] != 0 or self.boundaries[-1] != len(self.tokens) or np.any(np.diff(self.boundaries) <= 0):
+            raise ValueError("boundaries must rise strictly from 0 to the number of tokens: leave empty cues out")
+        if np.any(self.tokens == self.blank):
+            raise ValueError(f"the blank (unit {self.blank}) cannot be a token of the text")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The best path. states: (T,) int32, u where frame t speaks token u, ~u where it rests before token u.
+
+    start_frames, end_frames: (U,) int32 first frame and frame after the last of each token; -1 for tokens of skipped
+    cues. score: sum over frames of a (nats, <= 0) less the costs of stars and skips.
+    """
+
+    states: NDArray[np.int32]
+    start_frames: NDArray[np.int32]
+    end_frames: NDArray[np.int32]
+    score: float
+
+
+def quantise(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Log posteriors (T, V) in nats as 8-bit costs (T, V) in steps of 1/16 nat; below -15.9 nats they saturate."""
+    return np.clip(np.rint(log_probs * np.float32(-1.0 / U8_NATS)), 0, 255).astype(np.uint8)
+
+
+def scale_of(posteriors: NDArray[Any]) -> np.float32:
+    """Factor from stored values to nats: 1 for float32 log posteriors, -1/16 for 8-bit costs."""
+    if posteriors.dtype == np.uint8:
+        return np.float32(-U8_NATS)
+    if posteriors.dtype == np.float32:
+        return np.float32(1.0)
+    raise TypeError(f"posteriors are float32 (nats) or uint8 (1/16 nat), not {posteriors.dtype}")
+
+
+def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 512) -> Path:
+    """The best path of `problem` through posteriors (T, V), float32 log posteriors or uint8 costs of 1/16 nat.
+
+    Exact. Time O(T U), memory T / checkpoint_frames * 8 U bytes. Raises NoPathError when no path exists.
+    """
+    frames, tokens = len(posteriors), len(problem.tokens)
+    if frames == 0:
+        raise NoPathError(f"no frames for {tokens} tokens: is the audio empty?")
+    scale, lattice = scale_of(posteriors), _lattice(problem)
+    blocks = -(-frames // checkpoint_frames)
+    rests = np.empty((blocks + 1, tokens + 1), np.float32)
+    emits = np.empty((blocks + 1, tokens + 1), np.float32)
+    peaks = np.zeros(blocks + 1, np.float32)
+    _forward(posteriors, scale, *lattice, checkpoint_frames, rests, emits, peaks)
+    resting = bool(rests[blocks, tokens] >= emits[blocks, tokens])
+    final = max(rests[blocks, tokens], emits[blocks, tokens])
+    if final < _REACHABLE:
+        raise NoPathError(f"{tokens} tokens do not fit in {frames} frames; allow cues to be skipped, or check the pairing")
+    states = np.empty(frames, np.int32)
+    _trace(posteriors, scale, lattice, checkpoint_frames, rests, emits, peaks, resting, states)
+    start_frames, end_frames = spans(states, tokens)
+    return Path(states, start_frames, end_frames, float(final) + float(peaks[:blocks].astype(np.float64).sum()))
+
+
+def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First frame and frame after the last of each token of a path's `states` (T,); -1 where a token is not spoken."""
+    start_frames, end_frames = np.full(tokens, -1, np.int32), np.full(tokens, -1, np.int32)
+    spoken = np.flatnonzero(states >= 0).astype(np.int32)
+    start_frames[states[spoken[::-1]]] = spoken[::-1]
+    end_frames[states[spoken]] = spoken + 1
+    return start_frames, end_frames
+
+
+def _lattice(problem: Problem) -> tuple[Any, ...]:
+    """The problem as the kernels' arguments."""
+    tokens = np.ascontiguousarray(problem.tokens, np.int32)
+    repeat = np.zeros(len(tokens), np.float32)
+    repeat[1:][tokens[1:] == tokens[:-1]] = UNREACHABLE
+    skip_nats = np.minimum(problem.skip_nats, -UNREACHABLE).astype(np.float32)
+    star_nats = np.float32(problem.star_nats)
+    return (problem.blank, problem.free, star_nats, tokens, repeat, problem.boundaries, problem.star, skip_nats)
+
+
+def _trace(
+    posteriors: NDArray[Any],
+    scale: np.float32,
+    lattice: tuple[Any, ...],
+    every: int,
+    rests: NDArray[np.float32],
+    emits: NDArray[np.float32],
+    peaks: NDArray[np.float32],
+    resting: bool,
+    states: NDArray[np.int32],
+) -> None:
+    """Fill `states` (T,) block by block from the end, widening a block's window until it explains the saved score."""
+    frames, column = len(posteriors), rests.shape[1] - 1  # `column`: index of the end state in rests or emits
+    width = every // 2 + 1
+    for block in range(len(rests) - 2, -1, -1):
+        begin, end = block * every, min((block + 1) * every, frames)
+        target = (rests if resting else emits)[block + 1, column]
+        while True:
+            low = max(0, column - width)
+            window = slice(low, column + 1)
+            moves = np.empty((end - begin, column + 1 - low), np.uint8)
+            reached = _replay(
+                posteriors[begin:end], scale, *lattice, low, rests[block, window], emits[block, window], peaks[block], resting, moves
+            )
+            if reached == target:
+                break
+            if low == 0:
+                raise AssertionError(f"block {block}: replay reached {reached}, forward {target}")
+            width *= 2
+        resting, column = _walk(moves, low, lattice[5], resting, column, states[begin:end])
+        width = max(every // 2 + 1, width // 2)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[no-untyped-def]
+    """Fill `emission` (V,) with a[v]; return a[blank] and the score of a frame at a star boundary."""
+    best = np.float32(frame[0]) * scale
+    for v in range(frame.shape[0]):
+        emission[v] = np.float32(frame[v]) * scale
+        best = max(best, emission[v])
+    for v in range(frame.shape[0]):
+        emission[v] -= best
+    silence = emission[blank]
+    starred = max(silence, -star_nats)
+    if free >= 0:
+        starred = max(starred, emission[free])
+    return silence, starred
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _step(emission, silence, tokens, repeat, rest, emit, emit_next, rest_out, emit_out):  # type: ignore[no-untyped-def]
+    """One frame for columns 0 .. n-1. `emit_next` and `emit_out` are rows shifted by one, so that all indices are plain."""
+    for u in range(tokens.shape[0]):
+        before, stay = emit[u], rest[u]
+        rest_out[u] = silence + max(stay, before)
+        emit_out[u] = emission[tokens[u]] + max(emit_next[u], max(stay, before + repeat[u]))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _skip(boundaries, skip_nats, rest):  # type: ignore[no-untyped-def]
+    for j in range(skip_nats.shape[0]):
+        rest[boundaries[j + 1]] = max(rest[boundaries[j + 1]], rest[boundaries[j]] - skip_nats[j])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _forward(  # type: ignore[no-untyped-def]
+    posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, every, rests, emits, peaks
+):
+    """Fill rests, emits (blocks+1, U+1): the rows before frame block*every; row u of emits is token u-1.
+
+    A block starts from its row less the row's peak, so that scores stay small enough for float32.
+    """
+    n = tokens.shape[0]
+    emission = np.empty(posteriors.shape[1], np.float32)
+    rest, emit = np.full(n + 1, UNREACHABLE, np.float32), np.full(n + 1, UNREACHABLE, np.float32)
+    rest_out, emit_out = rest.copy(), emit.copy()
+    rest[0] = np.float32(0.0)
+    _skip(boundaries, skip_nats, rest)
+    for t in range(posteriors.shape[0]):
+        if t % every == 0:
+            block = t // every
+            rests[block], emits[block] = rest, emit
+            peaks[block] = max(rest.max(), emit.max())
+            rest -= peaks[block]
+            emit -= peaks[block]
+        silence, starred = _emissions(posteriors[t], scale, blank, free, star_nats, emission)
+        _step(emission, silence, tokens, repeat, rest, emit, emit[1:], rest_out, emit_out[1:])
+        rest_out[n] = silence + max(rest[n], emit[n])
+        for j in range(star.shape[0]):
+            if star[j]:
+                u = boundaries[j]
+                rest_out[u] = starred + max(rest[u], emit[u])
+        _skip(boundaries, skip_nats, rest_out)
+        rest, rest_out = rest_out, rest
+        emit, emit_out = emit_out, emit
+        emit_out[0] = UNREACHABLE
+    rests[-1], emits[-1] = rest, emit
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _replay(  # type: ignore[no-untyped-def]
+    posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, low, rest, emit, peak, resting, moves
+):
+    """Recompute columns low .. low+W-1 of one block, writing each cell's move (frames, W); return the end state's score."""
+    width = moves.shape[1]
+    emission = np.empty(posteriors.shape[1], np.float32)
+    rest, emit = rest - peak, emit - peak
+    rest_out, emit_out = rest.copy(), emit.copy()
+    first = np.searchsorted(boundaries, low)
+    for t in range(posteriors.shape[0]):
+        silence, starred = _emissions(posteriors[t], scale, blank, free, star_nats, emission)
+        emit_out[0] = UNREACHABLE
+        for i in range(width):
+            before, stay = emit[i], rest[i]
+            move = _FROM_EMIT if before > stay else _STAY
+            rest_out[i] = silence + max(stay, before)
+            if i + 1 < width:
+                u = low + i
+                best, previous = emit[i + 1], before + repeat[u]
+                if stay > best and stay >= previous:
+                    best, move = stay, move | _FROM_REST
+                elif previous > best:
+                    best, move = previous, move | _FROM_PREVIOUS
+                emit_out[i + 1] = emission[tokens[u]] + best
+            moves[t, i] = move
+        for j in range(first, star.shape[0]):
+            i = boundaries[j] - low
+            if i >= width:
+                break
+            if star[j]:
+                rest_out[i] = starred + max(rest[i], emit[i])
+            if j > first:
+                skipped = rest_out[boundaries[j - 1] - low] - skip_nats[j - 1]
+                if skipped > rest_out[i]:
+                    rest_out[i] = skipped
+                    moves[t, i] |= _SKIPPED
+        rest, rest_out = rest_out, rest
+        emit, emit_out = emit_out, emit
+    return rest[width - 1] if resting else emit[width - 1]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _walk(moves, low, boundaries, resting, column, states):  # type: ignore[no-untyped-def]
+    """Follow the moves from the end state to the block's first frame; return the state before it."""
+    for t in range(moves.shape[0] - 1, -1, -1):
+        if resting:
+            while moves[t, column - low] & _SKIPPED:
+                column = boundaries[np.searchsorted(boundaries, column) - 1]
+            states[t] = ~column
+            resting = (moves[t, column - low] & _FROM_EMIT) == 0
+        else:
+            states[t] = column - 1
+            move = moves[t, column - 1 - low]
+            if move & _FROM_REST:
+                resting, column = True, column - 1
+            elif move & _FROM_PREVIOUS:
+                column -= 1
+    return resting, column
