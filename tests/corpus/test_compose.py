@@ -6,6 +6,7 @@ import gzip
 import io
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,13 @@ PATTERN = r"(?P<word>\d)_(?P<speaker>\w+)_(?P<index>\d+)\.wav"
 
 
 @pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    """One worker process for all tests of this module."""
+    with LocalEngine(workers=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Spoken digits of two speakers, three of each, with silence around them."""
     folder = tmp_path_factory.mktemp("digits")
@@ -39,13 +47,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def composed(tmp_path: Path, source: Path, **values: object) -> Artifact:
+def composed(engine: LocalEngine, tmp_path: Path, source: Path, **values: object) -> Artifact:
     p = ComposeParams.model_validate(
         {"source": str(source), "pattern": PATTERN, "words": DIGITS, "clips_per_string": (3, 8), "rate_hz": 8000}
         | values
     )
     output = Artifact(tmp_path / "raw")
-    run_stage(Compose(), p, {}, output, LocalEngine(workers=1), work=tmp_path / "work")
+    run_stage(Compose(), p, {}, output, engine, work=tmp_path / "work")
     return output
 
 
@@ -58,8 +66,8 @@ def audio(artifact: Artifact, shard: int) -> dict[str, np.ndarray]:
         }
 
 
-def test_each_clip_once_with_true_times(tmp_path: Path, digits: Path) -> None:
-    artifact = composed(tmp_path, digits, recording_minutes=0.3)
+def test_each_clip_once_with_true_times(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    artifact = composed(engine, tmp_path, digits, recording_minutes=0.3)
     assert len(artifact.receipts()) == 2  # a shard per speaker
     counts = artifact.manifest.counts
     assert (counts.came_in, counts.kept, counts.dropped) == (60, 60, {})
@@ -76,8 +84,8 @@ def test_each_clip_once_with_true_times(tmp_path: Path, digits: Path) -> None:
             assert word.std() > 5 * before.std()
 
 
-def test_strings_have_their_lengths_and_lines(tmp_path: Path, digits: Path) -> None:
-    artifact = composed(tmp_path, digits, hours=0.02, missing=0.3)
+def test_strings_have_their_lengths_and_lines(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    artifact = composed(engine, tmp_path, digits, hours=0.02, missing=0.3)
     sentences = [
         row
         for receipt in artifact.receipts()
@@ -91,41 +99,41 @@ def test_strings_have_their_lengths_and_lines(tmp_path: Path, digits: Path) -> N
     assert artifact.summary["hours"] == pytest.approx(0.02, rel=0.3)
 
 
-def test_choosing_clips(tmp_path: Path, digits: Path) -> None:
-    artifact = composed(tmp_path, digits, only={"speaker": "ann"}, leave_out={"index": "0|1"}, style="prompts")
+def test_choosing_clips(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    artifact = composed(engine, tmp_path, digits, only={"speaker": "ann"}, leave_out={"index": "0|1"}, style="prompts")
     counts = artifact.manifest.counts
     assert counts.kept == 10
     assert counts.dropped == {"left-out": 50}
     assert {len(audio(artifact, 0))} <= {2, 3, 4}
 
 
-def test_shares_divide_the_clips(tmp_path: Path, digits: Path) -> None:
-    kept = [composed(tmp_path / str(i), digits, share=share) for i, share in enumerate([(0, 0.4), (0.4, 1)])]
+def test_shares_divide_the_clips(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    kept = [composed(engine, tmp_path / str(i), digits, share=share) for i, share in enumerate([(0, 0.4), (0.4, 1)])]
     counts = [artifact.manifest.counts.kept for artifact in kept]
     assert sum(counts) == 60
     assert min(counts) > 10
 
 
-def test_bad_clips_are_quarantined_and_counted(tmp_path: Path, digits: Path) -> None:
+def test_bad_clips_are_quarantined_and_counted(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
     folder = tmp_path / "clips"
     shutil.copytree(digits, folder)
     (folder / "3_ann_7.wav").write_bytes(b"RIFF nothing")
     soundfile.write(folder / "4_ann_7.wav", np.zeros(8000, np.int16), 8000)
     soundfile.write(folder / "x_ann_7.wav", np.zeros(8000, np.int16), 8000)
-    artifact = composed(tmp_path, folder, longest_clip_s=20)
+    artifact = composed(engine, tmp_path, folder, longest_clip_s=20)
     counts = artifact.manifest.counts
     assert (counts.came_in, counts.kept, counts.bad) == (62, 60, 2)
     assert "silent-audio" in counts.dropped
     assert len(counts.dropped) == 2
 
 
-def test_the_same_job_gives_the_same_bytes(tmp_path: Path, digits: Path) -> None:
-    one, two = (composed(tmp_path / name, digits, hours=0.01, parts=2) for name in ("one", "two"))
+def test_the_same_job_gives_the_same_bytes(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    one, two = (composed(engine, tmp_path / name, digits, hours=0.01, parts=2) for name in ("one", "two"))
     assert len(one.receipts()) == 4
     assert [receipt.files for receipt in one.receipts()] == [receipt.files for receipt in two.receipts()]
 
 
-def test_prompts_with_a_listing(tmp_path: Path, digits: Path) -> None:
+def test_prompts_with_a_listing(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
     folder = tmp_path / "prompts"
     (folder / "conf").mkdir(parents=True)
     for name, text in (("hello", "hello there"), ("conf/full", "the conference is full"), ("beep", "beep")):
@@ -138,6 +146,7 @@ def test_prompts_with_a_listing(tmp_path: Path, digits: Path) -> None:
     )
     pattern = r"(?P<name>.+)\.wav"
     artifact = composed(
+        engine,
         tmp_path,
         folder,
         pattern=pattern,
@@ -206,15 +215,15 @@ def test_audible_part() -> None:
     assert audible(samples, 8000) == (2000, 4000)
 
 
-def test_wrong_parameters_are_named(tmp_path: Path, digits: Path) -> None:
+def test_wrong_parameters_are_named(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
     with pytest.raises(ValueError, match="is no range"):
         ComposeParams(source=str(digits), pause_s=(1.0, 0.5))
     with pytest.raises(ConfigError, match='no group "age"'):
-        composed(tmp_path, digits, only={"age": "old"})
+        composed(engine, tmp_path, digits, only={"age": "old"})
     with pytest.raises(ConfigError, match="no clip to use"):
-        composed(tmp_path, digits, only={"speaker": "carl"})
+        composed(engine, tmp_path, digits, only={"speaker": "carl"})
     with pytest.raises(ConfigError, match="one of them"):
-        run_stage(Compose(), ComposeParams(), {}, Artifact(tmp_path / "x"), LocalEngine(workers=1), work=tmp_path)
+        run_stage(Compose(), ComposeParams(), {}, Artifact(tmp_path / "x"), engine, work=tmp_path)
 
 
 def test_without_apt_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +233,8 @@ def test_without_apt_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif(not FSDD.is_dir(), reason="the spoken digits are not beside the repository (shared/data/fsdd)")
-def test_real_digits(tmp_path: Path) -> None:
-    artifact = composed(tmp_path, FSDD, only={"speaker": "jackson", "index": "[0-4]"}, recording_minutes=3)
+def test_real_digits(engine: LocalEngine, tmp_path: Path) -> None:
+    artifact = composed(engine, tmp_path, FSDD, only={"speaker": "jackson", "index": "[0-4]"}, recording_minutes=3)
     assert artifact.manifest.counts.kept == 50
     recordings = audio(artifact, 0)
     for row in artifact.read_table(0, ".truth.parquet").to_pylist():

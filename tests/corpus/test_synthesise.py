@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,17 @@ from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 
 
-def made(tmp_path: Path, **values: object) -> Artifact:
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    """One worker process for all tests of this module."""
+    with LocalEngine(workers=1) as running:
+        yield running
+
+
+def made(engine: LocalEngine, tmp_path: Path, **values: object) -> Artifact:
     p = SynthesiseParams.model_validate({"hours": 0.02, "recording_minutes": 0.4, "shards": 2, "voices": 40, **values})
     output = Artifact(tmp_path / "raw")
-    run_stage(Synthesise(), p, {}, output, LocalEngine(workers=1), work=tmp_path / "work")
+    run_stage(Synthesise(), p, {}, output, engine, work=tmp_path / "work")
     return output
 
 
@@ -72,8 +80,8 @@ def test_prompts_are_short_and_right() -> None:
         assert " ".join(word.text for word in prompt.words) == prompt.sentences[0].spoken
 
 
-def test_the_raw_artifact(tmp_path: Path) -> None:
-    artifact = made(tmp_path, recording_minutes=0.2)
+def test_the_raw_artifact(engine: LocalEngine, tmp_path: Path) -> None:
+    artifact = made(engine, tmp_path, recording_minutes=0.2)
     assert artifact.summary["recordings"] == 6
     for receipt in artifact.receipts():
         files = members(artifact, receipt.shard)
@@ -92,10 +100,10 @@ def test_the_raw_artifact(tmp_path: Path) -> None:
             assert " ".join(row["text"] for row in words) == " ".join(spoken)
 
 
-def test_the_same_job_gives_the_same_bytes(tmp_path: Path) -> None:
-    one, two = (made(tmp_path / name, recording_minutes=0.2, hours=0.01) for name in ("one", "two"))
+def test_the_same_job_gives_the_same_bytes(engine: LocalEngine, tmp_path: Path) -> None:
+    one, two = (made(engine, tmp_path / name, recording_minutes=0.2, hours=0.01) for name in ("one", "two"))
     assert [receipt.files for receipt in one.receipts()] == [receipt.files for receipt in two.receipts()]
-    other = made(tmp_path / "three", recording_minutes=0.2, hours=0.01, seed=1)
+    other = made(engine, tmp_path / "three", recording_minutes=0.2, hours=0.01, seed=1)
     assert one.manifest.digest != other.manifest.digest
 
 
@@ -148,10 +156,10 @@ def test_forms_of_transcripts() -> None:
     assert "-->" not in text
 
 
-def test_sentence_shards(tmp_path: Path) -> None:
+def test_sentence_shards(engine: LocalEngine, tmp_path: Path) -> None:
     output = Artifact(tmp_path / "text")
     p = SentencesParams(count=301, shards=3)
-    run_stage(Sentences(), p, {}, output, LocalEngine(workers=1), work=tmp_path / "work")
+    run_stage(Sentences(), p, {}, output, engine, work=tmp_path / "work")
     shards = [output.read_bytes(shard, ".txt").decode().splitlines() for shard in range(3)]
     assert [len(shard) for shard in shards] == [100, 100, 101]
     assert shards[0] != shards[1]
