@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import accelerator_models
 import numpy as np
@@ -25,7 +26,6 @@ from megahour.engine.accelerator.spec import (
     ModelSpec,
     SequenceFailedError,
     ServiceAddress,
-    batch_rows,
     bucket_frames,
 )
 
@@ -70,10 +70,10 @@ def test_a_bucket_pads_by_an_eighth_at_most(length: int) -> None:
 
 @given(st.integers(1, 4000), st.integers(1, 20_000))
 def test_exact_batches_have_rows_that_divide_evenly_among_threads(length: int, budget: int) -> None:
-    rows = batch_rows(bucket_frames(length), budget, exact=True)
-    assert rows % 8 == 0
-    assert rows > 0
-    assert batch_rows(bucket_frames(length), budget, exact=False) <= max(budget // bucket_frames(length), 1)
+    padded = bucket_frames(length)
+    exact = ModelSpec("m:f", max_batch_frames=budget, exact_rows=32)
+    assert exact.rows(padded) in (8, 16, 24, 32)
+    assert replace(exact, exact=False).rows(padded) == max(budget // padded, 1)
 
 
 # -- address and token -----------------------------------------------------------------------------------------------
@@ -306,6 +306,8 @@ def test_a_model_that_does_not_load_is_reported_at_once() -> None:
         pass
     with pytest.raises(ConfigError, match="not of the form"):
         ModelSpec("no_colon")
+    with pytest.raises(ConfigError, match="multiple of 8"):
+        ModelSpec("m:f", exact_rows=12)
 
 
 def test_closing_ends_workers_and_tells_waiting_clients() -> None:

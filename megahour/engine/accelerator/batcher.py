@@ -19,7 +19,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from megahour.engine.accelerator.metrics import Meter
-from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, batch_rows, bucket_frames, too_long
+from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, bucket_frames, too_long
 from megahour.engine.accelerator.wire import Keyed
 
 MAX_PASSED = 32
@@ -131,6 +131,12 @@ class Batcher:
             self._changed.notify_all()
             return waiting
 
+    def full_batch(self) -> Batch | None:
+        """A batch that need not wait for company, or None; does not block."""
+        with self._changed:
+            key = None if self._retries else self._choose(hurry=False)
+            return None if key is None else self._take(key)
+
     def next_batch(self) -> Batch | None:
         """The next batch for an idle worker; blocks; None once the batcher is closed."""
         idle_since_s = time.monotonic()
@@ -148,7 +154,7 @@ class Batcher:
         return None
 
     def _full_rows(self, key: tuple[int, int]) -> int:
-        return batch_rows(key[0], self.spec.max_batch_frames, exact=self.spec.exact)
+        return self.spec.rows(key[0])
 
     def _choose(self, *, hurry: bool) -> tuple[int, int] | None:
         if not self._buckets:

@@ -16,7 +16,7 @@ multi-head attention; F 64 and 192; 100, 256 and 320 units; T 9 to 512; B 1 to 6
   bidirectional model must reverse the valid part of each row by an index instead.
 
 Hence: the padded length is a function of the sequence's length alone (`spec.bucket_frames`), B is a function of the
-padded length alone and a multiple of 8 (`spec.batch_rows`), and unused rows are zero. That needs no assumption beyond
+padded length alone and a multiple of 8 (`ModelSpec.rows`), and unused rows are zero. That needs no assumption beyond
 the first two findings, which `Runner` checks on the real model before its first batch. A batch that is at most half
 full may be computed with B/2, B/4, ... rows, but only after that very shape has given the same bits as the full one for
 this model on this machine.
@@ -30,7 +30,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from megahour.engine.accelerator.spec import ROW_QUANTUM, AcceleratorError, ModelSpec, batch_rows, bucket_frames
+from megahour.engine.accelerator.spec import ROW_QUANTUM, AcceleratorError, ModelSpec, bucket_frames
 from megahour.engine.accelerator.wire import Keyed, Outputs
 
 PROBE_FRAMES = 64
@@ -83,7 +83,7 @@ class Runner:
         """Rows to compute: in exact mode the full B, or the smallest verified fraction of it that holds `used`."""
         if not self.spec.exact:
             return used
-        rows = full = batch_rows(padded, self.spec.max_batch_frames, exact=True)
+        rows = full = self.spec.rows(padded)
         while rows % (2 * ROW_QUANTUM) == 0 and rows // 2 >= used:
             rows //= 2
         if rows == full:

@@ -11,7 +11,7 @@ from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.client import WINDOW_FRAMES, OnFailure, Sequences, Window, as_sequence
 from megahour.engine.accelerator.compute import Runner
 from megahour.engine.accelerator.metrics import Meter
-from megahour.engine.accelerator.spec import ModelSpec, batch_rows, bucket_frames, explain, too_long
+from megahour.engine.accelerator.spec import ModelSpec, bucket_frames, explain, too_long
 
 Result = tuple[wire.Keyed, wire.Outputs | str]
 
@@ -67,7 +67,7 @@ class LocalSession:
         return self._meter.snapshot()
 
     def _full_rows(self, shape: tuple[int, int]) -> int:
-        return batch_rows(shape[0], self._spec.max_batch_frames, exact=self._spec.exact)
+        return self._spec.rows(shape[0])
 
     def _fullest(self, buckets: dict[tuple[int, int], list[wire.Keyed]]) -> tuple[int, int]:
         return max(buckets, key=lambda shape: len(buckets[shape]) / self._full_rows(shape))

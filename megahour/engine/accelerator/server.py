@@ -14,9 +14,10 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -160,10 +161,22 @@ class Service:
 
     def _feed(self, worker: Worker) -> None:
         """The thread of one worker."""
-        while (batch := self.batcher.next_batch()) is not None:
-            started_s = time.monotonic()
+        deliver: Callable[[], None] | None = None
+        while True:
+            # Replies are handed out while the worker computes the next batch, unless that one must wait for company.
+            batch = self.batcher.full_batch() if deliver else self.batcher.next_batch()
+            if batch is not None:
+                started_s = time.monotonic()
+                worker.send([item.sequence for item in batch.items])
+            if deliver:
+                deliver()
+                deliver = None
+                if batch is None:
+                    continue
+            if batch is None:
+                return
             try:
-                reply = worker.infer([item.sequence for item in batch.items], self.limits.batch_timeout_s)
+                reply = worker.receive(self.limits.batch_timeout_s)
             except ModelRaisedError as error:
                 self._after_exception(batch, error)
             except WorkerDiedError as death:
@@ -171,7 +184,7 @@ class Service:
                 if not self._replace(worker):
                     return
             else:
-                self._deliver(batch, reply, time.monotonic() - started_s)
+                deliver = partial(self._deliver, batch, reply, time.monotonic() - started_s)
 
     def _deliver(self, batch: Batch, reply: Reply, seconds: float) -> None:
         frames = sum(item.frames for item in batch.items)

@@ -66,22 +66,34 @@ class ModelSpec:
     arguments: JSON values for the loader.
     max_batch_frames: frames (B times padded T) of a batch, and the longest sequence that is accepted.
     exact: the bytes of a sequence's results do not depend on what shares its batch (see `compute`).
+    exact_rows: rows of a batch in exact mode, a multiple of 8. Sixteen keep a CPU core as busy as more do, and cost
+        less when a batch is not full; a GPU wants more.
     """
 
     loader: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     max_batch_frames: int = 8192
     exact: bool = True
+    exact_rows: int = 16
 
     def __post_init__(self) -> None:
         if self.loader.count(":") != 1:
             raise ConfigError(f'loader {self.loader!r} is not of the form "package.module:function"')
         if self.max_batch_frames < 1:
             raise ConfigError(f"max_batch_frames = {self.max_batch_frames}, must be at least 1")
+        if self.exact_rows < ROW_QUANTUM or self.exact_rows % ROW_QUANTUM:
+            raise ConfigError(f"exact_rows = {self.exact_rows}, must be a multiple of {ROW_QUANTUM}")
         try:
             json.dumps(self.arguments)
         except TypeError as error:
             raise ConfigError(f"arguments of {self.loader} are not JSON values: {error}") from None
+
+    def rows(self, padded_frames: int) -> int:
+        """Rows B of a full batch. In exact mode a multiple of ROW_QUANTUM, if need be beyond the budget of frames."""
+        rows = max(self.max_batch_frames // padded_frames, 1)
+        if not self.exact:
+            return rows
+        return min(max(rows // ROW_QUANTUM, 1) * ROW_QUANTUM, self.exact_rows)
 
     def load(self, *, threads: int, device: str) -> Model:
         """Import the loader and build the model.
@@ -113,12 +125,6 @@ def bucket_frames(length: int) -> int:
     """The padded length T of a sequence's batch: `length` rounded up to a multiple of 2^k, eight buckets per octave."""
     step = 1 << max(length.bit_length() - BUCKETS_PER_OCTAVE.bit_length(), 0)
     return -(-length // step) * step
-
-
-def batch_rows(padded_frames: int, max_batch_frames: int, *, exact: bool) -> int:
-    """Rows B of a full batch. In exact mode a multiple of ROW_QUANTUM, if need be beyond the budget of frames."""
-    rows = max(max_batch_frames // padded_frames, 1)
-    return max(rows // ROW_QUANTUM, 1) * ROW_QUANTUM if exact else rows
 
 
 def too_long(frames: int, max_batch_frames: int) -> str:

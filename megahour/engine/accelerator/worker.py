@@ -109,15 +109,19 @@ class Worker:
         self.kill()
         self._start_process()
 
-    def infer(self, sequences: Sequence[wire.Keyed], timeout_s: float) -> Reply:
-        """Run one batch.
+    def send(self, sequences: Sequence[wire.Keyed]) -> None:
+        """Start one batch. A dead process is noticed by `receive`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send_bytes(wire.to_bytes(wire.encode_request(sequences)))
+
+    def receive(self, timeout_s: float) -> Reply:
+        """Wait for the batch that was sent.
 
         Raises
         ------
         WorkerDiedError, ModelRaisedError
         """
         try:
-            self._pipe.send_bytes(wire.to_bytes(wire.encode_request(sequences)))
             header = self._receive_header(timeout_s)
             if "error" in header:
                 raise ModelRaisedError(str(header["error"]))
