@@ -1,0 +1,205 @@
+"""Hidden Markov units: senones of word-internal triphones, and exact Viterbi alignment of a transcript.
+
+One state per phone in its context (Amazon paper, II-B: "low frame rate single state triphone units"). A word's first
+and last phones have the context `#`, so that a lexicon maps words to senones without looking at their neighbours.
+Alignment at 10 ms walks three tied states per phone: a phone lasts at least 30 ms, one frame of the low-rate model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+BOUNDARY = "#"
+SILENCE = "SIL"
+MIN_FRAMES = 3  # 10 ms frames of a phone
+NO_PATH = -1e30
+
+
+@dataclass(frozen=True)
+class Units:
+    """Phones, the tree of each phone, and the senones at its leaves.
+
+    `trees[phone]` is nested: ``{"leaf": senone}`` or ``{"side": "left"|"right", "phones": [...], "yes": …, "no": …}``.
+    `priors` are the senones' shares of the aligned frames.
+    """
+
+    phones: tuple[str, ...]
+    senones: tuple[str, ...]
+    silence: int
+    priors: tuple[float, ...]
+    trees: dict[str, dict[str, Any]]
+
+    @property
+    def size(self) -> int:
+        return len(self.senones)
+
+    def senone_of(self, left: str, phone: str, right: str) -> int:
+        """Raises KeyError for a phone that the units do not know."""
+        if phone == SILENCE:
+            return self.silence
+        node = self.trees[phone]
+        while "leaf" not in node:
+            context = left if node["side"] == "left" else right
+            node = node["yes"] if context in node["phones"] else node["no"]
+        return int(node["leaf"])
+
+    def senones_of(self, pronunciation: Sequence[str]) -> list[int]:
+        """One senone for each phone of a word."""
+        padded = [BOUNDARY, *pronunciation, BOUNDARY]
+        return [self.senone_of(*padded[i : i + 3]) for i in range(len(pronunciation))]
+
+    def to_json(self) -> str:
+        return json.dumps({"format": 1, **vars(self)}, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Units:
+        data = json.loads(text)
+        return Units(
+            phones=tuple(data["phones"]),
+            senones=tuple(data["senones"]),
+            silence=int(data["silence"]),
+            priors=tuple(data["priors"]),
+            trees=data["trees"],
+        )
+
+
+@dataclass(frozen=True)
+class Path:
+    """A transcript as a graph of HMM states in topological order.
+
+    `emission` (S,) is the column of the scores that a state reads, `loops` (S,) whether it may repeat, `slot` (S,) the
+    phone slot that it belongs to; predecessors of state s are `before[first[s]:first[s+1]]`, where −1 is the start.
+    `slots` are (left, phone, right) triples; `final` states may end the path.
+    """
+
+    emission: NDArray[np.int32]
+    loops: NDArray[np.bool_]
+    slot: NDArray[np.int32]
+    first: NDArray[np.int32]
+    before: NDArray[np.int32]
+    final: NDArray[np.int32]
+    slots: tuple[tuple[str, str, str], ...]
+
+
+def transcript_path(
+    pronunciations: Sequence[Sequence[Sequence[str]]], column: dict[str, int], min_frames: int = MIN_FRAMES
+) -> Path:
+    """Path of a transcript: optional silence around every word, alternative pronunciations side by side.
+
+    `pronunciations` holds the variants of each word; `column[phone]` is the phone's column in the scores.
+    """
+    build = _Builder(column, min_frames)
+    ends = build.silence([-1])
+    for variants in pronunciations:
+        word_ends: list[int] = []
+        for variant in variants:
+            padded = [BOUNDARY, *variant, BOUNDARY]
+            last = ends
+            for i in range(len(variant)):
+                last = [build.phone((padded[i], padded[i + 1], padded[i + 2]), last)]
+            word_ends += last
+        ends = build.silence(word_ends)
+    return build.path([state for state in ends if state >= 0])
+
+
+class _Builder:
+    def __init__(self, column: dict[str, int], min_frames: int) -> None:
+        self.column, self.min_frames = column, min_frames
+        self.emission: list[int] = []
+        self.loops: list[bool] = []
+        self.slot: list[int] = []
+        self.before: list[list[int]] = []
+        self.slots: list[tuple[str, str, str]] = []
+
+    def phone(self, triple: tuple[str, str, str], before: list[int]) -> int:
+        """Add a chain of tied states; only the last one repeats. Returns it."""
+        for i in range(self.min_frames):
+            self.emission.append(self.column[triple[1]])
+            self.loops.append(i == self.min_frames - 1)
+            self.slot.append(len(self.slots))
+            self.before.append(before if i == 0 else [len(self.emission) - 2])
+        self.slots.append(triple)
+        return len(self.emission) - 1
+
+    def silence(self, before: list[int]) -> list[int]:
+        """Optional silence: the ends with it and without it."""
+        return [*before, self.phone((BOUNDARY, SILENCE, BOUNDARY), before)]
+
+    def path(self, final: list[int]) -> Path:
+        first = np.cumsum([0, *(len(b) for b in self.before)])
+        flat = [b for before in self.before for b in before]
+        return Path(
+            np.array(self.emission, np.int32),
+            np.array(self.loops, np.bool_),
+            np.array(self.slot, np.int32),
+            first.astype(np.int32),
+            np.array(flat, np.int32),
+            np.array(final, np.int32),
+            tuple(self.slots),
+        )
+
+
+def viterbi(scores: NDArray[np.float32], path: Path) -> tuple[NDArray[np.int32], float] | None:
+    """Best state sequence: the slot of every frame (T,), and its total score; None when no path fits into T frames.
+
+    `scores` (T, columns) are log-likelihoods. Exact: the maximum over all state sequences of the path.
+    """
+    states, score = _viterbi(
+        np.ascontiguousarray(scores, dtype=np.float32),
+        path.emission,
+        path.loops,
+        path.first,
+        path.before,
+        path.final,
+    )
+    return None if score <= NO_PATH / 2 else (path.slot[states], float(score))
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _viterbi(
+    scores: NDArray[np.float32],
+    emission: NDArray[np.int32],
+    loops: NDArray[np.bool_],
+    first: NDArray[np.int32],
+    before: NDArray[np.int32],
+    final: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], float]:
+    frames, states = scores.shape[0], emission.size
+    back = np.empty((frames, states), np.int32)
+    old = np.full(states, NO_PATH)
+    new = np.full(states, NO_PATH)
+    for t in range(frames):
+        for s in range(states):
+            best, source = NO_PATH, -1
+            if t > 0 and loops[s]:
+                best, source = old[s], s
+            for i in range(first[s], first[s + 1]):
+                b = before[i]
+                value = NO_PATH
+                if b >= 0:
+                    if t > 0:
+                        value = old[b]
+                elif t == 0:
+                    value = 0.0
+                if value > best:
+                    best, source = value, b
+            new[s] = best + scores[t, emission[s]] if best > NO_PATH / 2 else NO_PATH
+            back[t, s] = source
+        old, new = new, old
+    answer = np.empty(frames, np.int32)
+    state, score = -1, NO_PATH
+    for s in final:
+        if old[s] > score:
+            state, score = s, old[s]
+    if state >= 0:
+        for t in range(frames - 1, -1, -1):
+            answer[t] = state
+            state = back[t, state]
+    return answer, score
