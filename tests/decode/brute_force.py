@@ -1,0 +1,98 @@
+"""The decoding problem solved without a graph: every word sequence, every pronunciation, every alignment.
+
+Costs in nats. `lowest_cost` may be slow and is only for tiny vocabularies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.lm.arpa import NgramModel
+
+LN10 = math.log(10.0)
+Pronunciations = Mapping[str, Sequence[Sequence[int]]]
+
+
+def language_cost(model: NgramModel, words: Sequence[str]) -> float:
+    """Least cost of a sentence when each word may use its n-gram or back off, as in the acceptor G."""
+    tables = [
+        {tuple(g): (p, b) for g, p, b in zip(*(column.tolist() for column in level), strict=True)}
+        for level in zip(model.grams, model.log10_prob, model.log10_backoff, strict=True)
+    ]
+    histories: dict[tuple[int, ...], float] = {(1,)[: model.order - 1]: 0.0}
+    for word in [*model.vocabulary.encode(words), 2]:
+        after: dict[tuple[int, ...], float] = {}
+        for start, start_cost in histories.items():
+            history, cost = start, start_cost
+            while True:
+                if (entry := tables[len(history)].get((*history, word))) is not None:
+                    target = (*history, word)[-(model.order - 1) :] if model.order > 1 else ()
+                    total = cost - LN10 * entry[0]
+                    after[target] = min(after.get(target, math.inf), total)
+                if not history:
+                    break
+                cost -= LN10 * tables[len(history) - 1].get(history, (0.0, 0.0))[1]
+                history = history[1:]
+        histories = after
+    return min(histories.values())
+
+
+def hmm_cost(frames: npt.NDArray[np.float32], labels: Sequence[int], self_loop: float) -> float:
+    """Least cost of (T, S) log likelihoods with each label of the sequence lasting at least one frame."""
+    if len(labels) > len(frames):
+        return math.inf
+    best = np.full(len(labels) + 1, np.inf)
+    best[0] = 0.0
+    stay, leave = -math.log(self_loop), -math.log(1 - self_loop)
+    for frame in frames:
+        new = np.full_like(best, np.inf)
+        for i, label in enumerate(labels, 1):
+            new[i] = min(best[i] + stay, best[i - 1] + leave) - frame[label]
+        best = new
+    return float(best[-1])
+
+
+def ctc_cost(frames: npt.NDArray[np.float32], labels: Sequence[int]) -> float:
+    """Least cost of a CTC path that collapses to the labels; label 0 is blank."""
+    states = [0]
+    for label in labels:
+        states += [label, 0]
+    best = np.full(len(states), np.inf)
+    for t, frame in enumerate(frames):
+        new = np.full_like(best, np.inf)
+        for i, label in enumerate(states):
+            ways = [best[i]] if t else [0.0 if i < 2 else np.inf]
+            if t and i >= 1:
+                ways.append(best[i - 1])
+            if t and i >= 2 and label and label != states[i - 2]:
+                ways.append(best[i - 2])
+            new[i] = min(ways) - frame[label]
+        best = new
+    return float(min(best[-1], best[-2] if len(states) > 1 else np.inf))
+
+
+def label_sequences(
+    words: Sequence[str], lexicon: Pronunciations, silence: int | None, probability: float
+) -> Iterator[tuple[list[int], float]]:
+    """All label sequences of a word sequence with optional silence around words, and the silences' cost."""
+    gaps = len(words) + 1
+    choices = [[False]] * gaps if silence is None else [[False, True]] * gaps
+    for variants in product(*(lexicon[word] for word in words)):
+        for silent in product(*choices):
+            labels = [silence] if silent[0] else []
+            for variant, follows in zip(variants, silent[1:], strict=True):
+                labels += [*variant, *([silence] if follows else [])]
+            cost = 0.0
+            if silence is not None:
+                cost = sum(-math.log(probability if follows else 1 - probability) for follows in silent)
+            yield labels, cost
+
+
+def word_sequences(words: Sequence[str], longest: int) -> Iterator[tuple[str, ...]]:
+    for length in range(longest + 1):
+        yield from product(words, repeat=length)

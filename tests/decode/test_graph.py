@@ -1,0 +1,183 @@
+"""The graph and the search find what trying every sentence finds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import kaldifst
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from brute_force import ctc_cost, hmm_cost, label_sequences, language_cost, word_sequences
+
+from megahour.core.errors import MegahourError
+from megahour.decode.arrays import from_bytes, from_kaldifst, to_bytes
+from megahour.decode.graph import build_graph
+from megahour.decode.search import Searcher, SearchOptions
+from megahour.lm.arpa import NgramModel
+from megahour.lm.count import encode
+from megahour.lm.kneser_ney import estimate
+from megahour.lm.vocabulary import Vocabulary, count_words
+
+TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
+LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants
+WIDE = SearchOptions(beam=1000.0, max_active=1_000_000, prior_scale=0.0)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def language_model(lines: list[str] = TEXT, order: int = 3) -> NgramModel:
+    vocabulary = Vocabulary.from_counts(count_words(lines))
+    return estimate(encode(lines, vocabulary), vocabulary, order).model
+
+
+def random_posteriors(seed: int, frames: int, labels: int) -> np.ndarray:
+    logits = 2.0 * np.random.Generator(np.random.PCG64(seed)).normal(size=(frames, labels))
+    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def order(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.mark.parametrize("silence", [0, None])
+def test_hmm_search_finds_the_best_of_all_sentences(order: int, silence: int | None) -> None:
+    model = language_model(order=order)
+    graph = build_graph(model, LEXICON, 4, silence=silence, silence_probability=0.3, self_loop=0.6)
+    searcher = Searcher(graph, None, WIDE)
+    for seed in range(4):
+        frames = random_posteriors(seed, 4, 4)
+        cost, words = min(
+            (language_cost(model, words) + extra + hmm_cost(frames, labels, 0.6), words)
+            for words in word_sequences("abc", 4)
+            for labels, extra in label_sequences(words, LEXICON, silence, 0.3)
+        )
+        found = searcher(frames)
+        assert found.final
+        assert -found.score == pytest.approx(cost, abs=0.01)
+        assert found.words == words
+        assert len(found.labels) == len(frames)
+
+
+def test_ctc_search_finds_the_best_of_all_sentences(order: int) -> None:
+    model = language_model(order=order)
+    lexicon = {"a": [[1, 1]], "b": [[1], [2, 1]], "c": [[2]]}  # repeats inside words and across them
+    searcher = Searcher(build_graph(model, lexicon, 3, topology="ctc"), None, WIDE)
+    for seed in range(6):
+        frames = random_posteriors(seed, 5, 3)
+        cost, words = min(
+            (language_cost(model, words) + ctc_cost(frames, labels), words)
+            for words in word_sequences("abc", 4)
+            for labels, _ in label_sequences(words, lexicon, None, 0.0)
+        )
+        found = searcher(frames)
+        assert -found.score == pytest.approx(cost, abs=0.01)
+        assert found.words == words
+
+
+def test_a_separator_stands_between_words_and_nowhere_else() -> None:
+    model = language_model(["a b", "ab", "b a"], 2)
+    graph = build_graph(model, {"a": [[2]], "b": [[3]], "ab": [[2, 3]]}, 4, separator=1, topology="ctc")
+    searcher = Searcher(graph, None, SearchOptions(beam=30.0, prior_scale=0.0))
+
+    def said(labels: list[int]) -> tuple[str, ...]:
+        frames = np.full((len(labels), 4), -20.0, np.float32)
+        frames[np.arange(len(labels)), labels] = 0.0
+        return searcher(frames).words
+
+    assert said([2, 0, 3]) == ("ab",)
+    assert said([2, 1, 1, 3]) == ("a", "b")
+    assert said([0, 3, 3, 1, 0, 2]) == ("b", "a")
+
+
+def test_the_search_reads_a_long_clean_recording() -> None:
+    words = "c a b a b a a c b a b c".split()
+    lexicon = {"a": [[1, 2]], "b": [[3]], "c": [[2, 1]]}
+    graph = build_graph(language_model(), lexicon, 4, silence=0)
+    labels = [0, 0] + [label for word in words for sound in lexicon[word][0] for label in (sound, sound)]
+    frames = np.full((len(labels), 4), -8.0, np.float32)
+    frames[np.arange(len(labels)), labels] = -0.01
+    priors = [0.4, 0.2, 0.2, 0.2]
+    best = Searcher(graph, priors, SearchOptions())(frames)
+    assert best.words == tuple(words)
+    assert best.labels == tuple(labels)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.integers(1, 5))
+def test_n_best_lists_fall_and_begin_with_the_best(seed: int, n: int) -> None:
+    searcher = Searcher(build_graph(language_model(), LEXICON, 4, silence=0), None, WIDE)
+    frames = random_posteriors(seed, 6, 4)
+    best, paths = searcher(frames), searcher.n_best(frames, n, lattice_beam=15.0)
+    scores = [path.score for path in paths]
+    assert 1 <= len(paths) <= n
+    assert len({path.words for path in paths}) == len(paths)
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] == pytest.approx(best.score, abs=1e-3)
+
+
+def test_priors_and_scale_change_the_likelihoods_as_written() -> None:
+    graph = build_graph(language_model(), LEXICON, 4, silence=0)
+    frames, priors = random_posteriors(0, 3, 4), [0.7, 0.1, 0.1, 0.1]
+    scaled = Searcher(graph, priors, SearchOptions(acoustic_scale=0.5, prior_scale=0.8)).scaled(frames)
+    np.testing.assert_allclose(scaled, 0.5 * (frames - 0.8 * np.log(priors)), rtol=1e-5)
+
+
+def test_word_costs_shorten_the_answer() -> None:
+    frames = random_posteriors(3, 12, 4)
+    lengths = [
+        len(Searcher(build_graph(language_model(), LEXICON, 4, word_cost=cost), None, WIDE)(frames).words)
+        for cost in (-8.0, 0.0, 8.0)
+    ]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[2]
+
+
+def test_files_are_openfst_and_read_back(tmp_path: Path) -> None:
+    fst = build_graph(language_model(), LEXICON, 4, silence=0).fst
+    path = tmp_path / "graph.fst"
+    path.write_bytes(to_bytes(fst))
+    theirs = kaldifst.StdConstFst.read(str(path))
+    again, through_kaldifst = from_bytes(path.read_bytes()), from_kaldifst(kaldifst.StdVectorFst(theirs))
+    assert kaldifst.StdVectorFst(theirs).num_states == fst.states
+    for other in (again, through_kaldifst):
+        assert other.start == fst.start
+        np.testing.assert_array_equal(other.source, fst.source)
+        np.testing.assert_array_equal(other.arcs, fst.arcs)
+        np.testing.assert_array_equal(other.final, fst.final)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
+def test_damaged_files_are_refused_or_stay_inside_their_bounds(at: int, junk: bytes) -> None:
+    data = bytearray(GRAPH_BYTES)
+    at %= len(data)
+    data[at : at + len(junk)] = junk
+    try:
+        fst = from_bytes(bytes(data))
+    except MegahourError:
+        return
+    assert fst.arcs["nextstate"].max() < fst.states
+    assert fst.source.max() < fst.states
+
+
+GRAPH_BYTES = to_bytes(build_graph(language_model(), LEXICON, 4, silence=0).fst)
+
+
+def test_wrong_labels_and_foreign_lexicons_are_named() -> None:
+    model = language_model()
+    with pytest.raises(MegahourError, match=r"'a' is pronounced \[9\]; labels go from 0 to 3"):
+        build_graph(model, {"a": [[9]]}, 4)
+    with pytest.raises(MegahourError, match="none of the lexicon's 1 words"):
+        build_graph(model, {"whale": [[1]]}, 4)
+    searcher = Searcher(build_graph(model, LEXICON, 4), None, WIDE)
+    with pytest.raises(ValueError, match=r"expected \(T ≥ 1, V ≥ 4\)"):
+        searcher(np.zeros((3, 2), np.float32))
+    with pytest.raises(ValueError, match="NaN"):
+        searcher(np.full((3, 4), np.nan, np.float32))
+    with pytest.raises(ValueError, match="needs priors"):
+        Searcher(build_graph(model, LEXICON, 4), None, SearchOptions())

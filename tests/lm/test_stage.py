@@ -1,0 +1,92 @@
+"""Stage `lm`: from text files or transcripts to a model that reads back."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from models import SMALL, entries, estimate_text
+
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.lm.arpa import read_arpa
+from megahour.lm.stage import LanguageModel, LanguageModelParams
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=1) as pool:
+        yield pool
+
+
+def test_files_globs_and_gzip_give_one_model(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(SMALL[:10]) + "\n", "utf-8")
+    with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(SMALL[10:]) + "\n\n")
+    params = LanguageModelParams(source=[f"{tmp_path}/*.txt", f"{tmp_path}/b.txt.gz"], shards=3)
+    output = Artifact(tmp_path / "lm")
+    manifest = run_stage(LanguageModel(), params, {}, output, engine, work=tmp_path / "work")
+    with output.local(0, ".arpa") as path:
+        found = entries(read_arpa(path))
+    expected = entries(estimate_text(SMALL).model)
+    assert found.keys() == expected.keys()
+    assert all(found[gram] == pytest.approx(expected[gram], abs=1e-6) for gram in expected)
+    assert output.read_bytes(0, ".vocab.txt").decode().split()[:3] == ["the", "boat", "house"]
+    assert (manifest.summary["words"], manifest.counts.kept) == (sum(len(line.split()) for line in SMALL), len(SMALL))
+    assert manifest.summary["fallbacks"] == {}
+
+
+def test_changed_text_is_counted_again_and_moved_text_is_not(tmp_path: Path, engine: LocalEngine) -> None:
+    text, output = tmp_path / "text.txt", Artifact(tmp_path / "lm")
+
+    def run(path: Path) -> str:
+        params = LanguageModelParams(source=[str(path)])
+        return run_stage(LanguageModel(), params, {}, output, engine, work=tmp_path / "work").digest
+
+    text.write_text("a b c\nb c\n", "utf-8")
+    first = run(text)
+    assert run(text) == first
+    text.write_text("a b c\nb c c\n", "utf-8")
+    assert run(text) != first
+
+
+def test_raw_text_is_normalised_on_request(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "raw.txt").write_text("It was 5 o'clock, said Ann.\n", "utf-8")
+    output = Artifact(tmp_path / "lm")
+    params = LanguageModelParams(source=[f"{tmp_path}/raw.txt"], language="en")
+    run_stage(LanguageModel(), params, {}, output, engine, work=tmp_path / "work")
+    words = output.read_bytes(0, ".vocab.txt").decode().split()
+    assert "five" in words
+    assert "5" not in words
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({}, ConfigError, "no text"),
+        ({"source": ["TEXT"], "max_words": 3}, StageError, "more than 3 words"),
+        ({"source": ["TEXT.gone"]}, ConfigError, "no file matches"),
+    ],
+)
+def test_impossible_jobs_are_refused(
+    values: dict[str, object], error: type[Exception], message: str, tmp_path: Path, engine: LocalEngine
+) -> None:
+    (tmp_path / "text.txt").write_text("a b c\nd e\n", "utf-8")
+    if "source" in values:
+        values = {**values, "source": [str(values["source"][0]).replace("TEXT", f"{tmp_path}/text.txt")]}  # type: ignore[index]
+    with pytest.raises(error, match=message):
+        run_stage(
+            LanguageModel(),
+            LanguageModelParams.model_validate(values),
+            {},
+            Artifact(tmp_path / "lm"),
+            engine,
+            work=tmp_path / "work",
+        )
