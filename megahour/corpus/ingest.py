@@ -253,5 +253,5 @@ def _transcript_table(p: IngestParams) -> dict[str, str]:
         return {}
     import fsspec
 
-    with fsspec.open(p.transcripts, "rb") as file:
+    with fsspec.open(p.transcripts, "rb", compression="infer") as file:
         return read_table(file.read(MAX_TRANSCRIPT_BYTES), language=p.language)

@@ -128,6 +128,7 @@ def _english_rules() -> list[str]:
         rf"(?P<abbreviation>\b(?i:{'|'.join(_ABBREVIATIONS)})\.)",
         r"(?P<numero>\bNo\.(?=\s*\d))",
         r"(?P<street>\bSt\.)",
+        r"(?P<pound>#(?!\s?\d))",
     ]
 
 
@@ -222,5 +223,6 @@ _RULES: dict[str, Callable[[re.Match[str], str], Iterator[Piece]]] = {
     "title": lambda m, language: _spread([_TITLES[m[0].rstrip(".").lower()]], m),
     "abbreviation": lambda m, language: _spread(_ABBREVIATIONS[m[0].rstrip(".").lower()].split(), m),
     "numero": lambda m, language: _spread(["number"], m),
+    "pound": lambda m, language: _spread(["pound"], m),
     "symbol": lambda m, language: _spread(speech(language).symbols[m[0]].split(), m),
 }

@@ -32,6 +32,7 @@ from megahour.corpus.text import normalise
         ("-5 °C, Q&A, U.S.A., No. 7", "minus five degrees c q and a u s a number seven"),
         ("B2B mp3s don't—can't", "b two b mp three s don't can't"),
         ("1234567890123456", "one two three four five six seven eight nine zero one two three four five six"),
+        ("Song #5 – then press #.", "song number five then press pound"),
         ("…!?", ""),
     ],
 )  # fmt: skip
