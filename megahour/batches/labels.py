@@ -37,8 +37,8 @@ class Piece:
 class Labels(Protocol):
     """A source of training targets."""
 
-    def known(self, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows of a features table can be trained on, given their numbers of stacked frames."""
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows of features shard `shard`, of `stacked` frames each, can be trained on."""
 
     def open_shards(self, features_shards: Sequence[int]) -> None:
         """Get ready for pieces of these shards of the features artifact."""
@@ -75,7 +75,7 @@ class Senones:
         self._keys = flat[order]
         self._place = (np.concatenate(places) if places else flat)[order]
 
-    def known(self, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.isin(table.column("key").to_numpy(), self._keys)
 
     def utterance(self, key: int) -> NDArray[np.int16]:
@@ -134,8 +134,11 @@ class TopK:
             pairs = zip(table.column("key").to_pylist(), table.column("offset").to_pylist(), strict=True)
             self._rows.update({pair: (shard, row) for row, pair in enumerate(pairs)})
 
-    def known(self, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(table), dtype=np.bool_)
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if shard not in self._by_features:
+            return np.zeros(len(table), dtype=np.bool_)
+        own = self.targets.read_table(self._by_features[shard], ".arrow", columns=["key"])
+        return np.isin(table.column("key").to_numpy(), own.column("key").to_numpy())
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         indices = np.zeros((len(pieces), frames, self.k), dtype=np.int64)
@@ -165,7 +168,7 @@ class Spelling:
 
     characters: Characters
 
-    def known(self, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
             (self._fits(text, int(n)) for text, n in zip(table.column("text").to_pylist(), stacked, strict=True)),
             dtype=np.bool_,

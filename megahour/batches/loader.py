@@ -90,7 +90,7 @@ def shelves(
         table = features.read_table(receipt.shard, ".arrow", columns=COLUMNS)
         frames = table.column("frames").to_numpy().astype(np.int64)
         long = frames >= 2 * stack - 1
-        known = long & labels.known(table, stacked_frames(frames, stack - 1, stack))
+        known = long & labels.known(receipt.shard, table, stacked_frames(frames, stack - 1, stack))
         good = known & keep(table) if keep is not None else known
         rows = np.flatnonzero(good)
         found.append(Shelf(receipt.shard, rows, frames[rows]))

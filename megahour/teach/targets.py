@@ -1,13 +1,13 @@
 """A teacher's k largest logits of every stacked frame of a features shard (sections IV-B3 and V-C).
 
-The missing V − k logits are filled in again by `losses.soft` when the student trains. Sequences stream to the accelerator
-service and come back keyed while later ones are still being stacked; results are gathered for one shard at a time.
+The missing V − k logits are filled in again by `losses.soft` when the student trains. Sequences stream to the
+accelerator service and come back keyed while later ones are still being stacked; results are gathered for one shard at
+a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,33 +50,46 @@ def write_targets(
     if not set(p.offsets) <= set(range(size)):
         raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
-    frames = table.column("frames").to_numpy()
-    rows = np.flatnonzero(frames >= 2 * size - 1).tolist()
+    long = np.flatnonzero(table.column("frames").to_numpy() >= 2 * size - 1)
     values = Ragged(table.column("features"), len(mean))
     out.came_in(len(table))
-    out.drop("too-short", len(table) - len(rows))
+    out.drop("too-short", len(table) - len(long))
 
     def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for row in rows:
+        for row in long.tolist():
             for i, offset in enumerate(p.offsets):
                 yield row * len(p.offsets) + i, stack(values.row(row), offset, mean, inv_std, size)
 
-    found: list[Outputs] = []
-    with _session(ctx, spec) as session:
-        for _, outputs in session.infer(sequences(), ordered=True):
-            found.append(outputs)
-            ctx.progress(len(found), len(rows) * len(p.offsets), "sequences")
-    keys = np.repeat(table.column("key").to_numpy()[rows], len(p.offsets))
+    keys = table.column("key").to_numpy()
+    found, failed = _infer(ctx, spec, sequences(), len(long) * len(p.offsets))
+    failed_rows = {number // len(p.offsets): reason for number, reason in sorted(failed.items())}
+    for row, reason in failed_rows.items():
+        out.quarantine(int(keys[row]), "inference-failed", reason, features.url)
+    rows = [row for row in long.tolist() if row not in failed_rows]
+    ordered = [found[row * len(p.offsets) + i] for row in rows for i in range(len(p.offsets))]
     offsets = np.tile(np.array(p.offsets, dtype=np.int8), len(rows))
-    out.table(_table(keys, offsets, found), ".arrow")
+    out.table(_table(np.repeat(keys[rows], len(p.offsets)), offsets, ordered), ".arrow")
     out.kept(len(rows))
     out.tags["features_shard"] = str(shard)
     out.tags["set"] = next(r.tags["set"] for r in features.receipts() if r.shard == shard)
-    out.stat("frames", sum(len(outputs["indices"]) for outputs in found))
-    out.stat("top1_sum", float(sum(_top1(outputs["logits"]) for outputs in found)))
+    out.stat("frames", sum(len(outputs["indices"]) for outputs in ordered))
+    out.stat("top1_sum", round(sum(_top1(outputs["logits"]) for outputs in ordered), 3))
 
 
-def _session(ctx: Context, spec: ModelSpec) -> AbstractContextManager[Session]:
+def _infer(
+    ctx: Context, spec: ModelSpec, sequences: Iterator[tuple[int, NDArray[np.float32]]], total: int
+) -> tuple[dict[int, Outputs], dict[int, str]]:
+    """Outputs by number, and the reasons of those that failed for good."""
+    found: dict[int, Outputs] = {}
+    failed: dict[int, str] = {}
+    with _session(ctx, spec) as session:
+        for number, outputs in session.infer(sequences, on_failure=failed.__setitem__):
+            found[number] = outputs
+            ctx.progress(len(found), total, "sequences")
+    return found, failed
+
+
+def _session(ctx: Context, spec: ModelSpec) -> Session:
     if ctx.service is not None:
         from megahour.engine.accelerator.client import client
 

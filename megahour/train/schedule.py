@@ -76,7 +76,7 @@ def scheduled(
 
 
 def learning_rate(step: int, total: int, first: float, last: float, warm_up: float) -> float:
-    """Exponential decay from `first` to `last` over `total` steps, after a linear rise over the first `warm_up` of them."""
+    """Exponential decay from `first` to `last` over `total` steps, after a linear rise over a share `warm_up`."""
     progress = step / max(1, total)
     rate: float = first * (last / first) ** progress
     return rate * min(1.0, (step + 1) / (warm_up * total)) if warm_up else rate

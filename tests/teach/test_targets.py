@@ -1,0 +1,118 @@
+"""Stage `targets`: the teacher's largest logits of every frame at every offset, and a student that learns from them."""
+
+import json
+
+import numpy as np
+import pytest
+from made_artifacts import features_artifact, units_artifact, utterances
+
+from megahour.core.config import parse
+from megahour.core.errors import MegahourError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.features.stack import stack
+from megahour.models.inference import load
+from megahour.teach.stage import Targets, TargetsParams
+from megahour.train.stage import Train
+
+SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with LocalEngine(workers=1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def made():
+    return utterances(60, speakers=6)
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory, made):
+    short = {**made[50], "key": 999, "frames": 4, "features": made[50]["features"][:4]}
+    parts = [("labelled", made[:20]), ("unlabelled", made[20:40]), ("unlabelled", [*made[40:], short])]
+    return features_artifact(tmp_path_factory.mktemp("features"), parts)
+
+
+@pytest.fixture(scope="module")
+def units(tmp_path_factory, made):
+    return units_artifact(tmp_path_factory.mktemp("units"), made[:20])
+
+
+def make(stage, values, inputs, folder, engine):
+    output = Artifact(folder / stage.name)
+    p = parse(stage.params, values, where=stage.name)
+    run_stage(stage, p, inputs, output, engine, work=folder / "work", threads=2)
+    return output
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, features, units, engine):
+    values = {**SMALL, "kind": "blstm", "epochs": 4, "whole_epochs": 4}
+    return make(Train(), values, {"features": features, "units": units}, tmp_path_factory.mktemp("teacher"), engine)
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory, features, teacher, engine):
+    folder = tmp_path_factory.mktemp("targets")
+    return make(Targets(), {"top_k": 3, "offsets": [0, 2]}, {"features": features, "teacher": teacher}, folder, engine)
+
+
+def test_rows_are_the_teachers_largest_logits(features, teacher, targets):
+    model = load(teacher.url, outputs="top_k", k=3)
+    stats = model.config["stats"]
+    mean, inv_std = np.float32(stats["mean"]), np.float32(stats["inv_std"])
+    assert targets.summary["outputs"] == 5
+    assert targets.summary["top_k"] == 3
+    assert 0.3 < targets.summary["mean_top1"] <= 1
+    for receipt, source in zip(targets.receipts(), (1, 2), strict=True):
+        assert receipt.tags == {"features_shard": str(source), "set": "unlabelled"}
+        inputs = {row["key"]: row for row in features.read_table(source, ".arrow").to_pylist()}
+        rows = targets.read_table(receipt.shard, ".arrow").to_pylist()
+        assert [(row["key"], row["offset"]) for row in rows] == [(k, o) for k in inputs if k != 999 for o in (0, 2)]
+        for row in rows[:6]:
+            x = np.reshape(inputs[row["key"]]["features"], (-1, len(mean))).astype(np.float16)
+            stacked = stack(x, row["offset"], mean, inv_std)
+            top, _ = model(stacked[None], np.array([len(stacked)]))
+            assert row["frames"] == len(stacked)
+            assert row["indices"] == top["indices"].ravel().tolist()
+            np.testing.assert_allclose(row["logits"], top["logits"].ravel(), rtol=2e-3, atol=2e-3)
+    assert targets.receipts()[1].counts.dropped == {"too-short": 1}
+
+
+def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets):
+    from megahour.core.writer import ShardWriter
+    from megahour.teach.targets import write_targets
+
+    p = TargetsParams(top_k=3, offsets=[0, 2])
+    spec = Targets().accelerator(p, {"features": features, "teacher": teacher})
+    with ShardWriter(Artifact(tmp_path / "again"), 0, "made") as out:
+        write_targets(p, features, teacher, 1, spec, out, Context(work=tmp_path))
+        receipt = out.commit()
+    assert receipt.files == targets.receipts()[0].files
+
+
+def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, units, targets, engine):
+    values = {**SMALL, "offsets": [0, 2], "unlabelled_epochs": 12, "sub_epochs": 2, "whole_sub_epochs": 1, "rows": 24}
+    inputs = {"features": features, "units": units, "targets": targets}
+    student = make(Train(), {**values, "held_out": 0.2}, inputs, tmp_path, engine)
+    curve = [json.loads(line) for line in student.read_bytes(0, ".curves.jsonl").splitlines()]
+    assert {row["data"] for row in curve} == {"labelled", "unlabelled"}
+    assert curve[-1]["held_out_accuracy"] > 0.6
+    assert student.receipts()[0].counts.dropped["too-short"] == 1
+
+
+def test_targets_and_students_that_do_not_fit_are_refused(tmp_path, made, features, units, teacher, targets, engine):
+    fewer = units_artifact(tmp_path / "units", made[:20], senones=7)
+    with pytest.raises(MegahourError, match="5 outputs, the units 7"):
+        make(Train(), SMALL, {"features": features, "units": fewer, "targets": targets}, tmp_path / "a", engine)
+    with pytest.raises(MegahourError, match=r"no targets at offsets \[1\]"):
+        make(Train(), SMALL, {"features": features, "units": units, "targets": targets}, tmp_path / "b", engine)
+    with pytest.raises(MegahourError, match="stacks 3"):
+        make(Targets(), {"offsets": [5]}, {"features": features, "teacher": teacher}, tmp_path / "c", engine)
+    with pytest.raises(ValueError, match="rise"):
+        TargetsParams(offsets=[1, 0])
