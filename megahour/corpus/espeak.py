@@ -31,6 +31,7 @@ UNSTABLE = frozenset({"Reed", "caleb"})
 _SYNCHRONOUS, _DONT_EXIT = 2, 0x8000
 _BUFFER_MS = 1000  # one Python callback per second of speech
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
+_QUIET = 50  # of 100: at full volume the louder variants clip
 _UTF8, _IPA, _SEPARATOR_SHIFT = 1, 0x02, 8
 _END_OF_EVENTS, _WORD = 0, 1
 _LONGEST_DATA_PATH = 160  # bytes; N_PATH_HOME in espeak-ng's speech.h
@@ -168,7 +169,7 @@ def speaker(voice: str, variant: str = "") -> Iterator[Say]:
         def say(text: str, words_per_minute: int = 170, pitch: int = 50, pitch_range: int = 50) -> Speech:
             chunks.clear()
             words.clear()
-            for name, value in ((_RATE, words_per_minute), (_VOLUME, 100), (_PITCH, pitch), (_RANGE, pitch_range)):
+            for name, value in ((_RATE, words_per_minute), (_VOLUME, _QUIET), (_PITCH, pitch), (_RANGE, pitch_range)):
                 library.espeak_SetParameter(name, value, 0)
             data = text.encode()
             status = library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 1, 0, _UTF8, None, None)
