@@ -1,7 +1,7 @@
 """Exact Viterbi alignment of a text with CTC posteriors, without a table of back-pointers.
 
-Notation: T frames, V units, U tokens y[0..U), J cues (sentences, subtitle cues); cue j is y[B[j] .. B[j+1]), so boundary
-j stands before token B[j] and boundary J after the last token. a[v] = log p(v | t) - max_v log p(v | t) <= 0.
+Notation: T frames, V units, U tokens y[0..U), J cues (sentences, subtitle cues); cue j is y[B[j] .. B[j+1]), so
+boundary j stands before token B[j] and boundary J after the last token. a[v] = log p(v|t) - max_v log p(v|t) <= 0.
 
     emit[t, u]   best score of a path whose frame t is token u
     rest[t, u]   best score of a path whose frame t is silence between token u-1 and token u      (u = 0 .. U)
@@ -15,9 +15,9 @@ Two arcs are added at the boundaries, because transcripts of long recordings are
     skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that nobody spoke
 
 Memory: only the two score rows of every K-th frame are kept (T/K * 2U * 4 bytes: 56 MB for one hour at T = 120,000,
-U = 30,000, K = 512). The path is traced back block by block from those rows, recomputing a window of columns left of the
-block's end state. The window is exact when its score of the end state equals the saved one to the last bit; otherwise it
-is doubled. Posteriors of 8 bits (1/16 nat) make every sum exact in float32.
+U = 30,000, K = 512). The path is traced back block by block from those rows, recomputing a window of columns left of
+the block's end state. The window is exact when its score of the end state equals the saved one to the last bit;
+otherwise it is doubled. Posteriors of 8 bits (1/16 nat) make every sum exact in float32.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Problem:
     def __post_init__(self) -> None:
         cues = len(self.skip_nats)
         if len(self.boundaries) != cues + 1 or len(self.star) != cues + 1:
-            raise ValueError(f"{cues} cues need {cues + 1} boundaries and stars, not {len(self.boundaries)}, {len(self.star)}")
+            raise ValueError(
+                f"{cues} cues need {cues + 1} boundaries and stars, not {len(self.boundaries)}, {len(self.star)}"
+            )
         if self.boundaries[0] != 0 or self.boundaries[-1] != len(self.tokens) or np.any(np.diff(self.boundaries) <= 0):
             raise ValueError("boundaries must rise strictly from 0 to the number of tokens: leave empty cues out")
         if np.any(self.tokens == self.blank):
@@ -87,7 +89,8 @@ class Path:
 
 def quantise(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Log posteriors (T, V) in nats as 8-bit costs (T, V) in steps of 1/16 nat; below -15.9 nats they saturate."""
-    return np.clip(np.rint(log_probs * np.float32(-1.0 / U8_NATS)), 0, 255).astype(np.uint8)
+    costs: NDArray[np.uint8] = np.clip(np.rint(log_probs * np.float32(-1.0 / U8_NATS)), 0, 255).astype(np.uint8)
+    return costs
 
 
 def scale_of(posteriors: NDArray[Any]) -> np.float32:
@@ -116,7 +119,9 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 5
     resting = bool(rests[blocks, tokens] >= emits[blocks, tokens])
     final = max(rests[blocks, tokens], emits[blocks, tokens])
     if final < _REACHABLE:
-        raise NoPathError(f"{tokens} tokens do not fit in {frames} frames; allow cues to be skipped, or check the pairing")
+        raise NoPathError(
+            f"{tokens} tokens do not fit in {frames} frames; allow cues to be skipped, or check the pairing"
+        )
     states = np.empty(frames, np.int32)
     _trace(posteriors, scale, lattice, checkpoint_frames, rests, emits, peaks, resting, states)
     start_frames, end_frames = spans(states, tokens)
@@ -164,7 +169,15 @@ def _trace(
             window = slice(low, column + 1)
             moves = np.empty((end - begin, column + 1 - low), np.uint8)
             reached = _replay(
-                posteriors[begin:end], scale, *lattice, low, rests[block, window], emits[block, window], peaks[block], resting, moves
+                posteriors[begin:end],
+                scale,
+                *lattice,
+                low,
+                rests[block, window],
+                emits[block, window],
+                peaks[block],
+                resting,
+                moves,
             )
             if reached == target:
                 break
@@ -175,7 +188,7 @@ def _trace(
         width = max(every // 2 + 1, width // 2)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[no-untyped-def]
     """Fill `emission` (V,) with a[v]; return a[blank] and the score of a frame at a star boundary."""
     best = np.float32(frame[0]) * scale
@@ -191,22 +204,22 @@ def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[
     return silence, starred
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _step(emission, silence, tokens, repeat, rest, emit, emit_next, rest_out, emit_out):  # type: ignore[no-untyped-def]
-    """One frame for columns 0 .. n-1. `emit_next` and `emit_out` are rows shifted by one, so that all indices are plain."""
+    """One frame, all columns. `emit_next`, `emit_out` are rows shifted by one: plain indices let LLVM vectorise."""
     for u in range(tokens.shape[0]):
         before, stay = emit[u], rest[u]
         rest_out[u] = silence + max(stay, before)
         emit_out[u] = emission[tokens[u]] + max(emit_next[u], max(stay, before + repeat[u]))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _skip(boundaries, skip_nats, rest):  # type: ignore[no-untyped-def]
     for j in range(skip_nats.shape[0]):
         rest[boundaries[j + 1]] = max(rest[boundaries[j + 1]], rest[boundaries[j]] - skip_nats[j])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _forward(  # type: ignore[no-untyped-def]
     posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, every, rests, emits, peaks
 ):
@@ -241,11 +254,26 @@ def _forward(  # type: ignore[no-untyped-def]
     rests[-1], emits[-1] = rest, emit
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _replay(  # type: ignore[no-untyped-def]
-    posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, low, rest, emit, peak, resting, moves
+    posteriors,
+    scale,
+    blank,
+    free,
+    star_nats,
+    tokens,
+    repeat,
+    boundaries,
+    star,
+    skip_nats,
+    low,
+    rest,
+    emit,
+    peak,
+    resting,
+    moves,
 ):
-    """Recompute columns low .. low+W-1 of one block, writing each cell's move (frames, W); return the end state's score."""
+    """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); return the end state's score."""
     width = moves.shape[1]
     emission = np.empty(posteriors.shape[1], np.float32)
     rest, emit = rest - peak, emit - peak
@@ -283,7 +311,7 @@ def _replay(  # type: ignore[no-untyped-def]
     return rest[width - 1] if resting else emit[width - 1]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _walk(moves, low, boundaries, resting, column, states):  # type: ignore[no-untyped-def]
     """Follow the moves from the end state to the block's first frame; return the state before it."""
     for t in range(moves.shape[0] - 1, -1, -1):

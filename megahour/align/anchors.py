@@ -1,0 +1,206 @@
+"""Places where text and audio surely meet, and the alignment of a long recording piece by piece between them.
+
+An anchor is a k-mer of characters that occurs once in the text and once in the greedy CTC path. The longest chain of
+anchors that rises in both is kept, thinned to those whose neighbours agree. Between two anchors the exact alignment of
+`ctc` is a small problem: one hour is 49 M cells instead of 3,600 M. Subtitle times, where there are any, make k-mers
+unique in their neighbourhood and reject distant matches; they never force a path.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+
+
+@dataclass(frozen=True, slots=True)
+class Anchoring:
+    """length: characters of a k-mer. every_frames: shortest piece. max_hint_frames: how far subtitle times may be off.
+    max_cells: frames x tokens of a piece above which the exact alignment is refused."""
+
+    length: int = 10
+    every_frames: int = 1500
+    max_hint_frames: float = 2000.0
+    max_cells: float = 4e9
+
+
+class NoAnchorsError(NoPathError):
+    """Text and audio share too few k-mers for a problem of this size: they probably do not belong together."""
+
+
+def greedy_path(posteriors: NDArray[Any], blank: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The best unit of each frame of (T, V), repeats merged and blanks removed: (N,) units and (N,) first frames."""
+    best = (posteriors.argmin(axis=1) if posteriors.dtype == np.uint8 else posteriors.argmax(axis=1)).astype(np.int32)
+    first = np.ones(len(best), bool)
+    first[1:] = best[1:] != best[:-1]
+    frames = np.flatnonzero(first & (best != blank)).astype(np.int32)
+    return best[frames], frames
+
+
+def find_anchors(
+    units: NDArray[np.int32],
+    frames: NDArray[np.int32],
+    problem: Problem,
+    settings: Anchoring,
+    hint_frames: NDArray[np.float64] | None = None,
+) -> list[tuple[int, int]]:
+    """Anchors (token, frame), rising in both: the token starts at that frame.
+
+    units, frames: the greedy path. hint_frames: (J,) expected start of each cue, NaN where unknown.
+    """
+    solid = np.flatnonzero(problem.tokens != problem.free)
+    heard = np.flatnonzero(units != problem.free)
+    length = settings.length
+    text_hash, path_hash = _kmers(problem.tokens[solid], length), _kmers(units[heard], length)
+    expected = None if hint_frames is None else _expected(hint_frames, problem.boundaries, solid[: len(text_hash)])
+    in_text, in_path = _matches(text_hash, path_hash, frames[heard], expected, settings.max_hint_frames)
+    chain = _longest_chain(in_text, in_path)
+    middle = length // 2
+    anchors: list[tuple[int, int]] = []
+    last_frame = 0
+    for i in np.flatnonzero(_agreed(in_text[chain], in_path[chain], length)):
+        token, frame = int(solid[in_text[chain[i]] + middle]), int(frames[heard[in_path[chain[i]] + middle]])
+        apart = token > 0 and problem.tokens[token] != problem.tokens[token - 1]
+        if apart and frame - last_frame >= settings.every_frames:
+            anchors.append((token, frame))
+            last_frame = frame
+    return anchors
+
+
+def align_anchored(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    settings: Anchoring | None = None,
+    hint_frames: NDArray[np.float64] | None = None,
+) -> Path:
+    """`ctc.align` between anchors; the whole problem at once where there are none or a piece has no path.
+
+    Raises NoAnchorsError when that is more than `max_cells`, NoPathError as `ctc.align` does.
+    """
+    settings = settings or Anchoring()
+    units, frames = greedy_path(posteriors, problem.blank)
+    anchors = find_anchors(units, frames, problem, settings, hint_frames)
+    if not anchors and hint_frames is not None:
+        anchors = find_anchors(units, frames, problem, settings)
+    try:
+        return _piecewise(posteriors, problem, anchors, settings.max_cells)
+    except NoAnchorsError:
+        raise
+    except NoPathError:
+        return _piecewise(posteriors, problem, [], settings.max_cells)
+
+
+def _piecewise(posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], max_cells: float) -> Path:
+    edges = [(0, 0), *anchors, (len(problem.tokens), len(posteriors))]
+    states, score = np.empty(len(posteriors), np.int32), 0.0
+    for (token, frame), (next_token, next_frame) in pairwise(edges):
+        cells = (next_frame - frame) * (next_token - token)
+        if cells > max_cells:
+            minutes = f"{next_token - token} tokens and {next_frame - frame} frames without an anchor"
+            raise NoAnchorsError(minutes, remedy="check that text and audio belong together, or raise max_cells")
+        piece = align(posteriors[frame:next_frame], part(problem, token, next_token))
+        states[frame:next_frame] = np.where(piece.states >= 0, piece.states + token, piece.states - token)
+        score += piece.score
+    return Path(states, *spans(states, len(problem.tokens)), score)
+
+
+def part(problem: Problem, begin: int, end: int) -> Problem:
+    """Tokens begin .. end-1 as a problem of their own. A cue that is cut must be spoken, and no star is at the cut."""
+    bounds = problem.boundaries
+    inner = np.flatnonzero((bounds > begin) & (bounds < end))
+    first, last = int(np.searchsorted(bounds, begin, "right")) - 1, int(np.searchsorted(bounds, end))
+    skip_nats = problem.skip_nats[first:last].copy()
+    if bounds[first] != begin:
+        skip_nats[0] = np.inf
+    if bounds[last] != end:
+        skip_nats[-1] = np.inf
+    left, right = begin == 0 and problem.star[0], bounds[last] == end and problem.star[last]
+    return replace(
+        problem,
+        tokens=problem.tokens[begin:end],
+        boundaries=np.concatenate([[0], bounds[inner] - begin, [end - begin]]).astype(np.int32),
+        skip_nats=skip_nats,
+        star=np.concatenate([[left], problem.star[inner], [right]]),
+    )
+
+
+def _kmers(symbols: NDArray[np.int32], length: int) -> NDArray[np.uint64]:
+    """A 64-bit polynomial hash of every `length` neighbours, modulo 2^64."""
+    count = max(0, len(symbols) - length + 1)
+    hashes = np.zeros(count, np.uint64)
+    for i in range(length):
+        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + (symbols[i : i + count].astype(np.uint64) + np.uint64(1))
+    return hashes
+
+
+def _expected(
+    hint_frames: NDArray[np.float64], boundaries: NDArray[np.int32], tokens: NDArray[np.intp]
+) -> NDArray[np.float64] | None:
+    """Frame at which each of `tokens` is expected, between the hints of the cues; None without hints."""
+    known = np.isfinite(hint_frames)
+    if not known.any():
+        return None
+    return np.interp(tokens, boundaries[:-1][known], hint_frames[known])
+
+
+def _matches(
+    text_hash: NDArray[np.uint64],
+    path_hash: NDArray[np.uint64],
+    path_frames: NDArray[np.int32],
+    expected: NDArray[np.float64] | None,
+    max_hint_frames: float,
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions (text, path) of k-mers with a single match, in order of the text.
+
+    With hints, pairs that are too far from them do not count: a phrase may recur elsewhere.
+    """
+    order = np.argsort(path_hash, kind="stable")
+    low = np.searchsorted(path_hash[order], text_hash, "left")
+    counts = np.searchsorted(path_hash[order], text_hash, "right") - low
+    few = np.flatnonzero((counts > 0) & (counts <= 64))
+    in_text = np.repeat(few, counts[few])
+    offsets = np.arange(len(in_text)) - np.repeat(np.cumsum(counts[few]) - counts[few], counts[few])
+    in_path = order[low[in_text] + offsets]
+    if expected is not None:
+        near = np.abs(path_frames[in_path] - expected[in_text]) <= max_hint_frames
+        in_text, in_path = in_text[near], in_path[near]
+    once_text = np.bincount(in_text, minlength=1)[in_text] == 1
+    once_path = np.bincount(in_path, minlength=1)[in_path] == 1
+    return in_text[once_text & once_path], in_path[once_text & once_path]
+
+
+def _longest_chain(in_text: NDArray[np.intp], in_path: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Indices of the longest subsequence whose path positions rise (patience sorting; in_text rises already)."""
+    tails: list[int] = []
+    tail_values: list[int] = []
+    before = np.full(len(in_path), -1, np.intp)
+    for i, position in enumerate(in_path.tolist()):
+        place = bisect_left(tail_values, position)
+        before[i] = tails[place - 1] if place else -1
+        if place == len(tails):
+            tails.append(i)
+            tail_values.append(position)
+        else:
+            tails[place], tail_values[place] = i, position
+    chain: list[int] = []
+    at = tails[-1] if tails else -1
+    while at >= 0:
+        chain.append(at)
+        at = int(before[at])
+    return np.array(chain[::-1], np.intp)
+
+
+def _agreed(in_text: NDArray[np.intp], in_path: NDArray[np.intp], length: int) -> NDArray[np.bool_]:
+    """Links of the chain that have a neighbour close by in the text which is as close by in the path."""
+    if len(in_text) < 2:
+        return np.zeros(len(in_text), bool)
+    text_step, path_step = np.diff(in_text), np.diff(in_path)
+    close = (text_step <= 3 * length) & (np.abs(text_step - path_step) <= length // 3)
+    agreed: NDArray[np.bool_] = np.append(close, False) | np.insert(close, 0, False)
+    return agreed

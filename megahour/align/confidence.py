@@ -1,0 +1,147 @@
+"""How far an alignment can be believed: posteriors of words, loss of cues, and the costs that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import Anchoring, align_anchored
+from megahour.align.ctc import Path, Problem, scale_of
+from megahour.align.document import BLANK, Document
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Nats: `star` per frame of untranscribed speech; `skip_cue` + `skip_token` per token of an unspoken cue.
+
+    `skip_token` is where calibration starts, high enough that nothing spoken is skipped; it ends at `skip_ratio` times
+    the document's own median loss per token, between `least_token` and `skip_token`.
+    """
+
+    star: float = 1.0
+    skip_cue: float = 4.0
+    skip_token: float = 4.0
+    skip_ratio: float = 2.0
+    least_token: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A document's path and what it cost. skip_token: calibrated cost. frame_loss: (T,) nats less than the best unit of
+    each frame; frame_posterior: (T,) probability of the path's unit; cue_loss: (J,) mean loss per token, NaN for
+    skipped cues."""
+
+    path: Path
+    problem: Problem
+    skip_token: float
+    frame_loss: NDArray[np.float32]
+    frame_posterior: NDArray[np.float32]
+    cue_loss: NDArray[np.float64]
+
+    @property
+    def spoken(self) -> NDArray[np.bool_]:
+        """(J,) whether each cue is on the path."""
+        return np.isfinite(self.cue_loss)
+
+    @property
+    def median_loss(self) -> float:
+        """Median over spoken cues of the loss per token, nats; inf when none is spoken."""
+        return float(np.median(self.cue_loss[self.spoken])) if self.spoken.any() else float("inf")
+
+
+def align_document(
+    posteriors: NDArray[Any],
+    document: Document,
+    costs: Costs,
+    anchoring: Anchoring | None = None,
+    hint_frames: NDArray[np.float64] | None = None,
+) -> Aligned:
+    """Align with the starting costs, estimate the document's loss per token, and align again with costs that fit it.
+
+    posteriors: (T, V) float32 log posteriors or uint8 costs. Raises NoPathError and NoAnchorsError.
+    """
+    aligned = _align_with(posteriors, document, costs, costs.skip_token, anchoring, hint_frames)
+    fitted = float(np.clip(costs.skip_ratio * aligned.median_loss, costs.least_token, costs.skip_token))
+    if fitted < 0.9 * costs.skip_token:
+        aligned = _align_with(posteriors, document, costs, fitted, anchoring, hint_frames)
+    return aligned
+
+
+def _align_with(
+    posteriors: NDArray[Any],
+    document: Document,
+    costs: Costs,
+    skip_token: float,
+    anchoring: Anchoring | None,
+    hint_frames: NDArray[np.float64] | None,
+) -> Aligned:
+    lengths = np.diff(document.boundaries)
+    problem = Problem(
+        document.tokens,
+        document.boundaries,
+        (costs.skip_cue + skip_token * lengths).astype(np.float32),
+        np.ones(len(document.boundaries), bool),
+        costs.star,
+        BLANK,
+        document.space,
+    )
+    path = align_anchored(posteriors, problem, anchoring, hint_frames)
+    loss, posterior = frame_scores(posteriors, path, problem)
+    return Aligned(path, problem, skip_token, loss, posterior, cue_losses(path, problem, loss))
+
+
+def frame_scores(
+    posteriors: NDArray[Any], path: Path, problem: Problem
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Per frame: nats by which the path's unit is behind the best unit, and the probability of the path's unit."""
+    scale = scale_of(posteriors)
+    unit = np.where(path.states >= 0, problem.tokens[np.maximum(path.states, 0)], problem.blank)
+    own = posteriors[np.arange(len(unit)), unit].astype(np.float32) * scale
+    best = (posteriors.min(axis=1) if scale < 0 else posteriors.max(axis=1)).astype(np.float32) * scale
+    return best - own, np.exp(own)
+
+
+def cue_losses(path: Path, problem: Problem, frame_loss: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(J,) loss per token over each cue's frames, from its first token to its last; NaN where the cue is skipped."""
+    first, last = path.start_frames[problem.boundaries[:-1]], path.end_frames[problem.boundaries[1:] - 1]
+    total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
+    losses = (total[last] - total[first]) / np.diff(problem.boundaries)
+    return np.where(first >= 0, losses, np.nan)
+
+
+def word_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(W,) first frame and frame after the last of each word; -1 for words of skipped cues."""
+    letters = np.flatnonzero(document.token_word >= 0)
+    _, first = np.unique(document.token_word[letters], return_index=True)
+    last = np.append(first[1:], len(letters)) - 1
+    return path.start_frames[letters[first]], path.end_frames[letters[last]]
+
+
+def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Mean of values (T,) over frames start[i] .. end[i]-1; 0 where start is -1."""
+    total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    means = (total[end] - total[start]) / np.maximum(end - start, 1)
+    return np.where(start >= 0, means, 0.0).astype(np.float32)
+
+
+def untranscribed(
+    path: Path, problem: Problem, frame_loss: NDArray[np.float32], least_frames: int
+) -> NDArray[np.int32]:
+    """(R, 2) frames [start, end) of speech between cues that no text explains: at least `least_frames` of star.
+
+    A frame of rest is explained by silence unless its loss is that of the star or more.
+    """
+    at_star = np.zeros(len(problem.tokens) + 1, bool)
+    at_star[problem.boundaries[problem.star]] = True
+    resting = (path.states < 0) & at_star[np.maximum(~path.states, 0)]
+    starred = resting & (frame_loss >= problem.star_nats)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], resting, [False]]).astype(np.int8)))
+    regions = []
+    for begin, end in edges.reshape(-1, 2):
+        inside = begin + np.flatnonzero(starred[begin:end])
+        if len(inside) >= least_frames:
+            regions.append((inside[0], inside[-1] + 1))
+    return np.array(regions, np.int32).reshape(-1, 2)

@@ -1,0 +1,77 @@
+"""A transcript as the aligner sees it: one row of tokens with the words and cues that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLANK = 0
+SPACE = " "
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """J cues, W words and U tokens of a recording's transcript.
+
+    tokens: (U,) int32 units. token_word: (U,) int32 word of each token, -1 for the space between words of a cue.
+    words: W texts; word_cue, word_index: (W,) int32 number of the word's cue, and its place among that cue's words.
+    boundaries: (J+1,) int32 first token of each cue, then U. cues: (J,) int32 numbers of the cues that have tokens.
+    hint_s: (J,) float64 when the transcript says that the cue starts, NaN if it does not. unspellable: numbers of the
+    cues none of whose characters the model knows.
+    """
+
+    tokens: NDArray[np.int32]
+    token_word: NDArray[np.int32]
+    words: list[str]
+    word_cue: NDArray[np.int32]
+    word_index: NDArray[np.int32]
+    boundaries: NDArray[np.int32]
+    cues: NDArray[np.int32]
+    hint_s: NDArray[np.float64]
+    unspellable: list[int]
+    space: int
+
+
+def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Document:
+    """Tokens of cues (number, start in seconds or NaN, normalised text) in the model's `units` (0 is the blank).
+
+    Characters that the model does not know are left out; a word without known characters has no tokens and is left out.
+    """
+    index = {unit: i for i, unit in enumerate(units) if i != BLANK}
+    space = index.get(SPACE, -1)
+    tokens: list[int] = []
+    token_word: list[int] = []
+    words: list[tuple[str, int, int]] = []
+    boundaries, spelled, hints, unspellable = [0], [], [], []
+    for number, hint_s, text in cues:
+        for place, word in enumerate(text.split()):
+            known = [index[character] for character in word if character in index]
+            if not known:
+                continue
+            if space >= 0 and len(tokens) > boundaries[-1]:
+                tokens.append(space)
+                token_word.append(-1)
+            tokens += known
+            token_word += [len(words)] * len(known)
+            words.append((word, number, place))
+        if len(tokens) > boundaries[-1]:
+            boundaries.append(len(tokens))
+            spelled.append(number)
+            hints.append(hint_s)
+        elif text.strip():
+            unspellable.append(number)
+    return Document(
+        np.array(tokens, np.int32),
+        np.array(token_word, np.int32),
+        [word for word, _, _ in words],
+        np.array([number for _, number, _ in words], np.int32),
+        np.array([place for _, _, place in words], np.int32),
+        np.array(boundaries, np.int32),
+        np.array(spelled, np.int32),
+        np.array(hints, np.float64),
+        unspellable,
+        space,
+    )

@@ -1,0 +1,105 @@
+"""Stages `align` (text to audio, by CTC) and `cut` (recordings to utterances)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from megahour.core.config import Params
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+    from megahour.engine.accelerator.spec import ModelSpec
+
+
+class AlignParams(Params):
+    """Word times of long recordings from their transcripts, by CTC."""
+
+    window_s: float = Field(20.0, gt=0, description="seconds of audio that the model sees at once")
+    margin_s: float = Field(1.0, ge=0, description="seconds at each end of a window that are only context")
+    prior: float = Field(14.0, description="log energy that the causal mean starts from; as in the model's features")
+    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest mel filter; as in the model's features")
+    high_hz: float = Field(0.0, description="upper edge of the highest mel filter; as in the model's features")
+    star_nats: float = Field(1.0, gt=0, description="cost of a frame of untranscribed speech between cues")
+    skip_cue_nats: float = Field(4.0, ge=0, description="cost of leaving out an unspoken cue")
+    skip_token_nats: float = Field(4.0, gt=0, description="largest cost per token of an unspoken cue; then calibrated")
+    skip_ratio: float = Field(2.0, gt=0, description="calibrated cost per token, in medians of the document's own loss")
+    anchor_length: int = Field(10, ge=4, description="characters of an anchor")
+    anchor_every_s: float = Field(45.0, gt=0, description="seconds between anchors, at least")
+    max_hint_error_s: float = Field(60.0, gt=0, description="how far cue times may be off for an anchor")
+    max_cells: float = Field(4e9, gt=0, description="frames x tokens without an anchor above which audio is refused")
+    max_loss_nats: float = Field(3.0, gt=0, description="median loss per token above which a recording is refused")
+    min_spoken: float = Field(0.3, ge=0, le=1, description="share of tokens spoken below which a recording is refused")
+    min_confidence: float = Field(0.4, ge=0, le=1, description="mean posterior below which a cue is not kept")
+    min_untranscribed_s: float = Field(0.3, gt=0, description="speech between cues that counts as untranscribed")
+    batch_frames: int = Field(8192, ge=1, description="stacked frames of an inference batch")
+
+
+class Align(Stage[AlignParams]):
+    """One task per recordings shard; posteriors come from the accelerator service and stay in memory."""
+
+    name = "align"
+    version = 1
+    params = AlignParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"))
+
+    def accelerator(self, p: AlignParams, inputs: Inputs) -> ModelSpec:
+        from megahour.engine.accelerator.spec import ModelSpec
+
+        return ModelSpec(
+            "megahour.models.inference:load", {"url": inputs["aligner"].url}, max_batch_frames=p.batch_frames
+        )
+
+    def run(self, p: AlignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.align.recordings import align_shard
+
+        align_shard(p, inputs["recordings"], inputs["aligner"], task["shard"], self.accelerator(p, inputs), out, ctx)
+
+    def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return _sums(receipts)
+
+
+class CutParams(Params):
+    """Utterances from aligned recordings, cut in the middle of pauses."""
+
+    min_s: float = Field(1.0, ge=0, description="shortest utterance, seconds")
+    max_s: float = Field(15.0, gt=0, description="longest utterance, seconds, with its padding")
+    pad_s: float = Field(0.3, ge=0, le=0.3, description="audio kept before and after the words, at most")
+    min_pause_s: float = Field(0.09, ge=0, description="shortest pause at which audio may be cut")
+    max_pause_s: float = Field(3.0, gt=0, description="longer pauses always part utterances")
+    min_confidence: float = Field(0.5, ge=0, le=1, description="mean word confidence of an utterance, at least")
+
+    @model_validator(mode="after")
+    def _lengths_rise(self) -> CutParams:
+        if self.min_s >= self.max_s:
+            raise ValueError(f"min_s = {self.min_s} must be below max_s = {self.max_s}")
+        return self
+
+
+class Cut(Stage[CutParams]):
+    """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
+
+    name = "cut"
+    version = 1
+    params = CutParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
+
+    def run(self, p: CutParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.align.utterances import cut_shard
+
+        cut_shard(p, inputs["recordings"], inputs.get("alignment"), task["shard"], out, ctx)
+
+    def finish(self, p: CutParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return _sums(receipts)
+
+
+def _sums(receipts: list[Receipt]) -> dict[str, Any]:
+    """Each numeric statistic added up over the shards."""
+    totals: dict[str, Any] = {}
+    for receipt in receipts:
+        for name, value in receipt.stats.items():
+            totals[name] = totals.get(name, 0) + value
+    return {name: totals[name] for name in sorted(totals)}
