@@ -25,13 +25,12 @@ class SenonesParams(Params):
 
 
 class Senones(Stage[SenonesParams]):
-    """One task: statistics are streamed shard by shard, only the alignments (2 bytes per frame) are held."""
+    """One task: statistics are streamed shard by shard, only the alignments (4 bytes per frame) are held."""
 
     name = "senones"
     version = 1
     params = SenonesParams
     inputs = (Input("features"), Input("lexicon"), Input("selection", optional=True))
-    local = True
 
     def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
         return [Task({})]
