@@ -2,8 +2,8 @@
 
 Local: the driver's whole process group (driver and both workers) gets SIGKILL, 30 times, and is started again.
 Spark: a Java start costs seconds, so of the 30 kills two take everything (driver, Java, Python) and 28 take one of the
-Python task workers, while the session lives on and Spark tries the task again. Executors on a cluster that lose their
-Java process and shuffle files are in test_spark.py.
+Python task workers (busy, or between two tasks) while the session lives on and Spark tries the task again. Executors
+on a cluster that lose their Java process and shuffle files are in test_spark.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import killable
@@ -28,6 +29,7 @@ import pytest
 
 from megahour.core.store import Artifact, verify
 from megahour.engine.local import LocalEngine
+from megahour.engine.runner import Job, run_task, stage_fingerprint
 
 KILLS = 30
 WAIT_S = 120.0
@@ -40,7 +42,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with LocalEngine(workers=1) as engine:
         killable.run_round(engine, folder / "round")
     digests = tree_digests(folder / "round")
-    assert len(digests) == len("make") + 14 * 4 + len("grp") + 6 * 2, sorted(digests)
+    # Each artifact has claim, receipts.jsonl, manifest; each shard its data (two files, or one), receipt, quarantine.
+    assert len(digests) == (3 + 14 * 4) + (3 + 6 * 2), sorted(digests)
     return digests
 
 
@@ -106,14 +109,37 @@ def finish(engine: str, folder: Path) -> None:
 @pytest.mark.slow
 def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     moments = random.Random(20)
+    inside_a_stage = 0
     for _ in range(KILLS):
         with driver("local", tmp_path) as process:
             time.sleep(moments.uniform(0.0, 0.8))
             assert process.poll() is None
             kill_group(process)
-        assert_committed_shards_are_whole(newest_round(tmp_path))
+        newest = newest_round(tmp_path)
+        assert_committed_shards_are_whole(newest)
+        inside_a_stage += newest != tmp_path and not Artifact(newest / "groups").complete
+    assert inside_a_stage > KILLS // 2, "most kills must find work unfinished, or the test shows little"
     finish("local", tmp_path)
     assert_rounds_are_equal(tmp_path, undisturbed)
+
+
+def test_duplicate_attempts_of_a_shard_are_harmless(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    """Each shard is made by both workers at the same time, as Spark's speculation or a worker thought lost would."""
+    job = Job(
+        stage="killable:Make",
+        params=killable.MakeParams().model_dump(mode="json"),
+        inputs={},
+        output=str(tmp_path / "numbers"),
+        fingerprint=stage_fingerprint(killable.Make(), killable.MakeParams(), {}),
+        work=str(tmp_path / "work"),
+    )
+    twice = [(shard, {"shard": shard}) for shard in range(14) for _ in range(2)]
+    with LocalEngine(workers=2) as engine:
+        receipts = [receipt for _, receipt in sorted(engine.map(partial(run_task, job), twice))]
+    assert receipts[::2] == receipts[1::2]
+    written = {path: digest for path, digest in tree_digests(tmp_path).items() if "/tmp/" not in path}
+    assert len(written) == 14 * 4
+    assert written.items() <= undisturbed.items()
 
 
 def newest_round(folder: Path) -> Path:
