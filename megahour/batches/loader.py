@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from megahour.batches.augment import Augment
 from megahour.batches.bucket import Chunks, Index, cut, partition
 from megahour.batches.labels import Arrays, Labels, Piece
 from megahour.batches.plan import Plan, ShardSize
@@ -29,20 +30,6 @@ class Front:
     stack: int
     mean: NDArray[np.float32]
     inv_std: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Mask:
-    """Bands of time and of mels set to zero (the global mean), as in SpecAugment (Park et al., 2019).
-
-    Up to `time_frames` stacked frames `times` times per piece, but never over a quarter of it at once; up to `mels`
-    neighbouring mels `mel_bands` times.
-    """
-
-    times: int = 0
-    time_frames: int = 0
-    mel_bands: int = 0
-    mels: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,11 +104,11 @@ class Loader:
         seed: int,
         batch_frames: int,
         window_shards: int = 8,
-        mask: Mask | None = None,
+        augment: Augment | None = None,
     ) -> None:
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front
         self.seed, self.batch_frames, self.window_shards = seed, batch_frames, window_shards
-        self.mask = mask
+        self.augment = augment
         self._plans: dict[int, Plan] = {}
         self._window: tuple[object, _Window] | None = None
 
@@ -153,9 +140,9 @@ class Loader:
             self.labels.open_shards([shelf.shard for shelf in shelves])
             self._window = (name, opened)
         features, lengths, pieces = self._window[1].pieces(within)
-        if self.mask is not None:
-            rng = np.random.Generator(np.random.PCG64(key_of("mask", self.seed, epoch, number, offset)))
-            apply_mask(features, lengths, self.mask, self.front.stack, rng)
+        if self.augment is not None:
+            rng = np.random.Generator(np.random.PCG64(key_of("augment", self.seed, epoch, number, offset)))
+            self.augment.apply(features, lengths, self.front.stack, rng)
         targets = self.labels.arrays(pieces, offset, features.shape[1])
         return Batch(features, lengths, [piece.key for piece in pieces], targets)
 
@@ -205,20 +192,3 @@ class _Window:
             name: self.small[shard].column(name)[row].as_py() for name in ("key", "frames", "text")
         }
         return Piece(record["key"], start, length, record["frames"], record["text"])
-
-
-def apply_mask(
-    features: NDArray[np.float32], lengths: NDArray[np.int64], mask: Mask, stack: int, rng: np.random.Generator
-) -> None:
-    """Mask bands of `features` (B, T, stack · F) in place."""
-    joined = features.reshape(*features.shape[:2], stack, -1)
-    mels = joined.shape[3]
-    for b, length in enumerate(lengths.tolist()):
-        for _ in range(mask.times):
-            width = int(rng.integers(0, min(mask.time_frames, length // 4) + 1))
-            begin = int(rng.integers(0, length - width + 1))
-            joined[b, begin : begin + width] = 0.0
-        for _ in range(mask.mel_bands):
-            width = int(rng.integers(0, min(mask.mels, mels) + 1))
-            begin = int(rng.integers(0, mels - width + 1))
-            joined[b, :, :, begin : begin + width] = 0.0

@@ -12,8 +12,9 @@ import pyarrow as pa
 import safetensors.torch
 from numpy.typing import NDArray
 
+from megahour.batches.augment import Augment
 from megahour.batches.labels import Labels, Senones, Spelling, TopK
-from megahour.batches.loader import COLUMNS, Front, Loader, Mask, Shelf, shelves
+from megahour.batches.loader import COLUMNS, Front, Loader, Shelf, shelves
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint, key_of
 from megahour.core.stage import Context, Inputs
@@ -132,10 +133,9 @@ def _data(
     """Loaders of the labelled (and unlabelled) training data and of the held-out speakers; counts go to `out`."""
     features = inputs["features"]
     held = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
-    mask = Mask(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask)
-    used = mask if mask.times or mask.mel_bands else None
+    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp) or None
 
-    def loader(found: list[Shelf], labels: Labels, mask: Mask | None = None) -> Loader:
+    def loader(found: list[Shelf], labels: Labels, augment: Augment | None = None) -> Loader:
         return Loader(
             features,
             found,
@@ -144,12 +144,12 @@ def _data(
             seed=p.seed,
             batch_frames=p.batch_frames,
             window_shards=p.window_shards,
-            mask=mask,
+            augment=augment,
         )
 
     dropped: Counter[str] = Counter()
     shelf = shelves(features, p.sets, goal.labels, p.stack, lambda table: ~_spoken_by(table, held), dropped)
-    loaders: dict[Data, Loader] = {"labelled": loader(shelf, goal.labels, used)}
+    loaders: dict[Data, Loader] = {"labelled": loader(shelf, goal.labels, augment)}
     if not loaders["labelled"].utterances:
         sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
         raise StageError(
@@ -164,7 +164,7 @@ def _data(
                 f"no targets at offsets {missing}", where=targets.targets.url, remedy="make them there too"
             )
         shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
-        loaders["unlabelled"] = loader(shelf, targets, used)
+        loaders["unlabelled"] = loader(shelf, targets, augment)
     kept = sum(loader.utterances for loader in loaders.values())
     out.came_in(kept + dropped.total())
     out.kept(kept)

@@ -46,6 +46,7 @@ class TrainParams(Params):
     time_mask_frames: int = Field(8, ge=0, description="their largest width in stacked frames")
     mel_masks: int = Field(0, ge=0, description="bands of mels masked in each piece")
     mel_mask: int = Field(12, ge=0, description="their largest width")
+    warp: float = Field(0.0, ge=0.0, le=0.5, description="largest stretch of the mel axis, as by another vocal tract")
     rows: int = Field(20, ge=1, description="points of the training curve")
     threads: int = Field(
         2, ge=1, le=64, description="replicas that share a batch; they change rounding, so they are a parameter"

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from made_artifacts import MELS, features_artifact, units_artifact, utterances, write_artifact
 
+from megahour.batches.augment import WARPS, Augment, warp_matrices
 from megahour.batches.labels import Senones, Spelling, TopK
-from megahour.batches.loader import Front, Loader, Mask, apply_mask, shelves
+from megahour.batches.loader import Front, Loader, shelves
 from megahour.core.errors import StageError
 from megahour.core.schemas import TARGETS
 from megahour.units.tokens import Characters
@@ -62,11 +63,11 @@ def test_an_epoch_holds_every_frame_once_with_its_own_label(features, senones, m
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
-    mask = Mask(1, 4, 1, 2)
-    forward = make_loader(features, senones, mask=mask)
+    augment = Augment(1, 4, 1, 2, 0.1)
+    forward = make_loader(features, senones, augment=augment)
     count = len(forward.plan(0))
     seen = [forward.batch(0, number, offset=0, chunk=7) for number in range(count)]
-    resumed = make_loader(features, senones, mask=mask)
+    resumed = make_loader(features, senones, augment=augment)
     for number in (count - 1, 0, count // 2):
         again = resumed.batch(0, number, offset=0, chunk=7)
         assert again.keys == seen[number].keys
@@ -146,7 +147,7 @@ def test_top_k_targets_are_those_of_the_chunk_and_offset(tmp_path, made):
 
 def test_masks_cover_bands_of_all_stacked_frames_and_spare_most_of_the_time():
     features = np.ones((200, 20, STACK * MELS), np.float32)
-    apply_mask(features, np.full(200, 20), Mask(1, 99, 1, 2), STACK, np.random.default_rng(0))
+    Augment(1, 99, 1, 2).apply(features, np.full(200, 20), STACK, np.random.default_rng(0))
     joined = features.reshape(200, 20, STACK, MELS)
     assert (joined == joined[:, :, :1]).all()
     silent = (joined == 0).all(axis=(2, 3)).sum(axis=1)
@@ -160,3 +161,16 @@ def test_parts_of_a_batch_make_the_whole(features, senones):
     parts = [batch.part(r, 3) for r in range(3)]
     assert sorted(key for part in parts for key in part.keys) == sorted(batch.keys)
     assert sum(int((part.targets["labels"] >= 0).sum()) for part in parts) == int(batch.lengths.sum())
+
+
+def test_warps_move_mels_up_or_down_and_the_middle_one_changes_nothing():
+    matrices = warp_matrices(10, 0.2)
+    ramp = np.arange(10, dtype=np.float32)
+    np.testing.assert_allclose(ramp @ matrices[0], 0.8 * ramp, rtol=1e-6)
+    np.testing.assert_allclose(ramp @ matrices[WARPS // 2], ramp, rtol=1e-6)
+    np.testing.assert_allclose(ramp @ matrices[-1], np.minimum(1.2 * ramp, 9), rtol=1e-6)
+    features = np.zeros((4, 6, STACK * MELS), np.float32)
+    features[:, :3] = np.tile(np.arange(MELS), STACK)
+    Augment(warp=0.3).apply(features, np.full(4, 3), STACK, np.random.default_rng(0))
+    assert not features[:, 3:].any()
+    assert len({row.tobytes() for row in features[:, 0]}) > 1

@@ -97,7 +97,15 @@ def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targ
 
 
 def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, units, targets, engine):
-    values = {**SMALL, "offsets": [0, 2], "unlabelled_epochs": 12, "sub_epochs": 2, "whole_sub_epochs": 1, "rows": 24}
+    values = {
+        **SMALL,
+        "lookahead": 1,
+        "offsets": [0, 2],
+        "unlabelled_epochs": 20,
+        "sub_epochs": 2,
+        "whole_sub_epochs": 1,
+        "rows": 24,
+    }
     inputs = {"features": features, "units": units, "targets": targets}
     student = make(Train(), {**values, "held_out": 0.2}, inputs, tmp_path, engine)
     curve = [json.loads(line) for line in student.read_bytes(0, ".curves.jsonl").splitlines()]

@@ -1,0 +1,67 @@
+"""Augmentation of stacked, normalised features inside a batch, drawn per piece from the batch's own generator.
+
+Two kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019), and a stretch of the
+mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
+and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WARPS = 21  # warp factors are drawn from this many, evenly spaced
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What is done to each piece.
+
+    `times` bands of up to `time_frames` stacked frames, none over a quarter of the piece; `mel_bands` bands of up to
+    `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`.
+    """
+
+    times: int = 0
+    time_frames: int = 0
+    mel_bands: int = 0
+    mels: int = 0
+    warp: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.times or self.mel_bands or self.warp)
+
+    def apply(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64], stack: int, rng: np.random.Generator
+    ) -> None:
+        """Change `features` (B, T, stack · F) in place; frames past `lengths` (B,) stay zero."""
+        joined = features.reshape(*features.shape[:2], stack, -1)
+        if self.warp:
+            matrices = warp_matrices(joined.shape[3], self.warp)
+            for b, choice in enumerate(rng.integers(0, WARPS, len(lengths)).tolist()):
+                joined[b] = joined[b] @ matrices[choice]
+        for b, length in enumerate(lengths.tolist()):
+            for _ in range(self.times):
+                first, last = _band(rng, min(self.time_frames, length // 4), length)
+                joined[b, first:last] = 0.0
+            for _ in range(self.mel_bands):
+                first, last = _band(rng, min(self.mels, joined.shape[3]), joined.shape[3])
+                joined[b, :, :, first:last] = 0.0
+
+
+def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:
+    width = int(rng.integers(0, widest + 1))
+    first = int(rng.integers(0, size - width + 1))
+    return first, first + width
+
+
+def warp_matrices(mels: int, warp: float) -> NDArray[np.float32]:
+    """(WARPS, F, F): x (T, F) @ matrix reads mel f·α of x, between neighbours linearly, past the top the last one."""
+    matrices = np.zeros((WARPS, mels, mels), dtype=np.float32)
+    for matrix, factor in zip(matrices, np.linspace(1 - warp, 1 + warp, WARPS), strict=True):
+        source = np.minimum(np.arange(mels) * factor, mels - 1)
+        low = np.minimum(source.astype(int), mels - 2)
+        matrix[low, np.arange(mels)] = 1 - (source - low)
+        matrix[low + 1, np.arange(mels)] = source - low
+    return matrices
