@@ -60,26 +60,6 @@ def read_units(artifact: Artifact) -> Units:
     return Units.from_json(artifact.read_bytes(0, ".units.json").decode())
 
 
-def check_match(inputs: Inputs) -> None:
-    """Raises ConfigError when model, graph and units do not speak of the same labels."""
-    graph, model = inputs["graph"].read_json(0, ".json"), inputs["model"].read_json(0, ".model.json")
-    if int(model["outputs"]) != graph["labels"]:
-        raise ConfigError(
-            f"the model has {model['outputs']} outputs, the graph reads {graph['labels']} labels",
-            where=inputs["model"].url,
-            remedy="make the graph with the units (or tokens) that the model was trained with",
-        )
-    if graph["topology"] == "ctc":
-        if model.get("tokens") != graph["tokens"]:
-            raise ConfigError("the model's tokens are not the graph's", where=inputs["model"].url)
-        return
-    digests = {"graph": graph["units_digest"], "model": model.get("units_digest")}
-    if "units" in inputs:
-        digests["units"] = inputs["units"].manifest.digest
-    if len(set(digests.values())) > 1:
-        raise ConfigError(f"different units: {digests}", where="decode", remedy="train and make the graph from one")
-
-
 Made = tuple[Graph, dict[str, Any], list[str]]
 
 

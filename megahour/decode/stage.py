@@ -82,7 +82,7 @@ class Decode(Stage[DecodeParams]):
     )
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
-        from megahour.decode.build import check_match
+        from megahour.decode.match import check_match
 
         check_match(inputs)
         receipts = inputs["features"].receipts()

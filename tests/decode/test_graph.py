@@ -95,7 +95,7 @@ def test_a_separator_stands_between_words_and_nowhere_else() -> None:
 
 
 def test_the_search_reads_a_long_clean_recording() -> None:
-    words = "c a b a b a a c b a b c".split()
+    words = ["c", "a", "b", "a", "b", "a", "a", "c", "b", "a", "b", "c"]
     lexicon = {"a": [[1, 2]], "b": [[3]], "c": [[2, 1]]}
     graph = build_graph(language_model(), lexicon, 4, silence=0)
     labels = [0, 0] + [label for word in words for sound in lexicon[word][0] for label in (sound, sound)]

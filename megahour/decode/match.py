@@ -1,0 +1,30 @@
+"""Do a model, a graph and units belong together? Asked before anything runs, from their JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+
+Inputs = Mapping[str, Artifact]
+
+
+def check_match(inputs: Inputs) -> None:
+    """Raises ConfigError when model, graph and units do not speak of the same labels."""
+    graph, model = inputs["graph"].read_json(0, ".json"), inputs["model"].read_json(0, ".model.json")
+    if int(model["outputs"]) != graph["labels"]:
+        raise ConfigError(
+            f"the model has {model['outputs']} outputs, the graph reads {graph['labels']} labels",
+            where=inputs["model"].url,
+            remedy="make the graph with the units (or tokens) that the model was trained with",
+        )
+    if graph["topology"] == "ctc":
+        if model.get("tokens") != graph["tokens"]:
+            raise ConfigError("the model's tokens are not the graph's", where=inputs["model"].url)
+        return
+    digests = {"graph": graph["units_digest"], "model": model.get("units_digest")}
+    if "units" in inputs:
+        digests["units"] = inputs["units"].manifest.digest
+    if len(set(digests.values())) > 1:
+        raise ConfigError(f"different units: {digests}", where="decode", remedy="train and make the graph from one")

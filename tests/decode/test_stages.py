@@ -1,0 +1,210 @@
+"""Stages `lm`, `lexicon`, `graph`, `decode` and `score` in a row, with a model whose weights say what it hears.
+
+Mel m of the features is loud while senone m is spoken, and the model's logits are the mels of the middle of its three
+frames: posteriors are right but for the noise in the features.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kaldifst
+import numpy as np
+import pyarrow as pa
+import pytest
+import safetensors.torch
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from made_artifacts import write_artifact
+
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import FEATURES
+from megahour.core.stage import Context, Stage, Task
+from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.writer import ShardWriter
+from megahour.decode.build import read_graph
+from megahour.decode.stage import Decode, DecodeParams, GraphParams, MakeGraph
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.lm.stage import LanguageModel, LanguageModelParams
+from megahour.models.build import build
+from megahour.units.hmm import Units
+from megahour.units.lexicon_stage import LexiconParams, MakeLexicon
+
+SENTENCES = ["red boat", "red red boat", "old boat", "old red boat", "boat", "tea boat", "red tea", "old tea tea"]
+DICTIONARY = {"red": "R E D", "boat": "B O T", "old": "O L D", "tea": "T I"}
+PHONES = ("B", "D", "E", "I", "L", "O", "R", "T")
+SENONES = 1 + len(PHONES)  # silence first
+TOKENS = ["<blank>", " ", *"abdelort"]
+
+
+def heard(labels: list[int], mels: int, rng: np.random.Generator, noise: float = 0.1) -> np.ndarray:
+    """Features (3 · T, mels) float16 of labels at 30 ms."""
+    features = rng.normal(0, noise, (3 * len(labels), mels))
+    features[np.arange(len(features)), np.repeat(labels, 3)] += 1.0
+    return features.astype(np.float16)
+
+
+def senones(sentence: str) -> list[int]:
+    phones = [0, 0]
+    for word in sentence.split():
+        phones += [1 + PHONES.index(phone) for phone in DICTIONARY[word].split() for _ in range(2)] + [0]
+    return phones
+
+
+def characters(sentence: str) -> list[int]:
+    return [label for c in sentence for label in (TOKENS.index(c), TOKENS.index(c), 0)]
+
+
+def features_artifact(folder: Path, spoken: Any, mels: int) -> Artifact:
+    """Two test shards and a `tune` shard; each test shard begins with an utterance that is too short."""
+    rng, shards = np.random.default_rng(1), []
+    for shard, name in enumerate(("test", "test", "tune")):
+        sentences = SENTENCES[:2] if name == "tune" else SENTENCES[4 * shard : 4 * shard + 4]
+        values = [] if name == "tune" else [("", np.zeros((2, mels), np.float16))]
+        values += [(sentence, heard(spoken(sentence), mels, rng)) for sentence in sentences]
+        flat = pa.array(np.concatenate([array.reshape(-1) for _, array in values]))
+        ends = pa.array(np.cumsum([0, *(array.size for _, array in values)]), pa.int64())
+        columns = {
+            "key": [100 * shard + i for i in range(len(values))],
+            "speaker": ["s"] * len(values),
+            "frames": [len(array) for _, array in values],
+            "text": [text for text, _ in values],
+            "set": [name] * len(values),
+            "condition": ["clean"] * len(values),
+            "features": pa.LargeListArray.from_arrays(ends, flat),
+        }
+        shards.append(({"set": name}, {".arrow": pa.table(columns).cast(FEATURES)}))
+    return write_artifact(folder, shards, {"mels": mels, "mean": [0.0] * mels, "inv_std": [1.0] * mels})
+
+
+def model_artifact(folder: Path, outputs: int, extra: Mapping[str, Any]) -> Artifact:
+    """A network whose logit m is 8 times mel m of the second of three stacked frames."""
+    sizes = {"kind": "tdnn", "inputs": 3 * outputs, "outputs": outputs, "layers": 1, "units": outputs, "lookahead": 0}
+    module = build(sizes)
+    weights = {name: torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
+    weights["entry.weight"][:, outputs : 2 * outputs] = torch.eye(outputs)
+    weights["head.weight"] = 8 * torch.eye(outputs)
+    stats = {"mean": [0.0] * outputs, "inv_std": [1.0] * outputs}
+    artifact = Artifact(folder)
+    with ShardWriter(artifact, 0, "made") as out:
+        out.json({**sizes, "stack": 3, "stats": stats, **extra}, ".model.json")
+        with out.open(".safetensors") as file:
+            file.write(safetensors.torch.save(weights))
+        receipts = [out.commit()]
+    finish(artifact, receipts, Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, 1, Counts(), {}))
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, engine: LocalEngine) -> dict[str, Artifact]:
+    """All artifacts up to the graphs, for senones and for characters."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n", "utf-8")
+    entries = [f"{word.upper()}  {phones}" for word, phones in DICTIONARY.items() if word != "tea"]
+    (folder / "my.dic").write_text("\n".join([*entries, "TEA  T I", "TEA(2)  T E", "WHALE  L"]) + "\n", "utf-8")
+    leaves = {phone: {"leaf": 1 + i} for i, phone in enumerate(PHONES)}
+    units = Units(PHONES, ("SIL", *PHONES), 0, (0.2, *[0.8 / len(PHONES)] * len(PHONES)), leaves)
+    found = {"units": write_artifact(folder / "units", [({}, {".units.json": json.loads(units.to_json())})], {})}
+
+    def run(name: str, stage: Stage[Any], params: Any, *roles: str, **inputs: Artifact) -> None:
+        inputs |= {role: found[role] for role in roles}
+        found[name] = Artifact(folder / name)
+        run_stage(stage, params, inputs, found[name], engine, work=folder / "work")
+
+    run("lm", LanguageModel(), LanguageModelParams(source=[str(folder / "text.txt")]))
+    run("lexicon", MakeLexicon(), LexiconParams(source="dictionary", dictionary=str(folder / "my.dic")), "lm")
+    run("graph", MakeGraph(), GraphParams(), "lm", "lexicon", "units")
+    digest = {"units_digest": found["units"].manifest.digest}
+    found["model"] = model_artifact(folder / "model", SENONES, digest)
+    found["features"] = features_artifact(folder / "features", senones, SENONES)
+    found["ctc_model"] = model_artifact(folder / "ctc-model", len(TOKENS), {"tokens": TOKENS})
+    found["ctc_features"] = features_artifact(folder / "ctc-features", characters, len(TOKENS))
+    run("ctc_graph", MakeGraph(), GraphParams(topology="ctc"), "lm", "lexicon", model=found["ctc_model"])
+    return found
+
+
+def roles(made: Mapping[str, Artifact], *names: str, prefix: str = "") -> dict[str, Artifact]:
+    return {name: made[prefix + name if prefix + name in made else name] for name in names}
+
+
+def texts(hypotheses: Artifact) -> dict[int, str]:
+    tables = [hypotheses.read_table(receipt.shard) for receipt in hypotheses.receipts()]
+    return {row["key"]: row["text"] for table in tables for row in table.to_pylist()}
+
+
+EXPECTED = {100 * (i // 4) + i % 4 + 1: sentence for i, sentence in enumerate(SENTENCES)}
+
+
+def test_a_graph_artifact_is_an_openfst_file_with_its_words(made: dict[str, Artifact]) -> None:
+    graph, about = read_graph(made["graph"])
+    with made["graph"].local(0, ".fst") as path:
+        theirs = kaldifst.StdVectorFst(kaldifst.StdConstFst.read(str(path)))
+    assert theirs.num_states == graph.fst.states == made["graph"].summary["states"]
+    assert graph.words == ["<eps>", "boat", "old", "red", "tea"]
+    assert about["labels"] == SENONES
+    assert about["priors"][0] == 0.2
+
+
+def test_senones_are_decoded_the_same_with_the_service_and_without(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    inputs, params = roles(made, "features", "model", "graph", "units"), DecodeParams(model_name="student")
+    output = Artifact(tmp_path / "hypotheses")
+    manifest = run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+    assert manifest.counts.dropped == {"too-short": 2}
+    assert output.read_table(0)["model"].to_pylist() == ["student"] * 4
+    with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
+        Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        out.commit()
+    assert Artifact(tmp_path / "alone").read_bytes(0, ".parquet") == output.read_bytes(0, ".parquet")
+
+
+def test_characters_are_decoded_with_a_ctc_graph(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    inputs, output = roles(made, "features", "model", "graph", prefix="ctc_"), Artifact(tmp_path / "hypotheses")
+    run_stage(Decode(), DecodeParams(), inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+
+
+def test_scales_are_tried_on_their_own_set_and_the_best_is_used(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    inputs = roles(made, "features", "model", "graph", "units")
+    tuned = Artifact(tmp_path / "tuned")
+    params = DecodeParams(sets=["tune"], scales=[0.001, 0.5])
+    summary = run_stage(Decode(), params, inputs, tuned, engine, work=tmp_path / "work").summary
+    assert summary["best_scale"] == 0.5
+    assert summary["wer_by_scale"]["0.5"] == 0.0 < summary["wer_by_scale"]["0.001"]
+    output = Artifact(tmp_path / "hypotheses")
+    bad = DecodeParams(acoustic_scale=0.001)
+    run_stage(Decode(), bad, {**inputs, "tuned": tuned}, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+
+
+def test_mismatched_inputs_are_refused_before_anything_runs(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    output = Artifact(tmp_path / "hypotheses")
+    good = roles(made, "features", "model", "graph")
+    other = model_artifact(tmp_path / "other", SENONES, {"units_digest": "other"})
+    for change, params, message in [
+        ({"model": made["ctc_model"]}, DecodeParams(), "10 outputs, the graph reads 9 labels"),
+        ({"model": other}, DecodeParams(), "different units"),
+        ({}, DecodeParams(sets=["best"]), r"no features in sets \['best'\]; there are \['test', 'tune'\]"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            run_stage(Decode(), params, {**good, **change}, output, engine, work=tmp_path / "work")

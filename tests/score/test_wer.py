@@ -1,0 +1,209 @@
+"""Error counts are exact, intervals cover what they should, and the table is what the systems said."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from made_artifacts import write_artifact
+
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, TRUTH, UTTERANCES
+from megahour.core.store import Artifact
+from megahour.decode.edit import Edits, align
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.score.references import Reference
+from megahour.score.stage import Score, ScoreParams
+from megahour.score.table import Scored, to_markdown
+from megahour.score.wer import Bootstrap, character_edits, compare, interval, rate, word_edits
+
+sentences = st.lists(st.sampled_from("abc"), max_size=9)
+
+
+@given(sentences, sentences)
+def test_error_counts_agree_with_kaldialign(reference: list[str], hypothesis: list[str]) -> None:
+    kaldialign = pytest.importorskip("kaldialign", reason="pip install kaldialign to compare alignments with it")
+    edits = align(reference, hypothesis)
+    assert edits.errors == kaldialign.edit_distance(reference, hypothesis)["total"]
+    assert edits.insertions - edits.deletions == len(hypothesis) - len(reference)
+    assert 0 <= edits.deletions + edits.substitutions <= edits.length == len(reference)
+
+
+@given(sentences, sentences)
+def test_turning_the_question_round_swaps_deletions_and_insertions(a: list[str], b: list[str]) -> None:
+    there, back = align(a, b), align(b, a)
+    assert there.errors == back.errors
+    assert align(a, a).errors == 0
+    assert there.errors <= max(len(a), len(b))
+
+
+def test_counts_of_a_known_alignment() -> None:
+    assert word_edits("the old boat sank", "the boat sank slowly") == Edits(0, 1, 1, 4)
+    assert character_edits("red  boat", "rad boats") == Edits(1, 0, 1, 8)
+    assert word_edits("", "hello").rate != word_edits("", "hello").rate  # NaN: no words to get wrong
+    assert word_edits("a b", "").rate == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000))
+def test_bootstrap_totals_have_the_mean_of_the_sample(seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 5, (50, 2))
+    totals = Bootstrap(50, None, 2000, seed).totals(values)
+    spread = values.std(axis=0) * math.sqrt(50)
+    assert (np.abs(totals.mean(axis=0) - values.sum(axis=0)) < 0.15 * spread + 1e-9).all()
+    np.testing.assert_allclose(totals.std(axis=0), spread, rtol=0.15, atol=1e-9)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    for trial in range(100):
+        errors = rng.binomial(10, 0.2, 80)
+        edits = [Edits(int(e), 0, 0, 10) for e in errors]
+        low, high = rate(edits, edits, Bootstrap(80, None, 400, trial)).interval
+        covered += low <= 0.2 <= high
+    assert 87 <= covered <= 100
+
+
+def test_drawing_speakers_widens_the_interval_of_what_speakers_share() -> None:
+    edits = [Edits(4 * (i % 2), 0, 0, 10) for i in range(40)]
+    speakers = [f"s{i % 2}" for i in range(40)]
+    alone = rate(edits, edits, Bootstrap(40, None, 1000, 0)).interval
+    together = rate(edits, edits, Bootstrap(40, speakers, 1000, 0)).interval
+    assert together == (0.0, 0.4)
+    assert alone[1] - alone[0] < 0.2
+
+
+def test_a_clear_win_is_sure_and_a_tie_is_even() -> None:
+    good, bad = [Edits(0, 0, 0, 10)] * 30, [Edits(2, 0, 0, 10)] * 30
+    bootstrap = Bootstrap(30, None, 200, 0)
+    assert (compare(bad, good, bootstrap).werr, compare(bad, good, bootstrap).probability) == (1.0, 1.0)
+    assert compare(good, bad, bootstrap).probability == 0.0
+    assert compare(bad, bad, bootstrap).probability == 0.5
+    assert math.isnan(compare(good, good, bootstrap).werr)
+    with pytest.raises(ValueError, match="different references"):
+        compare(good, [Edits(0, 0, 0, 9)] * 30, bootstrap)
+    assert math.isnan(interval(np.array([np.nan]))[0])
+
+
+def test_the_table_has_a_row_per_condition_and_one_for_all() -> None:
+    references = [
+        Reference(1, "red boat", "clean", "ann"),
+        Reference(2, "old boat", "noisy", "ann"),
+        Reference(3, "old red boat", "noisy", "bob"),
+    ]
+    systems = {
+        "baseline": {1: "red boat", 2: "cold boat", 3: "boat"},
+        "student": {1: "red boat", 2: "old boat", 3: "old boat"},
+    }
+    scored = Scored(references, systems)
+    clean, noisy, everything = scored.table(draws=200, seed=0)
+    assert (clean["condition"], clean["words"], clean["wer_baseline"], clean["werr"]) == ("clean", 2, 0.0, None)
+    assert (noisy["wer_baseline"], noisy["wer_student"]) == (0.6, 0.2)
+    assert noisy["werr"] == pytest.approx(2 / 3, abs=1e-6)
+    assert (everything["utterances"], everything["deletions_baseline"], everything["substitutions_baseline"]) == (
+        3,
+        2,
+        1,
+    )
+    assert [row["wer_student"] for row in scored.speakers()] == [0.0, pytest.approx(1 / 3, abs=1e-6)]
+    lines = to_markdown([clean, noisy, everything]).splitlines()
+    assert lines[0].startswith("| condition | utterances | words | WER baseline % | WER student % | WERR % |")
+    assert lines[3].startswith("| noisy | 2 | 5 | 60.00 | 20.00 | 66.7 |")
+    assert lines[2].split("|")[6].strip() == "–"  # no relative reduction of no errors
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=1) as pool:
+        yield pool
+
+
+def table(schema: pa.Schema, rows: list[dict[str, object]]) -> pa.Table:
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """One recording of 10 words of 100 samples each, cut into [0, 450) and [450, 1000); the transcripts are wrong."""
+    folder = tmp_path_factory.mktemp("score")
+
+    def write(name: str, suffix: str, schema: pa.Schema, rows: list[dict[str, object]], **tags: str) -> Artifact:
+        return write_artifact(folder / name, [(tags, {suffix: table(schema, rows)})], {})
+
+    words = list("abcdefghij")
+    truth = [
+        {"name": "tape", "word": i, "text": word, "start_samples": 100 * i, "end_samples": 100 * i + 100}
+        for i, word in enumerate(words)
+    ]
+    spans = [(1, 0, 450, "a b c x"), (2, 450, 1000, "f g h i j k")]
+    about = {"condition": "clean", "speaker": "ann", "set": "test"}
+    return {
+        "raw": write("raw", ".truth.parquet", TRUTH, truth[::-1]),
+        "recordings": write("recordings", ".parquet", RECORDINGS, [{"key": 9, "name": "tape", "rate_hz": 16000}]),
+        "utterances": write(
+            "utterances",
+            ".parquet",
+            UTTERANCES,
+            [{"key": k, "recording": 9, "start_samples": a, "end_samples": b} for k, a, b, _ in spans],
+        ),
+        "features": write(
+            "features", ".arrow", FEATURES, [{"key": k, "text": text, **about} for k, _, _, text in spans], set="test"
+        ),
+        "baseline": write("baseline", ".parquet", HYPOTHESES, [{"key": 1, "text": "a b c x"}]),
+        "student": write(
+            "student", ".parquet", HYPOTHESES, [{"key": 1, "text": "a b c d"}, {"key": 2, "text": "e f g h i j"}]
+        ),
+    }
+
+
+def test_the_stage_scores_against_the_words_that_were_really_said(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    output = Artifact(tmp_path / "score")
+    row = run_stage(Score(), ScoreParams(), made, output, engine, work=tmp_path / "work").summary["table"][-1]
+    # `e` spans [400, 500): its middle, 450, lies in the second utterance, which the baseline says nothing about
+    assert (row["words"], row["wer_student"], row["wer_baseline"]) == (10, 0.0, 0.7)
+    assert (row["deletions_baseline"], row["substitutions_baseline"]) == (6, 1)
+    assert output.summary["missing_hypotheses"] == {"baseline": 1, "student": 0}
+    utterances = output.read_table(0).to_pylist()
+    assert [u["reference"] for u in utterances] == ["a b c d", "e f g h i j"]
+    assert [u["errors_baseline"] for u in utterances] == [1, 6]
+    assert output.read_bytes(0, ".md").decode().splitlines()[-1].startswith("| all | 2 | 10 | 70.00 | 0.00 | 100.0 |")
+
+
+def test_truth_at_another_rate_is_rescaled(made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path) -> None:
+    output = Artifact(tmp_path / "score")
+    params = ScoreParams(truth_rate_hz=8000)  # each word then lasts 200 samples of the recording
+    run_stage(Score(), params, made, output, engine, work=tmp_path / "work")
+    assert output.read_table(0)["reference"].to_pylist() == ["a b", "c d e"]
+
+
+def test_without_truth_the_transcripts_are_the_references(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    inputs = {name: made[name] for name in ("baseline", "student", "features")}
+    output = Artifact(tmp_path / "score")
+    summary = run_stage(Score(), ScoreParams(), inputs, output, engine, work=tmp_path / "work").summary
+    assert summary["references"] == "text"
+    assert output.read_table(0)["reference"].to_pylist() == ["a b c x", "f g h i j k"]
+
+
+def test_missing_inputs_are_named(made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path) -> None:
+    systems = {name: made[name] for name in ("baseline", "student")}
+    for inputs, params, error, message in [
+        (systems, ScoreParams(), ConfigError, "no references"),
+        ({**systems, "features": made["features"], "raw": made["raw"]}, ScoreParams(), ConfigError, "truth needs"),
+        ({**systems, "features": made["features"]}, ScoreParams(sets=["best"]), StageError, "no utterances in sets"),
+    ]:
+        with pytest.raises(error, match=message):
+            run_stage(Score(), params, inputs, Artifact(tmp_path / "score"), engine, work=tmp_path / "work")

@@ -1,0 +1,121 @@
+"""Pronunciations: dictionaries in CMU's format, spelling, espeak-ng's rules, and the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.lm.stage import LanguageModel, LanguageModelParams
+from megahour.units.lexicon import (
+    espeak,
+    graphemes,
+    parse_dictionary,
+    pronounce_all,
+    read_lexicon,
+    write_lexicon,
+)
+from megahour.units.lexicon_stage import LexiconParams, MakeLexicon
+
+symbols = st.text("abcdefɔːʃ'ё", min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=1) as pool:
+        yield pool
+
+
+def test_dictionaries_have_variants_comments_and_any_case() -> None:
+    lines = [
+        ";;; a comment",
+        "AND                  AE N D",
+        "AND(2)  AH N D # weak",
+        "AND(3) AE N D",
+        "",
+        "don't  D OW N T",
+    ]
+    assert parse_dictionary(lines) == {"and": [["AE", "N", "D"], ["AH", "N", "D"]], "don't": [["D", "OW", "N", "T"]]}
+    with pytest.raises(ConfigError, match=r"my\.dic:2: 'WHALE' has no phones"):
+        parse_dictionary(["A  AH", "WHALE"], where="my.dic")
+
+
+def test_spelling_keeps_letters_marks_and_digits() -> None:
+    assert graphemes("O'Neill") == [list("oneill")]
+    assert graphemes("cafe\u0301") == [list("café")]
+    assert graphemes("mp3") == [["m", "p", "3"]]
+    assert graphemes("'--'") == []
+
+
+def test_espeak_pronounces_by_language_and_silent_words_are_named() -> None:
+    lexicon, silent = pronounce_all(["water", "..."], espeak("en-us"))
+    assert lexicon == {"water": [["w", "ɔː", "ɾ", "ɚ"]]}
+    assert silent == ["..."]
+    assert espeak("de")("wasser") != espeak("en-us")("wasser")
+
+
+@given(st.dictionaries(symbols, st.lists(st.lists(symbols, min_size=1, max_size=4), min_size=1, max_size=2)))
+def test_files_read_back(lexicon: dict[str, list[list[str]]]) -> None:
+    assert read_lexicon(write_lexicon(lexicon)) == lexicon
+
+
+def test_a_word_without_phones_in_a_file_is_refused() -> None:
+    with pytest.raises(MegahourError, match="'boat' has no phones"):
+        read_lexicon("red  R E D\nboat\n")
+
+
+def make(folder: Path, engine: LocalEngine, params: LexiconParams, **inputs: Artifact) -> Artifact:
+    output = Artifact(folder / "lexicon")
+    run_stage(MakeLexicon(), params, inputs, output, engine, work=folder / "work")
+    return output
+
+
+def test_the_stage_takes_the_words_of_a_language_model_and_says_what_is_missing(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    (tmp_path / "text.txt").write_text("the red boat\n", "utf-8")
+    (tmp_path / "my.dic").write_text("RED  R E D\nBOAT  B O T\nBOAT(2)  B O U T\n", "utf-8")
+    lm = Artifact(tmp_path / "lm")
+    params = LanguageModelParams(source=[str(tmp_path / "text.txt")])
+    run_stage(LanguageModel(), params, {}, lm, engine, work=tmp_path / "work")
+    params_of_lexicon = LexiconParams(source="dictionary", dictionary=str(tmp_path / "my.dic"))
+    output = make(tmp_path, engine, params_of_lexicon, lm=lm)
+    assert output.read_bytes(0, ".lexicon.txt").decode() == "boat  B O T\nboat  B O U T\nred  R E D\n"
+    assert output.manifest.counts.dropped == {"not-in-dictionary": 1}
+    assert output.summary["dropped_words"] == ["the"]
+    assert output.summary["phones"] == ["B", "D", "E", "O", "R", "T", "U"]
+
+
+def test_a_dictionary_alone_gives_all_its_words_and_is_read_again_when_it_changes(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    path, params = tmp_path / "my.dic", LexiconParams(source="dictionary", dictionary=str(tmp_path / "my.dic"))
+    path.write_text("RED  R E D\n", "utf-8")
+    assert make(tmp_path, engine, params).summary["words"] == 1
+    path.write_text("RED  R E D\nOLD  O L D\n", "utf-8")
+    assert make(tmp_path, engine, params).summary["words"] == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        (LexiconParams(), ConfigError, "no words"),
+        (LexiconParams(source="dictionary"), ConfigError, "set `dictionary`"),
+        (LexiconParams(source="dictionary", dictionary="EMPTY"), StageError, "none of 0 words has a pronunciation"),
+    ],
+)
+def test_impossible_jobs_are_refused(
+    params: LexiconParams, error: type[Exception], message: str, tmp_path: Path, engine: LocalEngine
+) -> None:
+    (tmp_path / "empty.dic").write_text(";;; nothing\n", "utf-8")
+    if params.dictionary:
+        params = params.model_copy(update={"dictionary": str(tmp_path / "empty.dic")})
+    with pytest.raises(error, match=message):
+        make(tmp_path, engine, params)
