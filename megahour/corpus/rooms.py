@@ -24,6 +24,7 @@ _PEAK = 0.95
 _EARLY_ECHOES = 6
 _EARLY_S = 0.04
 _LEVEL = 0.08  # RMS of the speech at gain 0 dB, about -22 dB full scale
+_NOISE_BLOCK = 1 << 20  # samples; a Fourier transform of a whole long recording would take gigabytes
 _SYLLABLES_HZ = 4.0  # rate at which babble comes and goes
 
 
@@ -85,13 +86,20 @@ def noise(kind: Noise, samples: int, rate_hz: int, rng: np.random.Generator) -> 
         phases = rng.uniform(0, 2 * np.pi, 5)
         wave = sum(np.sin((2 * k + 1) * cycles + phase) / (k + 1) for k, phase in enumerate(phases))
     else:
-        length = scipy.fft.next_fast_len(samples, real=True)
-        spectrum = scipy.fft.rfft(rng.standard_normal(length, dtype=np.float32))
-        hz = scipy.fft.rfftfreq(length, 1 / rate_hz).astype(np.float32)
-        wave = scipy.fft.irfft(spectrum * _colour(kind, hz), length)[:samples]
+        starts = range(0, max(samples, 1), _NOISE_BLOCK)
+        blocks = [_coloured(kind, min(_NOISE_BLOCK, samples - start), rate_hz, rng) for start in starts]
+        wave = np.concatenate(blocks)
         if kind == "babble":
             wave = wave * _syllables(samples, rate_hz, rng)
     return np.asarray(wave / max(float(np.sqrt(np.mean(np.square(wave)))), 1e-9), dtype=np.float32)
+
+
+def _coloured(kind: Noise, samples: int, rate_hz: int, rng: np.random.Generator) -> Audio:
+    """Gaussian noise (samples,) through `_colour`."""
+    length = scipy.fft.next_fast_len(samples, real=True)
+    spectrum = scipy.fft.rfft(rng.standard_normal(length, dtype=np.float32))
+    hz = scipy.fft.rfftfreq(length, 1 / rate_hz).astype(np.float32)
+    return np.asarray(scipy.fft.irfft(spectrum * _colour(kind, hz), length)[:samples], dtype=np.float32)
 
 
 def _colour(kind: Noise, hz: Audio) -> Audio:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
-_PROMPT_S = 4.2  # mean length of a prompt, to plan their number
+_PROMPT_S = 3.6  # mean length of a prompt, to plan their number
 Split = Literal["train", "lm", "test", "prompts"]
 
 

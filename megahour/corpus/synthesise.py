@@ -182,10 +182,6 @@ def synthesise(
     ]
     never_spoken = (sentence.raw for sentence in texts)
     transcript = write_transcript(lines, never_spoken, NONE if prompt else mistakes, forms, who.name, rng)
-    truth = [
-        TrueSentence(part.sentence.spoken, part.sentence.raw, there, said[0].start_samples, said[-1].end_samples)
-        for part, said, there in zip(spoken, words, transcript.present, strict=True)
-    ]
     return RawRecording(
         name=name,
         samples=to_int16(audio),
@@ -194,8 +190,17 @@ def synthesise(
         form=transcript.form,
         info=_info(who, index, turn, condition, rng),
         words=[word for said in words for word in said],
-        sentences=truth,
+        sentences=_sentence_truth(spoken, words, transcript.present),
     )
+
+
+def _sentence_truth(
+    spoken: Sequence[Spoken], words: Sequence[Sequence[TrueWord]], present: Sequence[bool]
+) -> list[TrueSentence]:
+    return [
+        TrueSentence(part.sentence.spoken, part.sentence.raw, there, said[0].start_samples, said[-1].end_samples)
+        for part, said, there in zip(spoken, words, present, strict=True)
+    ]
 
 
 def _info(who: Voice, index: int, turn: int, condition: str, rng: np.random.Generator) -> dict[str, str | int]:
