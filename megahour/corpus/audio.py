@@ -7,6 +7,7 @@ Every check runs on the way: what a header says is never believed until the samp
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
@@ -22,6 +23,8 @@ from megahour.corpus.containers import byte_size, check_container
 BLOCK_FRAMES = 1 << 16
 FULL_SCALE = 32768.0
 CLIPPED_LEVEL = 0.9999  # 32767/32768 passes it, the next step below full scale does not
+# libsndfile's log of a size field that it has corrected (AIFF, AU, W64); WAV and Ogg are checked byte by byte before.
+_CORRECTED = re.compile(r"^\s*(?:FORM|SSND|riff|data|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's word for "the header does not say"
 # Undecoded bytes that may follow the last frame: decoders read ahead, and MP3 and FLAC files carry tags at their end.
 MAX_TAIL_BYTES = {"FLAC": 1 << 16, "MP3": 1 << 20}
@@ -120,6 +123,9 @@ class Decoder:
             raise BadRecord("unknown-length", f"the {stats.format} header does not say its length; encode it again")
         if frames == 0:
             raise BadRecord("zero-length-audio", f"a {stats.format} header with 0 samples")
+        for declared, found in _CORRECTED.findall(self._sound.extra_info if stats.format != "WAV" else ""):
+            if int(declared) > int(found):
+                raise BadRecord("truncated-audio", f"{found} of {declared} bytes")
         seconds = frames / stats.rate_hz_in
         if seconds > limits.max_seconds:
             raise BadRecord("too-long", f"{seconds / 3600:.2f} hours, the limit is {limits.max_seconds / 3600:.2f}")

@@ -2,12 +2,13 @@
 
 libsndfile repairs a wrong `data` size or a missing last page silently, so truncation has to be found before it decodes.
 WAV: "Multimedia Programming Interface and Data Specifications 1.0" (1991); RF64: EBU Tech 3306; Ogg: RFC 3533,
-section 6.
+section 6; SPHERE: NIST SPeech HEader REsources 2.6, whose files are often named .wav (TIMIT's are).
 """
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 from typing import BinaryIO
 
@@ -29,8 +30,8 @@ def byte_size(file: BinaryIO) -> int:
 def check_container(file: BinaryIO, size: int) -> None:
     """Raise BadRecord when `file` (`size` bytes) is empty, cut off, or says a length that it does not have.
 
-    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``. Formats other than WAV and Ogg pass: their
-    decoders notice. The position is put back to the start.
+    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``. Formats other than WAV, Ogg and SPHERE
+    pass: their decoders notice. The position is put back to the start.
     """
     if size == 0:
         raise BadRecord("zero-length-audio", "the file has 0 bytes")
@@ -40,6 +41,8 @@ def check_container(file: BinaryIO, size: int) -> None:
         _check_wave(file, size, magic)
     elif magic[:4] == b"OggS":
         _check_ogg(file, size)
+    elif magic[:7] == b"NIST_1A":
+        _check_sphere(file, size)
     file.seek(0)
 
 
@@ -74,6 +77,18 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
         raise BadRecord(
             "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
         )
+
+
+def _check_sphere(file: BinaryIO, size: int) -> None:
+    """NIST SPHERE: a text header of `name -i value` lines; the samples follow it without a size of their own."""
+    file.seek(0)
+    header = file.read(1024).decode("latin-1")
+    fields = {name: int(value) for name, value in re.findall(r"^(\w+) -i (\d+)$", header, re.MULTILINE)}
+    counts = [fields.get(name, 1) for name in ("sample_count", "sample_n_bytes", "channel_count")]
+    declared = 1024 + counts[0] * counts[1] * counts[2]
+    is_packed = "shorten" in header
+    if declared > size and not is_packed:
+        raise BadRecord("truncated-audio", f"{declared} bytes declared, the file has {size}")
 
 
 def _check_ogg(file: BinaryIO, size: int) -> None:

@@ -1,6 +1,6 @@
 """One shard of `ingest`: check, decode, resample and encode each recording, read its cues, and index them.
 
-Keys are `key_of("recording", corpus, source, channel)`, where `source` is the path inside the source (for archives
+Keys are `key_of("recording", corpus, path, channel)`, where `path` is the place inside the source (for archives
 ``archive!member``): two recordings of different shards cannot share a key unless they share a path. Within a shard
 equal names and equal audio are found and quarantined as ``duplicate-id``.
 """
@@ -197,7 +197,7 @@ class _Shard:
                     "language": info.language,
                     "licence": info.licence,
                     "attribution": info.attribution,
-                    "source": item.source,
+                    "source": info.source,
                     "condition": info.condition,
                     "created_s": info.created_s,
                 }

@@ -27,13 +27,17 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class SideInfo:
-    """Who speaks what language under which licence (SPDX); `created_s` is Unix time, 0 when unknown."""
+    """Who speaks what language under which licence (SPDX), and where it came from.
+
+    `source` is what the side file says, else the path; `created_s` is Unix time, 0 when unknown; `fields` is the file.
+    """
 
     speaker: str
     language: str
     licence: str
     attribution: str
     condition: str
+    source: str
     created_s: int
     fields: dict[str, Any]
 
@@ -56,6 +60,7 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
         licence=licence,
         attribution=_text(found["attribution"]) or p.attribution,
         condition=_text(fields.get("condition", "")) or p.condition,
+        source=_text(fields.get("source", "")) or item.source,
         created_s=_unix_time(found["created_s"]),
         fields=fields,
     )

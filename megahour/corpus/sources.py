@@ -16,8 +16,8 @@ from megahour.corpus.transcripts import SUFFIXES as TRANSCRIPTS
 if TYPE_CHECKING:
     from megahour.corpus.archives import Member
 
-MEDIA = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".w64", ".caf")
-UNSUPPORTED = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mkv", ".avi", ".mov", ".amr", ".ac3")
+MEDIA = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph")
+UNSUPPORTED = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mkv", ".avi", ".mov", ".amr", ".ac3", ".caf")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 INFO = ".json"
 _LANGUAGE = re.compile(r"\.[a-z]{2,3}(?:-[A-Za-z]{2,4})?$")

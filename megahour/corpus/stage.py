@@ -72,7 +72,9 @@ class Ingest(Stage[IngestParams]):
     def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.corpus.ingest import ingest_shard, task_items
 
-        with task_items(p, inputs.get("raw"), task.spec, ctx.work) as items:
+        if raw := inputs.get("raw"):
+            out.tags.update(next(receipt.tags for receipt in raw.receipts() if receipt.shard == task["shard"]))
+        with task_items(p, raw, task.spec, ctx.work) as items:
             ingest_shard(p, items, out, ctx.work)
 
     def finish(self, p: IngestParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:

@@ -23,6 +23,10 @@ FORMATS = [
     ("OGG", "VORBIS"),
     ("OGG", "OPUS"),
     ("MP3", "MPEG_LAYER_III"),
+    ("AIFF", "PCM_16"),
+    ("AU", "PCM_16"),
+    ("W64", "PCM_16"),
+    ("NIST", "PCM_16"),
 ]
 
 
@@ -180,7 +184,7 @@ def test_two_sparse_gigabytes_cost_little_time_and_memory(
 
 def test_memory_does_not_grow_with_length() -> None:
     peaks = []
-    for seconds in (60, 600):
+    for seconds in (30, 300):
         data = encode(murmur(seconds), kind="FLAC")
         tracemalloc.start()
         for _ in Decoder(io.BytesIO(data), 16_000).blocks():

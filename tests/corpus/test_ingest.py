@@ -236,3 +236,17 @@ def test_tasks_are_about_equal_and_cover_all_files(
     assert [i for task in tasks for i in task] == list(range(len(sizes)))
     for task in tasks[:-1]:
         assert shard_bytes <= sum(sizes[i] for i in task) < shard_bytes + max(sizes)
+
+
+def test_real_telephone_quality_digits(shared_data: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    for path in sorted((shared_data / "fsdd").glob("*_george_1.wav"))[:10]:
+        put(tmp_path / "in", path.name, path.read_bytes())
+        put(tmp_path / "in", f"{path.stem}.txt", path.stem[0])
+    given = {"licence": "CC BY-SA 4.0", "speaker_pattern": r"\d_([a-z]+)_\d"}
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), **given)
+    found = rows(out)
+    assert {row["speaker"] for row in found} == {"george"}
+    words = [row["text"] for row in rows(out, ".cues.parquet")]
+    assert words == ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    with ShardAudio(out, 0) as audio:
+        assert all(np.abs(audio.read(row["offset"], row["size"])).max() > 1000 for row in found)
