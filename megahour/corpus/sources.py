@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.records import fingerprint
 from megahour.corpus.transcripts import SUFFIXES as TRANSCRIPTS
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Listing:
     fs: Any
     root: str
     sizes: dict[str, int]
+    versions: dict[str, str]  # changes when a file is written again: its time or, on object stores, its ETag
 
     def blob(self, path: str) -> Blob:
         full = f"{self.root}/{path}"
@@ -134,7 +136,20 @@ def list_source(source: str) -> Listing:
     visible = {path: sizes[path] for path in sorted(sizes) if not re.search(r"(^|/)[._]", path)}
     if not visible:
         raise ConfigError(f"no files at {source}", where="source", remedy="give a directory, a glob, a .tar or a URL")
-    return Listing(fs, root, visible)
+    versions = {path: _version(found[f"{root}/{path}"]) for path in visible}
+    return Listing(fs, root, visible, versions)
+
+
+def _version(entry: dict[str, Any]) -> str:
+    return str(
+        next((entry[name] for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if name in entry), "")
+    )
+
+
+def source_digest(source: str) -> str:
+    """Changes when a file of the source comes, goes or is written again; reads no file."""
+    listing = list_source(source)
+    return fingerprint([[path, size, listing.versions[path]] for path, size in listing.sizes.items()])
 
 
 def plan_files(source: str, shard_bytes: int) -> list[dict[str, Any]]:
@@ -170,7 +185,7 @@ def plan_files(source: str, shard_bytes: int) -> list[dict[str, Any]]:
 def file_items(source: str, groups: Iterable[Iterable[str]]) -> Iterator[Item | None]:
     """Items of one task; None for a transcript without a medium."""
     fs, root, _ = open_source(source)
-    listing = Listing(fs, root, {})
+    listing = Listing(fs, root, {}, {})
     for media, transcript, info in groups:
         yield _item(media, transcript, info, listing.blob, media) if media else None
 

@@ -45,6 +45,13 @@ class IngestParams(Params):
     max_clipped: float = Field(0.05, ge=0, le=1, description="largest share of samples at full scale")
     shard_mb: float = Field(256.0, gt=0, description="media per task, megabytes (a shard of recordings is one task)")
 
+    def identity(self) -> dict[str, Any]:
+        """A changed source is another job: files that came, went or were written again make `ingest` run again."""
+        from megahour.corpus.sources import source_digest
+
+        paths = [path for path in (self.source, self.transcripts) if path]
+        return {**super().identity(), "digests": [source_digest(path) for path in paths]}
+
 
 class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files."""

@@ -179,6 +179,21 @@ def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) 
     assert [row["text"] for row in rows(out, ".cues.parquet")] == ["one", "hello two of you"]
 
 
+def test_a_changed_source_is_ingested_again(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    def made() -> tuple[int, int]:
+        out = ingest(tmp_path / "out", engine, source=str(folder), licence="CC0")
+        return out.manifest.counts.kept, (tmp_path / "out/shards/00000.tar").stat().st_mtime_ns
+
+    first = made()
+    assert made() == first
+    put(folder, "new.wav", encode(murmur(1, seed=8)))
+    put(folder, "new.txt", "New words.")
+    assert made()[0] == 4
+    put(folder, "new.txt", "Old words.")
+    made()
+    assert "old words" in [row["text"] for row in rows(Artifact(tmp_path / "out"), ".cues.parquet")]
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
