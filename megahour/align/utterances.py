@@ -111,8 +111,8 @@ def _spans(
 
 
 def _limits(p: CutParams, rate_hz: int) -> Limits:
-    lengths = (p.min_s, p.max_s, p.pad_s, p.min_pause_s, p.max_pause_s)
-    return Limits(*(round(seconds * rate_hz) for seconds in lengths), rate_hz=rate_hz)
+    lengths = (p.min_s, p.max_s, p.pad_s, p.min_pause_s, p.max_pause_s, 1.0)
+    return Limits(*(round(seconds * rate_hz) for seconds in lengths))
 
 
 def _parted(
