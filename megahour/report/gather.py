@@ -1,0 +1,169 @@
+"""What the report says, read from artifacts shard by shard: nothing here grows with the corpus but counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megahour.core.stage import Inputs
+from megahour.core.store import Artifact
+
+DURATION_EDGES_S = np.arange(0, 30.5, 0.5)
+CONFIDENCE_EDGES = np.linspace(0, 1, 41)
+MODELS = ("baseline", "teacher", "student")
+METRICS = {  # column of the training curves: (title, better direction is up)
+    "held_out_accuracy": "held-out frame accuracy",
+    "held_out_loss": "held-out loss",
+    "accuracy": "training frame accuracy",
+    "loss": "training loss",
+}
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """Counts, size and time of one artifact. `seconds` is wall time over all sessions, `cores` what it held."""
+
+    role: str
+    stage: str
+    shards: int
+    came_in: int
+    kept: int
+    bad: int
+    dropped: Mapping[str, int]
+    bytes: int
+    seconds: float
+    cpu_seconds: float
+    cores: int
+
+    @property
+    def core_hours(self) -> float:
+        return self.seconds * self.cores / 3600
+
+
+@dataclass
+class Histogram:
+    """Counts of each series between `edges`; values beyond the last edge are counted in the last bin."""
+
+    edges: np.ndarray
+    series: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        finite = np.clip(values[np.isfinite(values)], self.edges[0], self.edges[-1])
+        counts = np.histogram(finite, self.edges)[0]
+        self.series[name] = self.series.get(name, np.zeros(len(counts), np.int64)) + counts
+
+    def trimmed(self) -> Histogram:
+        """Without the empty bins at the right end."""
+        used = np.flatnonzero(sum(self.series.values())) if self.series else np.array([])
+        last = int(used[-1]) + 1 if len(used) else 1
+        return Histogram(self.edges[: last + 1], {name: counts[:last] for name, counts in self.series.items()})
+
+    @property
+    def total(self) -> int:
+        return int(sum(counts.sum() for counts in self.series.values()))
+
+
+def stage_facts(role: str, artifact: Artifact) -> StageFacts:
+    """Counts from the manifest, bytes from the receipts, seconds from `timings/`."""
+    manifest, wall = artifact.manifest, artifact.wall()
+    timings = artifact.timings().values()
+    cpu_seconds = sum(float(timing.get("cpu_seconds", 0.0)) for timing in timings)
+    seconds = sum(float(timing.get("seconds", 0.0)) for timing in timings)
+    return StageFacts(
+        role=role,
+        stage=manifest.stage,
+        shards=manifest.shards,
+        came_in=manifest.counts.came_in,
+        kept=manifest.counts.kept,
+        bad=manifest.counts.bad,
+        dropped=dict(sorted(manifest.counts.dropped.items(), key=lambda item: (-item[1], item[0]))),
+        bytes=sum(info.bytes for receipt in artifact.receipts() for info in receipt.files.values()),
+        seconds=float(wall.get("seconds", seconds)),
+        cpu_seconds=cpu_seconds,
+        cores=int(wall.get("workers", 1)),
+    )
+
+
+def quarantined(artifact: Artifact, limit: int) -> list[dict[str, str]]:
+    """The first `limit` bad records of an artifact."""
+    return [bad for bad, _ in zip(artifact.bad_records(), range(limit), strict=False)]
+
+
+def durations(utterances: Artifact) -> Histogram:
+    """Utterances by seconds."""
+    found = Histogram(DURATION_EDGES_S)
+    for receipt in utterances.receipts():
+        table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
+        found.add("utterances", table["samples"].to_numpy() / table["rate_hz"].to_numpy())
+    return found.trimmed()
+
+
+def confidences(inputs: Inputs) -> Histogram:
+    """Alignment confidences of segments, kept and dropped; without an alignment those of the utterances."""
+    found = Histogram(CONFIDENCE_EDGES)
+    if "alignment" in inputs:
+        alignment = inputs["alignment"]
+        for receipt in alignment.receipts():
+            table = alignment.read_table(receipt.shard, ".segments.parquet", columns=["confidence", "kept"])
+            kept = table["kept"].to_numpy(zero_copy_only=False).astype(bool)
+            values = table["confidence"].to_numpy()
+            found.add("kept", values[kept])
+            found.add("dropped", values[~kept])
+    elif "utterances" in inputs:
+        utterances = inputs["utterances"]
+        for receipt in utterances.receipts():
+            found.add(
+                "utterances", utterances.read_table(receipt.shard, columns=["confidence"])["confidence"].to_numpy()
+            )
+    return found
+
+
+def hours(utterances: Artifact) -> float:
+    """Hours of audio in an *utterances* artifact."""
+    seconds = 0.0
+    for receipt in utterances.receipts():
+        table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
+        seconds += float((table["samples"].to_numpy() / table["rate_hz"].to_numpy()).sum())
+    return seconds / 3600
+
+
+def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """metric → line → [(share of the training in percent, value)] of the models' training curves.
+
+    A model that alternates between data sets has a line for each where their losses cannot be compared.
+    """
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for role in MODELS:
+        if role not in inputs:
+            continue
+        rows = [json.loads(line) for line in inputs[role].read_bytes(0, ".curves.jsonl").splitlines() if line.strip()]
+        last = max((float(row["step"]) for row in rows), default=0.0) or 1.0
+        kinds = {str(row.get("data", "")) for row in rows}
+        for metric in METRICS:
+            for row in rows:
+                if isinstance(value := row.get(metric), int | float) and np.isfinite(value):
+                    split = len(kinds) > 1 and not metric.startswith("held_out")
+                    name = f"{role}, {row.get('data', '')}" if split else role
+                    point = (round(100 * float(row["step"]) / last, 3), float(value))
+                    found.setdefault(metric, {}).setdefault(name, []).append(point)
+    return found
+
+
+def word_errors(score: Artifact) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of the WER table, and the names of its systems."""
+    rows: list[dict[str, Any]] = list(score.read_json(0, ".json")["table"])
+    systems = [
+        name.removeprefix("wer_")
+        for name in (rows[0] if rows else {})
+        if name.startswith("wer_") and "interval" not in name
+    ]
+    return rows, systems
+
+
+def total(facts: Sequence[StageFacts], name: str) -> float:
+    """Sum of one number over the stages."""
+    return float(sum(getattr(fact, name) for fact in facts))

@@ -1,0 +1,136 @@
+"""The page: gather, draw, and put everything into one file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Inputs
+from megahour.report import gather, listen, sections
+from megahour.report.gather import StageFacts
+from megahour.report.markup import Markup, join, tag
+from megahour.report.tables import duration
+
+if TYPE_CHECKING:
+    from megahour.report.stage import ReportParams
+
+
+@dataclass(frozen=True)
+class Page:
+    """The file, and the figures at its head as numbers."""
+
+    html: str
+    figures: dict[str, Any]
+
+
+def build(p: ReportParams, inputs: Inputs) -> Page:
+    """The page about whichever artifacts are given.
+
+    Raises
+    ------
+    ConfigError: none are given.
+    StoreError: one of them is incomplete or damaged.
+    """
+    if not inputs:
+        raise ConfigError("a report about nothing", where="report", remedy="give it at least one artifact as input")
+    facts = [gather.stage_facts(role, artifact) for role, artifact in inputs.items()]
+    bad = {
+        fact.role: gather.quarantined(inputs[fact.role], p.bad_records) for fact in facts if fact.bad and p.bad_records
+    }
+    lengths = gather.durations(inputs["utterances"]) if "utterances" in inputs else None
+    audio_hours = gather.hours(inputs["utterances"]) if "utterances" in inputs else 0.0
+    sets = inputs["selection"].summary.get("sets", {}) if "selection" in inputs else {}
+    rows, systems = gather.word_errors(inputs["score"]) if "score" in inputs else ([], [])
+    found = listen.examples(inputs, count=p.examples, longest_s=p.longest_s, seed=p.seed)
+    parts = [
+        sections.errors(rows, systems),
+        sections.listening(found),
+        sections.flow(facts, bad),
+        sections.corpus(lengths, gather.confidences(inputs), sets),
+        sections.training(gather.curves(inputs)),
+        sections.costs(facts, audio_hours, p.price_per_core_hour, p.currency),
+    ]
+    numbers = _numbers(p, inputs, facts, audio_hours, rows)
+    body = [_header(p, numbers), _navigation(parts), tag("main", parts), _footer()]
+    return Page(_document(p.title, join(body)), numbers)
+
+
+def _numbers(
+    p: ReportParams, inputs: Inputs, facts: Sequence[StageFacts], audio_hours: float, rows: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    seconds, core_hours = gather.total(facts, "seconds"), gather.total(facts, "core_hours")
+    numbers: dict[str, Any] = {"seconds": round(seconds, 1), "core_hours": round(core_hours, 4)}
+    numbers["cost"] = round(core_hours * p.price_per_core_hour, 6)
+    if "recordings" in inputs and "hours" in inputs["recordings"].summary:
+        numbers["hours_in"] = inputs["recordings"].summary["hours"]
+    if "utterances" in inputs:
+        numbers["hours_kept"] = round(audio_hours, 4)
+        numbers["utterances"] = inputs["utterances"].manifest.counts.kept
+    if rows:
+        last = rows[-1]
+        numbers |= {k: last.get(k) for k in ("wer_baseline", "wer_student", "werr") if last.get(k) is not None}
+    return numbers
+
+
+def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
+    cards = []
+    if "wer_student" in numbers:
+        cards.append(("", f"{100 * numbers['wer_student']:.1f} %", "word error rate of the student"))
+    if "wer_baseline" in numbers:
+        cards.append(("", f"{100 * numbers['wer_baseline']:.1f} %", "of the supervised baseline"))
+    if "werr" in numbers:
+        kind = "win" if numbers["werr"] > 0 else "loss"
+        cards.append((kind, f"{100 * numbers['werr']:+.1f} %".replace("+", ""), "fewer errors, relative (WERR)"))
+    if "hours_in" in numbers:
+        cards.append(("", f"{numbers['hours_in']:.2f} h", "of recordings"))
+    if "hours_kept" in numbers:
+        cards.append(("", f"{numbers['hours_kept']:.2f} h", f"in {numbers['utterances']:,} utterances"))
+    cards.append(("", duration(numbers["seconds"]), "of computing"))
+    cards.append(("", sections.money(numbers["cost"], p.currency), f"for {numbers['core_hours']:.2f} core-hours"))
+    boxes = [tag("div", tag("b", big), tag("span", small), class_=f"card {kind}".strip()) for kind, big, small in cards]
+    lead = "From raw recordings to word error rates: what came in, what was kept, what was learned."
+    return tag("header", tag("h1", p.title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+
+
+NAMES = {
+    "errors": "Word error rates",
+    "utterances": "Hear and read",
+    "flow": "In and out",
+    "corpus": "Corpus",
+    "training": "Training",
+    "costs": "Time and cost",
+}
+
+
+def _navigation(parts: Sequence[Markup | None]) -> Markup:
+    shown = [name for name in NAMES if any(part and f'id="{name}"' in part[:60] for part in parts)]
+    return tag("nav", tag("div", [tag("a", NAMES[name], href=f"#{name}") for name in shown]))
+
+
+def _footer() -> Markup:
+    words = "Made by megahour's report stage. This file is whole: it loads nothing and sends nothing."
+    return tag("footer", tag("p", words))
+
+
+def _document(title: str, body: Markup) -> str:
+    script = _asset("page.js")
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    parts = {
+        "SCRIPT_HASH": f"sha256-{digest}",
+        "TITLE": join(title),
+        "STYLE": _asset("style.css"),
+        "BODY": body,
+        "SCRIPT": script,
+    }
+    # The template is cut at its placeholders once, so that text which looks like one is not replaced.
+    pieces = _asset("template.html").split("%")
+    return "".join(parts.get(piece, piece) if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def _asset(name: str) -> str:
+    return files("megahour.report").joinpath(name).read_text("utf-8")
