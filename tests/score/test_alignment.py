@@ -1,0 +1,75 @@
+"""Scores of alignments, on a recording small enough to count by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from megahour.score.alignment import Row, Tally, compare, match, to_markdown
+
+
+def timed(words: str, begin: int = 0) -> list[Row]:
+    return [
+        {"word": i, "text": word, "start_samples": begin + 1000 * i, "end_samples": begin + 1000 * i + 800}
+        for i, word in enumerate(words.split())
+    ]
+
+
+def scored(aligned: list[Row], segments: list[Row], rate_hz: int = 1000, ratio: float = 1.0) -> Row:
+    cues = [{"cue": 0, "text": "a b c"}, {"cue": 1, "text": "x y"}, {"cue": 2, "text": "d e"}]
+    tally = Tally()
+    compare(timed("a b c d e"), cues, aligned, segments, rate_hz, ratio, tally)
+    return tally.row("clean")
+
+
+KEPT = [{"cue": 0, "kept": True}, {"cue": 1, "kept": False}, {"cue": 2, "kept": True}]
+
+
+def aligned(shifts: dict[tuple[int, int], int]) -> list[Row]:
+    true = {(0, 0): 0, (0, 1): 1000, (0, 2): 2000, (2, 0): 3000, (2, 1): 4000}
+    return [
+        {"cue": cue, "word": word, "start_samples": at + shifts.get((cue, word), 0), "end_samples": at + 700}
+        for (cue, word), at in true.items()
+    ]
+
+
+def test_a_perfect_start_and_an_early_end() -> None:
+    row = scored(aligned({}), KEPT)
+    assert (row["words"], row["start_p95_ms"], row["start_within_50_ms"]) == (5, 0.0, 1.0)
+    assert (row["end_median_ms"], row["end_bias_ms"], row["end_within_50_ms"], row["end_within_100_ms"]) == (100, -100, 0, 1)
+    assert (row["spoken_cues"], row["spoken_lost"], row["unspoken_cues"], row["unspoken_kept"]) == (2, 0, 1, 0)
+
+
+def test_far_words_are_counted() -> None:
+    row = scored(aligned({(2, 1): 1500, (0, 1): -150}), KEPT)
+    assert row["start_far"] == pytest.approx(0.2)
+    assert row["start_within_200_ms"] == pytest.approx(0.8)
+    assert row["start_within_100_ms"] == pytest.approx(0.6)
+
+
+def test_kept_unspoken_and_lost_spoken_cues() -> None:
+    segments = [{"cue": 0, "kept": False}, {"cue": 1, "kept": True}, {"cue": 2, "kept": True}]
+    row = scored([], segments)
+    assert (row["spoken_lost"], row["unspoken_kept"], row["refused"]) == (1, 1, 0)
+    assert row["start_median_ms"] is None
+
+
+def test_a_refused_recording_loses_its_spoken_cues() -> None:
+    row = scored([], [])
+    assert (row["refused"], row["spoken_lost"], row["unspoken_kept"]) == (1, 2, 0)
+
+
+def test_truth_at_another_rate() -> None:
+    words = aligned({})
+    doubled = [{**w, "start_samples": 2 * w["start_samples"], "end_samples": 2 * w["end_samples"]} for w in words]
+    assert scored(doubled, KEPT, rate_hz=2000, ratio=2.0)["start_p95_ms"] == 0.0
+
+
+def test_words_are_matched_in_order() -> None:
+    assert match("the cat the dog".split(), "a cat the big dog".split()).tolist() == [-1, 1, 2, 4]
+    assert match([], ["a"]).tolist() == []
+    assert match(["a"], []).tolist() == [-1]
+
+
+def test_the_table_reads_well() -> None:
+    line = to_markdown([scored(aligned({}), KEPT)]).splitlines()[2]
+    assert line == "| clean | 5 | 0 / 0 / 0 | 100 / 100 / 100 | 100.0% / 100.0% / 100.0% | 0.00% | 0 of 1 | 0 of 2 | 0 of 1 |"
