@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,7 +99,7 @@ def run_round(engine: Engine, folder: Path) -> None:
 
 
 def main(engine_name: str, folder: str) -> None:
-    """Rounds 0, 1, 2 … into `folder`, those that exist resumed, until `folder`/stop exists at the end of one."""
+    """Rounds 0, 1, 2 … into `folder`, those that exist resumed, until `folder`/stop exists."""
     engine: Engine
     if engine_name == "local":
         from megahour.engine.local import LocalEngine
@@ -111,7 +112,8 @@ def main(engine_name: str, folder: str) -> None:
     with engine:
         list(engine.map(import_all, range(4)))
         print("ready", flush=True)
-        finished = 0
-        while finished == 0 or not (Path(folder) / "stop").exists():
-            run_round(engine, Path(folder) / f"round-{finished:02d}")
-            finished += 1
+        for number in count():
+            folder_of_round = Path(folder) / f"round-{number:02d}"
+            if number and (Path(folder) / "stop").exists() and not folder_of_round.exists():
+                return
+            run_round(engine, folder_of_round)

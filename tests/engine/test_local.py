@@ -15,7 +15,7 @@ import psutil
 import pytest
 import toy_tasks
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StageError
 from megahour.engine.base import EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 
@@ -59,6 +59,14 @@ def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(engine: L
         list(engine.map(partial(toy_tasks.fail_on, 2), range(5)))
     assert caught.value.item == 2
     assert "in fail_on" in caught.value.traceback
+
+
+def test_an_error_for_the_user_keeps_its_words_and_shows_no_traceback(engine: LocalEngine) -> None:
+    with pytest.raises(TaskFailed) as caught:
+        list(engine.map(toy_tasks.refuse, [7]))
+    assert str(caught.value) == "task 0 (7): StageError: toy: 7 shards\nRemedy: ask for fewer"
+    assert isinstance(caught.value.__cause__, StageError)
+    assert "in refuse" in caught.value.traceback
 
 
 def test_what_cannot_travel_is_an_error_not_a_hang(engine: LocalEngine) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from megahour.core.errors import StageError
+
 
 def square(number: int) -> int:
     return number * number
@@ -37,6 +39,10 @@ def fail_on(bad: int, number: int) -> int:
     if number == bad:
         raise ValueError(f"{number} is the bad one")
     return number
+
+
+def refuse(number: int) -> int:
+    raise StageError(f"{number} shards", where="toy", remedy="ask for fewer")
 
 
 def die_on(bad: int, number: int) -> int:
