@@ -21,6 +21,9 @@ from megahour.decode.graph import Graph
 
 Float32 = npt.NDArray[np.float32]
 
+PRIOR_FLOOR = 1e-5
+"""A label that training hardly saw would otherwise win wherever the model is unsure."""
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -61,7 +64,7 @@ class Searcher:
         self.labels = int(graph.fst.arcs["ilabel"].max(initial=0))
         self._fst = to_kaldifst(graph.fst) if fst is None else fst
         self._config = kaldi_decoder.FasterDecoderOptions(beam=options.beam, max_active=options.max_active)
-        floor = np.log(np.maximum(np.asarray(priors, np.float64), 1e-8)) if priors is not None else None
+        floor = np.log(np.maximum(np.asarray(priors, np.float64), PRIOR_FLOOR)) if priors is not None else None
         self._log_priors = None if floor is None else (options.prior_scale * floor).astype(np.float32)
 
     def __call__(self, log_posteriors: Float32) -> Hypothesis:

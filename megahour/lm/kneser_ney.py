@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megahour.lm.arpa import Float64, NgramModel
+from megahour.lm.arpa import NEVER, Float64, NgramModel
 from megahour.lm.count import Bool, Corpus, Int64, Level, adjusted_counts, count_shard, shard_positions
 from megahour.lm.vocabulary import BOS, Int32, Vocabulary
 
@@ -187,4 +187,5 @@ class _Assembly:
 
 
 def _log10(probability: Float64) -> Float64:
-    return np.asarray(np.minimum(np.log10(probability), 0.0), np.float64)
+    # Zero happens where a discount is zero: nothing is left for <unk>, or for backing off.
+    return np.asarray(np.minimum(np.log10(np.maximum(probability, 10.0**NEVER)), 0.0), np.float64)
