@@ -61,13 +61,13 @@ def histogram(
     return join([_legend(series) if len(series) > 1 else None, svg(WIDTH, HEIGHT, axes, bars, aria_label=label)])
 
 
-def lines(series: Mapping[str, Points], *, x_label: str, y_label: str, label: str, zero: bool = False) -> Markup:
+def lines(series: Mapping[str, Points], *, x_label: str, y_label: str, label: str) -> Markup:
     """One polyline per series, with a point that tells its value under the pointer."""
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
-    low, high = (0.0 if zero else min(ys)), max(ys)
+    low, high = min(ys), max(ys)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
-    x, y = _x_scale(min(xs), max(xs)), Scale(low if zero else low - room, high + room, HEIGHT - BOTTOM, TOP)
+    x, y = _x_scale(min(xs), max(xs)), Scale(low - room, high + room, HEIGHT - BOTTOM, TOP)
     drawn = []
     for name, points in series.items():
         path = "M" + "L".join(f"{x(a)} {y(b)}" for a, b in points)

@@ -1,0 +1,319 @@
+"""The report: what it says, that hostile text stays text, and how it behaves in a real browser."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_run import HOSTILE, artifact, make_run
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.report.figures import histogram, lines, nice_ticks
+from megahour.report.gather import Histogram, curves, stage_facts
+from megahour.report.listen import choose, difference, examples
+from megahour.report.markup import tag
+from megahour.report.page import build
+from megahour.report.stage import Report, ReportParams
+from megahour.report.tables import duration, size
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = [
+    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required"),
+]
+words = st.lists(st.sampled_from("abc"), max_size=7)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def html(run: dict[str, Artifact]) -> str:
+    return build(ReportParams(title=f"a run {HOSTILE}"), run).html
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e6), st.integers(2, 10))
+def test_ticks_are_few_even_and_inside(spans: float, span: float, count: int) -> None:
+    low = spans * span
+    ticks = nice_ticks(low, low + span, count)
+    assert len(ticks) <= count + 2
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+    assert np.allclose(np.diff(ticks, 2), 0, atol=1e-6 * span)
+
+
+@given(words, words)
+def test_difference_is_a_shortest_alignment(reference: list[str], hypothesis: list[str]) -> None:
+    from megahour.decode.edit import align
+
+    found = difference(reference, hypothesis)
+    assert [r for kind, r, _ in found if kind != "ins"] == reference
+    assert [h for kind, _, h in found if kind != "del"] == hypothesis
+    assert all((r == h) == (kind == "ok") for kind, r, h in found)
+    assert sum(kind != "ok" for kind, _, _ in found) == align(reference, hypothesis).errors
+
+
+@given(st.text())
+def test_text_and_attributes_come_back_as_they_were(hostile: str) -> None:
+    seen: list[Any] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+            seen.append((name, dict(attributes)))
+
+    Reader(convert_charrefs=True).feed(tag("p", hostile, title=hostile))
+    assert [name for name, _ in seen] == ["p"]
+    # A parser reads line ends and NUL its own way; all else is the same.
+    assert re.sub(r"[\r\n\0�]", "", seen[0][1]["title"]) == re.sub(r"[\r\n\0�]", "", hostile)
+
+
+def test_conditions_take_turns() -> None:
+    keys = {**dict.fromkeys(range(50), "clean"), 100: "noisy", 101: "noisy"}
+    chosen = choose(keys, 6, seed=1)
+    assert sorted(keys[key] for key in chosen) == ["clean"] * 4 + ["noisy"] * 2
+    assert chosen == choose(dict(reversed(keys.items())), 6, seed=1)
+    assert chosen != choose(keys, 6, seed=2)
+
+
+def test_histogram_counts_everything_once() -> None:
+    found = Histogram(np.arange(0, 5.0))
+    found.add("a", np.array([0.5, 1.5, 1.5, 99.0, np.nan]))
+    found.add("a", np.array([2.5]))
+    assert found.series["a"].tolist() == [1, 2, 1, 1]
+    assert histogram(found.edges, {"a": found.series["a"]}, x_label="x", y_label="y", label="l").count("<rect") == 4
+
+
+def test_a_curve_with_one_point_is_drawn() -> None:
+    assert "<circle" in lines({"student": [(100.0, 0.5)]}, x_label="x", y_label="y", label="l")
+
+
+def test_units_are_for_people() -> None:
+    assert [duration(s) for s in (0.04, 59.6, 200, 3900)] == ["0.0 s", "1 min 00 s", "3 min 20 s", "1 h 05 min"]
+    assert [size(n) for n in (12, 1500, 2.5e9)] == ["12 B", "1.5 kB", "2.5 GB"]
+
+
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+
+def test_facts_are_the_receipts(run: dict[str, Artifact]) -> None:
+    facts = stage_facts("recordings", run["recordings"])
+    assert (facts.came_in, facts.kept, facts.bad) == (40, 36, 2)
+    assert facts.dropped == {"licence": 2, "empty-transcript": 1, "truncated-audio": 1}
+    assert facts.core_hours == pytest.approx(37.5 * 2 / 3600)  # seconds and workers of timings/total.json
+
+
+def test_curves_of_a_student_are_split_by_data_set(run: dict[str, Artifact]) -> None:
+    found = curves(run)
+    assert set(found["held_out_accuracy"]) == {"baseline", "teacher", "student"}
+    assert set(found["loss"]) == {"baseline", "teacher", "student, unlabelled", "student, labelled"}
+    assert found["loss"]["baseline"][-1][0] == 100.0
+
+
+def test_examples_are_scored_utterances_with_their_own_sound(run: dict[str, Artifact]) -> None:
+    found = examples(run, count=9, longest_s=3.0, seed=0)
+    assert len(found) == 9
+    assert {example.condition for example in found} == {"clean", "office", "noisy"}
+    for example in found:
+        assert example.key >= 10  # the score knows 10 to 59
+        assert example.seconds <= 3.0
+        assert example.flac.startswith(b"fLaC")
+        assert set(example.hypotheses) == {"baseline", "student"}
+        assert example.words[-1].end_s == pytest.approx(example.seconds - 0.1, abs=0.01)
+        middle = [int(240 * (w.start_s + w.end_s) / 2 / example.seconds) for w in example.words]
+        assert min(example.peaks[middle]) > 5 * example.peaks[0]  # a tone at each word, silence before the first
+
+
+def test_without_scores_the_first_utterances_can_be_heard(run: dict[str, Artifact]) -> None:
+    found = examples({"utterances": run["utterances"]}, count=3, longest_s=9.0, seed=0)
+    assert [example.key for example in found] == [0, 1, 2]
+    assert all(not example.hypotheses for example in found)
+
+
+# -- page ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_stage_writes_the_page_and_its_headline_figures(run: dict[str, Artifact], tmp_path: Path) -> None:
+    from megahour.engine.local import LocalEngine
+    from megahour.engine.runner import run_stage
+
+    with LocalEngine(workers=1) as engine:
+        output = Artifact(tmp_path / "report")
+        manifest = run_stage(Report(), ReportParams(price_per_core_hour=36.0), run, output, engine)
+    assert manifest.summary["werr"] == pytest.approx(1 - 0.151 / 0.212)
+    assert manifest.summary["cost"] == pytest.approx(36 * manifest.summary["core_hours"], rel=1e-3)
+    page = output.read_bytes(0, ".html").decode()
+    assert "28.8 %" in page
+    assert page.startswith("<!doctype html>")
+
+
+def test_every_subset_of_roles_makes_a_page(run: dict[str, Artifact]) -> None:
+    for role, made in run.items():
+        assert f">{role}" in build(ReportParams(), {role: made}).html
+    with pytest.raises(ConfigError, match="about nothing"):
+        build(ReportParams(), {})
+
+
+def test_a_worse_student_is_not_called_a_win(run: dict[str, Artifact], tmp_path: Path) -> None:
+    row = {"condition": "all", "utterances": 9, "words": 90, "wer_baseline": 0.1, "wer_student": 0.12, "werr": -0.2}
+
+    def fill(out: ShardWriter) -> None:
+        out.json({"table": [row]}, ".json")
+
+    page = build(ReportParams(examples=0), {"score": artifact(tmp_path, "score", "score", [fill])}).html
+    assert '<div class="card loss"><b>-20.0 %' in page
+    assert '<td class="loss"' in page
+
+
+def test_hostile_text_stays_text(html: str) -> None:
+    """Transcript, hypotheses, title and quarantine hold script tags: the page has its own script and no other."""
+    names: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+            names.append(name)
+            assert not [a for a, _ in attributes if a.startswith("on")]
+
+    Reader().feed(html)
+    assert names.count("script") == 1
+    assert "img" not in names
+    assert "&lt;script&gt;alert(1)" in html
+
+
+def test_the_page_refers_to_nothing_outside(html: str) -> None:
+    assert "http" not in re.sub(r"data:audio/flac;base64,[A-Za-z0-9+/=]+|http-equiv", "", html)
+    assert "default-src 'none'" in html
+
+
+# -- browser ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The page in headless Chromium, with everything that it complains about and asks for."""
+    if BROWSER is None:
+        pytest.skip("needs Chromium (on Debian: apt install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html, "utf-8")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+        tab = browser.new_page(viewport={"width": 1180, "height": 900})
+        tab.complaints, tab.requests = [], []
+        tab.on("console", lambda message: tab.complaints.append(message.text))
+        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        tab.on("dialog", lambda dialog: (tab.complaints.append(dialog.message), dialog.dismiss()))
+        tab.on("request", lambda request: tab.requests.append(request.url))
+        tab.goto(path.as_uri())
+        yield tab
+        assert tab.complaints == []
+        assert [url[:60] for url in tab.requests if not url.startswith("data:")] == [path.as_uri()[:60]]
+        browser.close()
+
+
+def test_charts_are_drawn(page: Any) -> None:
+    charts = page.eval_on_selector_all("svg[aria-label]", "all => all.map(e => e.getAttribute('aria-label'))")
+    assert charts == [
+        "Word error rates by condition",
+        "Utterances by duration",
+        "Alignment confidence",
+        "held-out frame accuracy",
+        "held-out loss",
+        "training frame accuracy",
+        "training loss",
+    ]
+    boxes = page.eval_on_selector_all("svg[aria-label]", "all => all.map(e => e.getBoundingClientRect().height)")
+    assert min(boxes) > 100
+
+
+def test_play_starts_the_sound_and_lights_the_words_in_turn(page: Any) -> None:
+    card = page.locator(".utterance").first
+    spoken = card.locator(".word").all_inner_texts()
+    card.locator(".play").click()
+    wait_until(page, "document.querySelector('.utterance audio').currentTime > 0.15")
+    assert card.locator(".play").get_attribute("aria-label") == "Pause"
+    lit: list[int] = []
+    which = (
+        "() => [...document.querySelector('.utterance').querySelectorAll('.word')].findIndex(w => w.matches('.lit'))"
+    )
+    for _ in range(100):
+        if (now := page.evaluate(which)) >= 0 and now not in lit:
+            lit.append(now)
+        if len(lit) >= 3:
+            break
+        page.wait_for_timeout(40)
+    assert lit == sorted(lit)
+    assert len(lit) >= 3, (lit, spoken)
+    other = page.locator(".utterance").nth(1)
+    other.locator(".word").nth(2).click()  # starts at that word, and stops the first
+    start = float(other.locator(".word").nth(2).get_attribute("data-start"))
+    wait_until(page, f"document.querySelectorAll('.utterance audio')[1].currentTime > {start} + 0.05")
+    assert page.evaluate("document.querySelector('.utterance audio').paused")
+    assert page.evaluate("document.querySelectorAll('.utterance audio')[1].currentTime") < start + 2
+    other.locator(".play").click()
+    assert page.evaluate("document.querySelectorAll('.utterance audio')[1].paused")
+
+
+def test_a_click_on_a_head_sorts_and_the_total_stays_last(page: Any) -> None:
+    table = page.locator("#errors table")
+    names = "e => [...e.tBodies[0].rows].map(r => r.cells[0].textContent)"
+    assert table.evaluate(names) == ["clean", "office", "noisy", "all"]
+    head = table.locator("th", has_text="WERR")
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert table.evaluate(names) == ["noisy", "office", "clean", "all"]
+    table.locator("th", has_text="Condition").locator("button").click()
+    assert table.evaluate(names) == ["clean", "noisy", "office", "all"]
+    table.locator("th", has_text="Condition").locator("button").click()
+    assert table.evaluate(names) == ["office", "noisy", "clean", "all"]
+    flow = page.locator("#flow table").first
+    flow.locator("th", has_text="In").first.locator("button").click()
+    values = flow.evaluate("e => [...e.tBodies[0].rows].map(r => Number(r.cells[1].dataset.value))")
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(page: Any, scheme: str) -> None:
+    """Contrast of body text and of notes to their background, by WCAG 2.2 (4.5 for small text)."""
+    page.emulate_media(color_scheme=scheme)
+    colours = page.evaluate(
+        "() => [getComputedStyle(document.querySelector('.panel')).backgroundColor,"
+        " ...['.panel td', '.note', '.about', 'td.win', '.card.win b']"
+        ".map(s => getComputedStyle(document.querySelector(s)).color)]"
+    )
+    background, *texts = [luminance(colour) for colour in colours]
+    for text, colour in zip(texts, colours[1:], strict=True):
+        lighter, darker = max(text, background), min(text, background)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.0, (scheme, colour)
+
+
+def test_it_fits_a_telephone(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def wait_until(page: Any, condition: str) -> None:
+    """Polls from outside: the page's policy forbids playwright's own wait_for_function to compile code in it."""
+    for _ in range(300):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within 15 s: {condition}")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a CSS colour rgb(r, g, b), WCAG 2.2."""
+    channels = np.array([int(v) for v in re.findall(r"\d+", colour)[:3]]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
