@@ -65,7 +65,7 @@ Made = tuple[Graph, dict[str, Any], list[str]]
 
 def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mapping[str, list[list[str]]]) -> Made:
     units = read_units(inputs["units"])
-    known = set(units.phones)
+    known = set(units.trees)
     spelled = {
         word: [units.senones_of(phones) for phones in pronunciations if known.issuperset(phones)]
         for word, pronunciations in lexicon.items()
