@@ -44,7 +44,8 @@ def make_engine(params: EngineParams) -> Engine:
     if params.kind == "spark":
         from megahour.engine.spark import SparkEngine
 
-        return SparkEngine(master=params.master)
+        master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
+        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s)
     from megahour.engine.local import LocalEngine
 
     return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)

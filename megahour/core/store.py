@@ -252,11 +252,13 @@ class Artifact:
 
 
 def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> None:
-    """Write `receipts.jsonl`, then the manifest, then remove what killed attempts left behind."""
+    """Write `receipts.jsonl`, remove what killed attempts left behind, then write the manifest."""
     publish_text(artifact.fs, artifact.path("receipts.jsonl"), "".join(r.to_json() + "\n" for r in receipts))
-    publish_text(artifact.fs, artifact.path("manifest.json"), manifest.to_json())
     if is_local(artifact.fs):
         shutil.rmtree(artifact.path("tmp"), ignore_errors=True)
+        for scratch in Path(artifact.root).rglob(".*.tmp"):
+            scratch.unlink(missing_ok=True)
+    publish_text(artifact.fs, artifact.path("manifest.json"), manifest.to_json())
     artifact.__dict__.pop("manifest", None)
 
 
