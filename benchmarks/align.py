@@ -2,9 +2,10 @@
 
     python benchmarks/align.py [--hours 1] [--exact] [--write]
 
-T = 120,000 frames of 30 ms an hour, U = 30,000 characters, 29 units, 12 % of the peaks lost or wrong, without a trace of the right unit. A: the transcript is
-exact. B: 10 % of the sentences are not in the transcript, 5 % of the transcript was never spoken. Each case runs in a
-process of its own; memory is the growth of its peak over what it holds before the alignment starts.
+T = 120,000 frames of 30 ms an hour, U = 30,000 characters, 29 units, 12 % of the peaks lost or wrong without a trace of
+the right unit. A: the transcript is exact. B: 10 % of the sentences are not in the transcript, 5 % of the transcript
+was never spoken. Each case runs in a process of its own; memory is the growth of its peak over what it holds before the
+alignment starts.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def _replay(  # type: ignore[no-untyped-def]
     resting,
     moves,
 ):
-    """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); return the end state's score."""
+    """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); the end state's score."""
     width = moves.shape[1]
     emission = np.empty(posteriors.shape[1], np.float32)
     rest, emit = rest - peak, emit - peak

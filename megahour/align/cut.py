@@ -1,4 +1,4 @@
-"""Where to cut a row of words into utterances: at the longest pauses, never inside a word, never over a gap in the text.
+"""Where to cut a row of words into utterances: at the longest pauses, never in a word or over a gap in the text.
 
 Words between which no cut is allowed form an atom. Atoms are joined to utterances of at most `longest` by dynamic
 programming over

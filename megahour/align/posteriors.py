@@ -29,7 +29,7 @@ ReadSamples = Callable[[int, int], NDArray[np.int16]]
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """How samples become a model's input. window, margin: stacked frames of a window, and of its margin on each side."""
+    """How samples become a model's input. window, margin: stacked frames of a window and of its margin at each end."""
 
     mean: NDArray[np.float32]
     inv_std: NDArray[np.float32]

@@ -53,15 +53,13 @@ class Tally:
 
 def _errors(edge: str, errors_ms: NDArray[np.float64]) -> Row:
     size = np.abs(errors_ms)
-    measures = {
-        "median_ms": lambda: np.median(size),
-        "mean_ms": lambda: size.mean(),
-        "p95_ms": lambda: np.percentile(size, 95),
-        "bias_ms": lambda: np.median(errors_ms),
-        **{f"within_{limit}_ms": lambda limit=limit: (size <= limit).mean() for limit in TOLERANCES_MS},
-        "far": lambda: (size > FAR_MS).mean(),
-    }
-    return {f"{edge}_{name}": round(float(of()), 4) if len(size) else None for name, of in measures.items()}
+    names = ["median_ms", "mean_ms", "p95_ms", "bias_ms", *(f"within_{limit}_ms" for limit in TOLERANCES_MS), "far"]
+    if not len(size):
+        return {f"{edge}_{name}": None for name in names}
+    figures = [np.median(size), size.mean(), np.percentile(size, 95), np.median(errors_ms)]
+    figures += [(size <= limit).mean() for limit in TOLERANCES_MS]
+    figures.append((size > FAR_MS).mean())
+    return {f"{edge}_{name}": round(float(figure), 4) for name, figure in zip(names, figures, strict=True)}
 
 
 def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, truth_rate_hz: int = 0) -> list[Row]:
@@ -97,7 +95,7 @@ def compare(
     partner = match([word for _, _, word in written], [word["text"] for word in truth])
     kept = {segment["cue"] for segment in segments if segment["kept"]}
     for cue in cues:
-        found = [partner[i] >= 0 for i, (number, _, _) in enumerate(written) if number == cue["cue"]]
+        found = [bool(partner[i] >= 0) for i, (number, _, _) in enumerate(written) if number == cue["cue"]]
         if not found:
             continue
         spoken = sum(found) * 2 >= len(found)
@@ -117,7 +115,8 @@ def match(written: Sequence[str], spoken: Sequence[str]) -> NDArray[np.int64]:
     """For each written word the position of its equal spoken partner, or -1, by least edit distance in order."""
     symbols = {word: i for i, word in enumerate(dict.fromkeys([*written, *spoken]))}
     a, b = (np.array([symbols[word] for word in words], np.int64) for words in (written, spoken))
-    return _match(a, b)
+    partner: NDArray[np.int64] = _match(a, b)
+    return partner
 
 
 @njit(cache=True)
@@ -170,7 +169,9 @@ def _line(row: Row) -> str:
     shares = [row[f"start_within_{limit}_ms"] for limit in TOLERANCES_MS]
     within = " / ".join("–" if share is None else f"{share:.1%}" for share in shares)
     far = "–" if row["start_far"] is None else f"{row['start_far']:.2%}"
-    kept, lost = (f"{row[a]} of {row[b]}" for a, b in (("unspoken_kept", "unspoken_cues"), ("spoken_lost", "spoken_cues")))
+    kept, lost = (
+        f"{row[a]} of {row[b]}" for a, b in (("unspoken_kept", "unspoken_cues"), ("spoken_lost", "spoken_cues"))
+    )
     refused = f"{row['refused']} of {row['recordings']}"
     cells = (row["condition"], row["words"], times("start"), times("end"), within, far, kept, lost, refused)
     return "| " + " | ".join(str(cell) for cell in cells) + " |"

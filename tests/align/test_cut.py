@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +77,7 @@ def test_every_word_is_in_one_span_and_the_limits_hold(shape: list[tuple[int, in
     spans = plan(times, parted)
     assert [s.first for s in spans] == [0, *[s.last for s in spans[:-1]]]
     assert spans[-1].last == len(times)
-    for span, following in zip(spans, spans[1:], strict=False):
+    for span, following in pairwise(spans):
         assert span.end <= following.start
     for span in spans:
         assert span.start <= times[span.first][0]
