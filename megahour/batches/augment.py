@@ -1,8 +1,9 @@
 """Augmentation of stacked, normalised features inside a batch, drawn per piece from the batch's own generator.
 
-Two kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019), and a stretch of the
+Three kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019); a stretch of the
 mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
-and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used).
+and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used); and stationary
+noise, which on log energies is a floor, x ← log(exp x + exp n), with the mean put back as a causal mean would.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+QUIET, LOUD, TILT = -4.0, 1.0, 3.0  # nats
 WARPS = 21  # warp factors are drawn from this many, evenly spaced
 
 
@@ -20,7 +22,8 @@ class Augment:
     """What is done to each piece.
 
     `times` bands of up to `time_frames` stacked frames, none over a quarter of the piece; `mel_bands` bands of up to
-    `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`.
+    `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`; with probability `noise`
+    a noise floor between `QUIET` and `LOUD` nats above the mean log energy, with a random tilt over the mels.
     """
 
     times: int = 0
@@ -28,26 +31,42 @@ class Augment:
     mel_bands: int = 0
     mels: int = 0
     warp: float = 0.0
+    noise: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.times or self.mel_bands or self.warp)
+        return bool(self.times or self.mel_bands or self.warp or self.noise)
 
     def apply(
-        self, features: NDArray[np.float32], lengths: NDArray[np.int64], stack: int, rng: np.random.Generator
+        self,
+        features: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        inv_std: NDArray[np.float32],
+        rng: np.random.Generator,
     ) -> None:
-        """Change `features` (B, T, stack · F) in place; frames past `lengths` (B,) stay zero."""
-        joined = features.reshape(*features.shape[:2], stack, -1)
+        """Change `features` (B, T, stack · F), normalised by `inv_std` (F,), in place, up to `lengths`."""
+        joined = features.reshape(*features.shape[:2], -1, len(inv_std))
         if self.warp:
             matrices = warp_matrices(joined.shape[3], self.warp)
             for b, choice in enumerate(rng.integers(0, WARPS, len(lengths)).tolist()):
                 joined[b] = joined[b] @ matrices[choice]
         for b, length in enumerate(lengths.tolist()):
+            if rng.random() < self.noise:
+                joined[b, :length] = _with_noise(joined[b, :length], inv_std, rng)
             for _ in range(self.times):
                 first, last = _band(rng, min(self.time_frames, length // 4), length)
                 joined[b, first:last] = 0.0
             for _ in range(self.mel_bands):
                 first, last = _band(rng, min(self.mels, joined.shape[3]), joined.shape[3])
                 joined[b, :, :, first:last] = 0.0
+
+
+def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """`x` (T, stack, F), normalised log energies, with a noise floor."""
+    tilt = rng.uniform(-TILT, TILT) * np.linspace(-0.5, 0.5, len(inv_std), dtype=np.float32)
+    floor = np.float32(rng.uniform(QUIET, LOUD)) + tilt
+    noisy = np.logaddexp(x / inv_std, floor.astype(np.float32)) * inv_std
+    noisy += x.mean(axis=(0, 1)) - noisy.mean(axis=(0, 1))
+    return noisy
 
 
 def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:

@@ -142,7 +142,7 @@ class Loader:
         features, lengths, pieces = self._window[1].pieces(within)
         if self.augment is not None:
             rng = np.random.Generator(np.random.PCG64(key_of("augment", self.seed, epoch, number, offset)))
-            self.augment.apply(features, lengths, self.front.stack, rng)
+            self.augment.apply(features, lengths, self.front.inv_std, rng)
         targets = self.labels.arrays(pieces, offset, features.shape[1])
         return Batch(features, lengths, [piece.key for piece in pieces], targets)
 

@@ -133,7 +133,7 @@ def _data(
     """Loaders of the labelled (and unlabelled) training data and of the held-out speakers; counts go to `out`."""
     features = inputs["features"]
     held = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
-    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp) or None
+    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
 
     def loader(found: list[Shelf], labels: Labels, augment: Augment | None = None) -> Loader:
         return Loader(

@@ -47,6 +47,7 @@ class TrainParams(Params):
     mel_masks: int = Field(0, ge=0, description="bands of mels masked in each piece")
     mel_mask: int = Field(12, ge=0, description="their largest width")
     warp: float = Field(0.0, ge=0.0, le=0.5, description="largest stretch of the mel axis, as by another vocal tract")
+    noise: float = Field(0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor")
     rows: int = Field(20, ge=1, description="points of the training curve")
     threads: int = Field(
         2, ge=1, le=64, description="replicas that share a batch; they change rounding, so they are a parameter"

@@ -63,7 +63,7 @@ def test_an_epoch_holds_every_frame_once_with_its_own_label(features, senones, m
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
-    augment = Augment(1, 4, 1, 2, 0.1)
+    augment = Augment(1, 4, 1, 2, 0.1, 0.5)
     forward = make_loader(features, senones, augment=augment)
     count = len(forward.plan(0))
     seen = [forward.batch(0, number, offset=0, chunk=7) for number in range(count)]
@@ -147,7 +147,7 @@ def test_top_k_targets_are_those_of_the_chunk_and_offset(tmp_path, made):
 
 def test_masks_cover_bands_of_all_stacked_frames_and_spare_most_of_the_time():
     features = np.ones((200, 20, STACK * MELS), np.float32)
-    Augment(1, 99, 1, 2).apply(features, np.full(200, 20), STACK, np.random.default_rng(0))
+    Augment(1, 99, 1, 2).apply(features, np.full(200, 20), np.ones(MELS, np.float32), np.random.default_rng(0))
     joined = features.reshape(200, 20, STACK, MELS)
     assert (joined == joined[:, :, :1]).all()
     silent = (joined == 0).all(axis=(2, 3)).sum(axis=1)
@@ -171,6 +171,18 @@ def test_warps_move_mels_up_or_down_and_the_middle_one_changes_nothing():
     np.testing.assert_allclose(ramp @ matrices[-1], np.minimum(1.2 * ramp, 9), rtol=1e-6)
     features = np.zeros((4, 6, STACK * MELS), np.float32)
     features[:, :3] = np.tile(np.arange(MELS), STACK)
-    Augment(warp=0.3).apply(features, np.full(4, 3), STACK, np.random.default_rng(0))
+    Augment(warp=0.3).apply(features, np.full(4, 3), np.ones(MELS, np.float32), np.random.default_rng(0))
     assert not features[:, 3:].any()
     assert len({row.tobytes() for row in features[:, 0]}) > 1
+
+
+def test_noise_raises_the_floor_and_keeps_the_mean_and_the_padding():
+    rng = np.random.default_rng(0)
+    clean = np.zeros((50, 30, STACK * MELS), np.float32)
+    clean[:, :20] = rng.normal(0, 3, (50, 20, STACK * MELS))
+    noisy = clean.copy()
+    Augment(noise=1.0).apply(noisy, np.full(50, 20), np.full(MELS, 0.5, np.float32), np.random.default_rng(0))
+    assert not noisy[:, 20:].any()
+    mels = noisy[:, :20].reshape(50, -1, MELS)
+    np.testing.assert_allclose(mels.mean(axis=1), clean[:, :20].reshape(50, -1, MELS).mean(axis=1), atol=1e-4)
+    assert (mels.std(axis=1) < clean[:, :20].reshape(50, -1, MELS).std(axis=1)).all()
