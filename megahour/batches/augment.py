@@ -64,7 +64,7 @@ def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.ra
     """`x` (T, stack, F), normalised log energies, with a noise floor."""
     tilt = rng.uniform(-TILT, TILT) * np.linspace(-0.5, 0.5, len(inv_std), dtype=np.float32)
     floor = np.float32(rng.uniform(QUIET, LOUD)) + tilt
-    noisy = np.logaddexp(x / inv_std, floor.astype(np.float32)) * inv_std
+    noisy: NDArray[np.float32] = np.logaddexp(x / inv_std, floor.astype(np.float32)) * inv_std
     noisy += x.mean(axis=(0, 1)) - noisy.mean(axis=(0, 1))
     return noisy
 
