@@ -26,17 +26,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from megahour.align.kernels import UNREACHABLE, forward, replay, walk
 from megahour.core.errors import MegahourError
 
 U8_NATS = 1.0 / 16.0
 """Size of one step of 8-bit posteriors: log p = -U8_NATS * value."""
-
-UNREACHABLE = np.float32(-1e30)
-_REACHABLE = np.float32(-1e29)
-_FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
+_REACHABLE = np.float32(-1e29)  # scores below are no path's
 
 
 class NoPathError(MegahourError):
@@ -115,7 +112,7 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 5
     rests = np.empty((blocks + 1, tokens + 1), np.float32)
     emits = np.empty((blocks + 1, tokens + 1), np.float32)
     peaks = np.zeros(blocks + 1, np.float32)
-    _forward(posteriors, scale, *lattice, checkpoint_frames, rests, emits, peaks)
+    forward(posteriors, scale, *lattice, checkpoint_frames, rests, emits, peaks)
     resting = bool(rests[blocks, tokens] >= emits[blocks, tokens])
     final = max(rests[blocks, tokens], emits[blocks, tokens])
     if final < _REACHABLE:
@@ -168,7 +165,7 @@ def _trace(
             low = max(0, column - width)
             window = slice(low, column + 1)
             moves = np.empty((end - begin, column + 1 - low), np.uint8)
-            reached = _replay(
+            reached = replay(
                 posteriors[begin:end],
                 scale,
                 *lattice,
@@ -184,147 +181,5 @@ def _trace(
             if low == 0:
                 raise AssertionError(f"block {block}: replay reached {reached}, forward {target}")
             width *= 2
-        resting, column = _walk(moves, low, lattice[5], resting, column, states[begin:end])
+        resting, column = walk(moves, low, lattice[5], resting, column, states[begin:end])
         width = max(every // 2 + 1, width // 2)
-
-
-@njit(cache=True, nogil=True)
-def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[no-untyped-def]
-    """Fill `emission` (V,) with a[v]; return a[blank] and the score of a frame at a star boundary."""
-    best = np.float32(frame[0]) * scale
-    for v in range(frame.shape[0]):
-        emission[v] = np.float32(frame[v]) * scale
-        best = max(best, emission[v])
-    for v in range(frame.shape[0]):
-        emission[v] -= best
-    silence = emission[blank]
-    starred = max(silence, -star_nats)
-    if free >= 0:
-        starred = max(starred, emission[free])
-    return silence, starred
-
-
-@njit(cache=True, nogil=True)
-def _step(emission, silence, tokens, repeat, rest, emit, emit_next, rest_out, emit_out):  # type: ignore[no-untyped-def]
-    """One frame, all columns. `emit_next`, `emit_out` are rows shifted by one: plain indices let LLVM vectorise."""
-    for u in range(tokens.shape[0]):
-        before, stay = emit[u], rest[u]
-        rest_out[u] = silence + max(stay, before)
-        emit_out[u] = emission[tokens[u]] + max(emit_next[u], max(stay, before + repeat[u]))
-
-
-@njit(cache=True, nogil=True)
-def _skip(boundaries, skip_nats, rest):  # type: ignore[no-untyped-def]
-    for j in range(skip_nats.shape[0]):
-        rest[boundaries[j + 1]] = max(rest[boundaries[j + 1]], rest[boundaries[j]] - skip_nats[j])
-
-
-@njit(cache=True, nogil=True)
-def _forward(  # type: ignore[no-untyped-def]
-    posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, every, rests, emits, peaks
-):
-    """Fill rests, emits (blocks+1, U+1): the rows before frame block*every; row u of emits is token u-1.
-
-    A block starts from its row less the row's peak, so that scores stay small enough for float32.
-    """
-    n = tokens.shape[0]
-    emission = np.empty(posteriors.shape[1], np.float32)
-    rest, emit = np.full(n + 1, UNREACHABLE, np.float32), np.full(n + 1, UNREACHABLE, np.float32)
-    rest_out, emit_out = rest.copy(), emit.copy()
-    rest[0] = np.float32(0.0)
-    _skip(boundaries, skip_nats, rest)
-    for t in range(posteriors.shape[0]):
-        if t % every == 0:
-            block = t // every
-            rests[block], emits[block] = rest, emit
-            peaks[block] = max(rest.max(), emit.max())
-            rest -= peaks[block]
-            emit -= peaks[block]
-        silence, starred = _emissions(posteriors[t], scale, blank, free, star_nats, emission)
-        _step(emission, silence, tokens, repeat, rest, emit, emit[1:], rest_out, emit_out[1:])
-        rest_out[n] = silence + max(rest[n], emit[n])
-        for j in range(star.shape[0]):
-            if star[j]:
-                u = boundaries[j]
-                rest_out[u] = starred + max(rest[u], emit[u])
-        _skip(boundaries, skip_nats, rest_out)
-        rest, rest_out = rest_out, rest
-        emit, emit_out = emit_out, emit
-        emit_out[0] = UNREACHABLE
-    rests[-1], emits[-1] = rest, emit
-
-
-@njit(cache=True, nogil=True)
-def _replay(  # type: ignore[no-untyped-def]
-    posteriors,
-    scale,
-    blank,
-    free,
-    star_nats,
-    tokens,
-    repeat,
-    boundaries,
-    star,
-    skip_nats,
-    low,
-    rest,
-    emit,
-    peak,
-    resting,
-    moves,
-):
-    """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); the end state's score."""
-    width = moves.shape[1]
-    emission = np.empty(posteriors.shape[1], np.float32)
-    rest, emit = rest - peak, emit - peak
-    rest_out, emit_out = rest.copy(), emit.copy()
-    first = np.searchsorted(boundaries, low)
-    for t in range(posteriors.shape[0]):
-        silence, starred = _emissions(posteriors[t], scale, blank, free, star_nats, emission)
-        emit_out[0] = UNREACHABLE
-        for i in range(width):
-            before, stay = emit[i], rest[i]
-            move = _FROM_EMIT if before > stay else _STAY
-            rest_out[i] = silence + max(stay, before)
-            if i + 1 < width:
-                u = low + i
-                best, previous = emit[i + 1], before + repeat[u]
-                if stay > best and stay >= previous:
-                    best, move = stay, move | _FROM_REST
-                elif previous > best:
-                    best, move = previous, move | _FROM_PREVIOUS
-                emit_out[i + 1] = emission[tokens[u]] + best
-            moves[t, i] = move
-        for j in range(first, star.shape[0]):
-            i = boundaries[j] - low
-            if i >= width:
-                break
-            if star[j]:
-                rest_out[i] = starred + max(rest[i], emit[i])
-            if j > first:
-                skipped = rest_out[boundaries[j - 1] - low] - skip_nats[j - 1]
-                if skipped > rest_out[i]:
-                    rest_out[i] = skipped
-                    moves[t, i] |= _SKIPPED
-        rest, rest_out = rest_out, rest
-        emit, emit_out = emit_out, emit
-    return rest[width - 1] if resting else emit[width - 1]
-
-
-@njit(cache=True, nogil=True)
-def _walk(moves, low, boundaries, resting, column, states):  # type: ignore[no-untyped-def]
-    """Follow the moves from the end state to the block's first frame; return the state before it."""
-    for t in range(moves.shape[0] - 1, -1, -1):
-        if resting:
-            while moves[t, column - low] & _SKIPPED:
-                column = boundaries[np.searchsorted(boundaries, column) - 1]
-            states[t] = ~column
-            resting = (moves[t, column - low] & _FROM_EMIT) == 0
-        else:
-            states[t] = column - 1
-            move = moves[t, column - 1 - low]
-            if move & _FROM_REST:
-                resting, column = True, column - 1
-            elif move & _FROM_PREVIOUS:
-                column -= 1
-    return resting, column
