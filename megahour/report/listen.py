@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 
 PEAKS = 240
+Row = tuple[int, dict[str, Any]]  # shard, index row
 COLUMNS = [
     *("key", "offset", "size", "samples", "rate_hz", "speaker", "condition", "licence", "attribution", "text"),
     *("words", "word_start_samples", "word_end_samples", "word_confidence", "confidence"),
@@ -51,26 +52,28 @@ class Example:
 
 
 def examples(inputs: Inputs, *, count: int, longest_s: float, seed: int) -> list[Example]:
-    """Up to `count` utterances: of the scored ones in turn from each condition, else of the first shard.
+    """Up to `count` utterances: of the scored ones in turn from each condition, else some from each shard.
 
-    Shards are read one at a time, and no further than until all are found.
+    The index is read one shard at a time, and no further than until all are found.
     """
     if "utterances" not in inputs or not count:
         return []
     utterances = inputs["utterances"]
     spoken = _spoken(inputs)
-    wanted = choose({key: str(row.get("condition", "")) for key, row in spoken.items()}, len(spoken), seed)
-    # Some of the chosen are too long or not in this artifact, so more are looked for than shown.
-    looked_for = dict.fromkeys(wanted[: 6 * count])
-    found: dict[int, Example] = {}
-    for shard, rows in _rows(utterances, looked_for, longest_s, count):
+    if spoken:
+        # Some of the chosen are too long or not in this artifact, so more are looked for than shown.
+        wanted = choose({key: str(row.get("condition", "")) for key, row in spoken.items()}, 6 * count, seed)
+        rows = _rows_of(utterances, wanted, longest_s)
+        order = [key for key in wanted if key in rows]
+    else:
+        rows = _some_rows(utterances, count, longest_s)
+        order = list(rows)
+    found = []
+    for key in order[:count]:
+        shard, row = rows[key]
         with utterances.open(shard, ".tar") as tar:
-            for row in rows:
-                found[row["key"]] = _example(row, tar, spoken.get(row["key"], {}))
-        if len(found) >= (len(looked_for) or count):
-            break
-    order = [key for key in wanted if key in found] if spoken else list(found)
-    return [found[key] for key in order[:count]]
+            found.append(_example(row, tar, spoken.get(key, {})))
+    return found
 
 
 def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
@@ -115,7 +118,7 @@ def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
         rows = table.select(["key", "condition", "reference", *systems]).to_pylist()
         return {row.pop("key"): row for row in rows}
     found: dict[int, dict[str, Any]] = {}
-    for role in ("baseline", "student"):
+    for role in ("baseline", "teacher", "student"):
         artifact = inputs.get(f"{role}_hypotheses")
         for receipt in artifact.receipts() if artifact else []:
             table = artifact.read_table(receipt.shard, columns=["key", "text"])  # type: ignore[union-attr]
@@ -124,18 +127,44 @@ def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _rows(
-    utterances: Artifact, looked_for: Mapping[int, None], longest_s: float, count: int
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """(shard, index rows) of the utterances that are looked for; with none, the first `count` of a shard."""
-    keys = np.array(list(looked_for), np.int64)
+def _rows_of(utterances: Artifact, keys: Sequence[int], longest_s: float) -> dict[int, Row]:
+    """key → (shard, index row) of those of `keys` that are short enough."""
+    found: dict[int, Row] = {}
+    missing = np.array(keys, np.int64)
     for receipt in utterances.receipts():
         index = utterances.read_table(receipt.shard, columns=["key", "samples", "rate_hz"])
-        short = index["samples"].to_numpy() <= longest_s * index["rate_hz"].to_numpy()
-        mask = short & np.isin(index["key"].to_numpy(), keys) if len(keys) else short
-        places = np.flatnonzero(mask)[: None if len(keys) else count]
+        here = np.isin(index["key"].to_numpy(), missing)
+        missing = np.setdiff1d(missing, index["key"].to_numpy()[here])
+        places = np.flatnonzero(here & _short(index, longest_s))
         if len(places):
-            yield receipt.shard, utterances.read_table(receipt.shard, columns=COLUMNS).take(places).to_pylist()
+            found |= _take(utterances, receipt.shard, places)
+        if not len(missing):
+            break
+    return found
+
+
+def _some_rows(utterances: Artifact, count: int, longest_s: float) -> dict[int, Row]:
+    """key → (shard, index row) of `count` utterances, spread over the shards and evenly within each."""
+    found: dict[int, Row] = {}
+    receipts = utterances.receipts()
+    for receipt in receipts:
+        index = utterances.read_table(receipt.shard, columns=["key", "samples", "rate_hz"])
+        places = np.flatnonzero(_short(index, longest_s))
+        each = min(-(-count // len(receipts)), len(places))
+        if each:
+            found |= _take(utterances, receipt.shard, places[np.arange(each) * len(places) // each])
+        if len(found) >= count:
+            break
+    return found
+
+
+def _short(index: Any, longest_s: float) -> Any:
+    return index["samples"].to_numpy() <= longest_s * index["rate_hz"].to_numpy()
+
+
+def _take(utterances: Artifact, shard: int, places: Any) -> dict[int, Row]:
+    rows = utterances.read_table(shard, columns=COLUMNS).take(places).to_pylist()
+    return {row["key"]: (shard, row) for row in rows}
 
 
 def _example(row: Mapping[str, Any], tar: Any, spoken: Mapping[str, Any]) -> Example:

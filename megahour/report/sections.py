@@ -14,7 +14,8 @@ from megahour.report.listen import PEAKS, Example, difference
 from megahour.report.markup import Child, Markup, join, svg, tag
 from megahour.report.tables import Cell, count, duration, percent, size, sortable, text
 
-UNSURE = 0.5  # words of a lower alignment confidence are underlined
+CORPUS_STAGES = ("raw", "recordings", "alignment", "utterances", "selection", "features")  # they see all the audio
+UNSURE = 0.3  # words of a lower alignment confidence are underlined
 
 
 def section(name: str, title: str, note: Child, *children: Child) -> Markup:
@@ -35,7 +36,7 @@ def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, st
             [("kept", fact.kept, "kept"), ("left out by policy", policy, "policy"), ("bad", fact.bad, "bad")]
         )
         reasons = [tag("span", f"{reason} {n:,}", class_="reason") for reason, n in fact.dropped.items()]
-        name = [fact.role, None if fact.role == fact.stage else tag("small", f" {fact.stage}")]
+        name = [fact.role.replace("_", " "), None if fact.role == fact.stage else tag("small", f" {fact.stage}")]
         dropped = sum(fact.dropped.values())
         rows.append(
             [
@@ -159,47 +160,55 @@ def _span(low: float | None, high: float | None) -> str:
 
 
 def costs(facts: Sequence[StageFacts], audio_hours: float, price: float, currency: str) -> Markup:
-    """Time and money per stage."""
+    """Time and money per stage, and of the whole per hour of utterances."""
     longest = max((fact.seconds for fact in facts), default=0.0)
     rows = []
     for fact in facts:
         bar = figures.shares([("time", fact.seconds, "time"), ("", longest - fact.seconds, "")])
-        speed = audio_hours * 3600 / fact.seconds if fact.seconds else float("nan")
-        rows.append(
-            [
-                text(fact.role),
-                count(fact.shards),
-                Cell(size(fact.bytes), fact.bytes),
-                Cell([duration(fact.seconds), bar], fact.seconds),
-                Cell(duration(fact.cpu_seconds), fact.cpu_seconds),
-                Cell(f"{speed:,.0f}×" if audio_hours and fact.seconds else "–", speed),
-                Cell(f"{fact.core_hours:.3f}", fact.core_hours),
-                Cell(money(fact.core_hours * price, currency), fact.core_hours * price),
-            ]
-        )
-    sums = {name: total(facts, name) for name in ("shards", "bytes", "seconds", "cpu_seconds", "core_hours")}
+        speed = audio_hours * 3600 / fact.seconds if fact.seconds and fact.role in CORPUS_STAGES else 0.0
+        cells = _cost_row(fact.role.replace("_", " "), fact.shards, fact.bytes, fact.seconds, fact.cpu_seconds, speed)
+        cells[3] = Cell([cells[3].shown, bar], fact.seconds)
+        rows.append([*cells, *_price(fact.core_hours, price, currency)])
+    shards, size_bytes, seconds, cpu_seconds, core_hours = (
+        total(facts, name) for name in ("shards", "bytes", "seconds", "cpu_seconds", "core_hours")
+    )
+    speed = audio_hours * 3600 / seconds if seconds else 0.0
     last = [
-        text("all"),
-        count(sums["shards"]),
-        Cell(size(sums["bytes"]), sums["bytes"]),
-        Cell(duration(sums["seconds"]), sums["seconds"]),
-        Cell(duration(sums["cpu_seconds"]), sums["cpu_seconds"]),
-        Cell(f"{audio_hours * 3600 / sums['seconds']:,.0f}×" if audio_hours and sums["seconds"] else "–", 0.0),
-        Cell(f"{sums['core_hours']:.3f}", sums["core_hours"]),
-        Cell(money(sums["core_hours"] * price, currency), sums["core_hours"] * price),
+        *_cost_row("all", shards, size_bytes, seconds, cpu_seconds, speed),
+        *_price(core_hours, price, currency),
     ]
     heads = ["Stage", "Shards", "Size", "Time", "CPU of tasks", "× real time", "Core-hours", "Cost"]
+    each = (
+        f" All in all {money(core_hours * price / audio_hours, currency)} an hour of utterances." if audio_hours else ""
+    )
     note = (
         f"Wall time over all sessions; core-hours are wall time times the cores that the stage held, at "
         f"{currency}{price:g} each. × real time is hours of utterances per hour. CPU of tasks leaves out the processes "
-        "of the accelerator service."
+        f"of the accelerator service.{each}"
     )
     return section("costs", "Time and cost", note, panel(sortable(heads, rows, last)))
 
 
+def _cost_row(
+    name: str, shards: float, size_bytes: float, seconds: float, cpu_seconds: float, speed: float
+) -> list[Cell]:
+    return [
+        text(name),
+        count(shards),
+        Cell(size(size_bytes), size_bytes),
+        Cell(duration(seconds), seconds),
+        Cell(duration(cpu_seconds), cpu_seconds),
+        Cell(f"{speed:,.0f}×" if speed else "–", speed or float("nan")),
+    ]
+
+
+def _price(core_hours: float, price: float, currency: str) -> list[Cell]:
+    return [Cell(f"{core_hours:.3f}", core_hours), Cell(money(core_hours * price, currency), core_hours * price)]
+
+
 def money(value: float, currency: str) -> str:
-    """Two digits, or as many as a small price needs."""
-    return f"{currency}{value:.2f}" if value >= 1 or value == 0 else f"{currency}{value:.2g}"
+    """Two digits after the point, four for less than a tenth."""
+    return f"{currency}{value:.2f}" if value >= 0.1 or value == 0 else f"{currency}{value:.4f}"
 
 
 def listening(found: Sequence[Example]) -> Markup | None:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 # In the order of the page's tables: an artifact that is not given is left out of the page.
 ROLES = (
-    *("raw", "recordings", "alignment", "utterances", "selection", "features", "units", "baseline", "teacher"),
-    *("targets", "student", "lm", "graph", "baseline_hypotheses", "student_hypotheses", "score"),
+    *("prompts_raw", "prompts_recordings", "prompts_utterances", "prompts", "prompts_features", "aligner"),
+    *("raw", "recordings", "alignment", "utterances", "selection", "features"),
+    *("text", "lm", "lexicon", "units", "baseline", "teacher", "targets", "student"),
+    *("graph", "baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score"),
 )
 
 

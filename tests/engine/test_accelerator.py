@@ -3,11 +3,14 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import accelerator_models
 import numpy as np
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 
 from megahour.core.errors import ConfigError
 from megahour.engine.accelerator.client import client
+from megahour.engine.accelerator.compute import torch_threads
 from megahour.engine.accelerator.local import serve_in_process
 from megahour.engine.accelerator.server import Service, serve
 from megahour.engine.accelerator.spec import (
@@ -205,7 +209,7 @@ def results_as_bytes(results: Iterator[tuple[int, dict[str, np.ndarray]]]) -> di
 
 
 def test_exact_results_do_not_depend_on_who_shares_the_batch() -> None:
-    """Bit-equal for one client, three clients, another order of arrival, alone in a batch, and in this process."""
+    """Bit-equal for one client, three clients, another order, alone in a batch, two workers, and in this process."""
     items = sequences(40, seed=2, dim=24, shortest=30, longest=60)
     with serve(LSTM) as service:
 
@@ -218,9 +222,11 @@ def test_exact_results_do_not_depend_on_who_shares_the_batch() -> None:
         with ThreadPoolExecutor(3) as pool:
             three = {k: v for found in pool.map(run, [items[0::3], items[1::3], items[2::3]]) for k, v in found.items()}
         alone = {k: v for item in items[:6] for k, v in run([item]).items()}
+    with serve(LSTM, devices=("cpu", "cpu")) as service:
+        two_workers = run(items)
     with serve_in_process(LSTM) as session:
         here = results_as_bytes(session.infer(items))
-    assert one == backwards == three == here
+    assert one == backwards == three == two_workers == here
     assert alone.items() <= one.items()
 
 
@@ -232,7 +238,8 @@ def test_results_agree_with_the_model_itself() -> None:
         spec = ModelSpec(LSTM.loader, LSTM.arguments, LSTM.max_batch_frames, exact=exact)
         with serve_in_process(spec) as session:
             for (key, features), (found, outputs) in zip(items, session.infer(items, ordered=True), strict=True):
-                reference, _ = model(features[None], np.array([len(features)]))
+                with torch_threads(1):
+                    reference, _ = model(features[None], np.array([len(features)]))
                 assert found == key
                 np.testing.assert_allclose(outputs["logits"], reference["logits"][0], atol=1e-6)
 
@@ -322,6 +329,25 @@ def test_closing_ends_workers_and_tells_waiting_clients() -> None:
             list(results)
         closing.join()
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_workers_end_with_their_server_even_when_it_is_killed() -> None:
+    code = (
+        "from megahour.engine.accelerator.server import serve\n"
+        "from megahour.engine.accelerator.spec import ModelSpec\n"
+        "if __name__ == '__main__':\n"
+        "    with serve(ModelSpec('accelerator_models:sums')) as service:\n"
+        "        print(service.workers[0].pid, flush=True)\n"
+        "        input()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment, text=True) as server:
+        assert server.stdout is not None
+        worker = psutil.Process(int(server.stdout.readline()))
+        assert worker.is_running()
+        server.kill()
+    worker.wait(10)
 
 
 # -- memory and padding ----------------------------------------------------------------------------------------------

@@ -46,13 +46,13 @@ def worker_main(pipe: Connection, spec: ModelSpec, threads: int, device: str) ->
     """Body of the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides when to end
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    try:
-        runner = Runner(spec, threads=threads, device=device)
-    except Exception as error:
-        _send_header(pipe, error=explain(error))
-        return
-    _send_header(pipe)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the server is gone: nothing to do
+        try:
+            runner = Runner(spec, threads=threads, device=device)
+        except Exception as error:
+            _send_header(pipe, error=explain(error))
+            return
+        _send_header(pipe)
         while True:
             _answer(pipe, runner, pipe.recv_bytes())
 
