@@ -26,6 +26,7 @@ STAGES: dict[str, tuple[str, str, str]] = {
     "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
     "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.align.stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
+    "score-alignment": ("megahour.score.alignment_stage", "ScoreAlignment", "Errors of aligned word times, unspoken text kept and spoken text lost, per condition."),
     "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
     "features": ("megahour.features.stage", "Features", "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."),
     "lm": ("megahour.lm.stage", "LanguageModel", "Interpolated modified Kneser-Ney n-grams from text."),
@@ -36,6 +37,7 @@ STAGES: dict[str, tuple[str, str, str]] = {
     "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
     "decode": ("megahour.decode.stage", "Decode", "Beam search over the graph with a model's posteriors."),
     "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
+    "report": ("megahour.report.stage", "Report", "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear."),
 }
 
 
