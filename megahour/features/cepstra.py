@@ -1,0 +1,196 @@
+"""Features that others computed: Sphinx cepstra and transcriptions, checked and normalised like our own.
+
+A cepstra file is an int32 count of floats, then so many float32, frames one after the other, in the byte order of the
+machine that wrote it. Nothing says which: it is the order in which the count agrees with the size of the file.
+A transcription file has lines `WORD WORD (utterance)`, with fillers such as `<s>`, `<sil>` and `++noise++`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.records import key_of
+from megahour.core.writer import ShardWriter
+from megahour.corpus.sources import list_source, open_source
+from megahour.features.extract import check_features, features_table, write_statistics
+from megahour.features.normalise import CausalMean, Moments
+
+if TYPE_CHECKING:
+    from megahour.features.cepstra_stage import ImportFeaturesParams
+
+_LINE = re.compile(r"^(.*?)\(([^()\s]+)\)\s*$")
+_FILLER = re.compile(r"^(<[^>]*>|\+\+.*\+\+|\[[^\]]*\])$")
+_VARIANT = re.compile(r"\(\d+\)$")
+FRAME_S = 0.01
+
+
+class Utterance(NamedTuple):
+    """One line of a transcription file, and where its cepstra are or the `reason` why they cannot be read."""
+
+    name: str
+    text: str
+    path: str
+    speaker: str
+    reason: str
+
+
+def read_cepstra(data: bytes, dims: int) -> NDArray[np.float32]:
+    """(T, dims) of one file.
+
+    Raises
+    ------
+    BadRecord: `truncated-cepstra` when the count does not agree with the size in either byte order, `wrong-dims` when
+        it is no multiple of `dims`.
+    """
+    floats, rest = divmod(len(data) - 4, 4)
+    counts = {order: int(np.frombuffer(data[:4], f"{order}i4")[0]) for order in "<>"} if len(data) >= 4 else {}
+    order = next((order for order, count in counts.items() if count == floats), None)
+    if order is None or rest:
+        raise BadRecord("truncated-cepstra", f"{len(data)} bytes, count {' or '.join(map(str, counts.values()))}")
+    if floats % dims:
+        raise BadRecord("wrong-dims", f"{floats} floats are no whole frames of {dims}")
+    return np.frombuffer(data, f"{order}f4", offset=4).astype(np.float32).reshape(-1, dims)
+
+
+def clean_transcript(text: str) -> str:
+    """Words in lower case, without fillers and without the numbers of pronunciations, `READ(2)`."""
+    words = (_VARIANT.sub("", word) for word in text.split() if not _FILLER.match(word))
+    return " ".join(words).lower()
+
+
+def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str]]:
+    """(utterance, clean text) of each line.
+
+    Raises
+    ------
+    ConfigError: naming a line without an utterance, or an utterance that came before.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        match = _LINE.match(line)
+        if match is None:
+            raise ConfigError(
+                f"{line.strip()!r} names no utterance", where=f"{where}:{number}", remedy="`WORDS (name)`"
+            )
+        if match[2] in found:
+            raise ConfigError(f"utterance {match[2]} is listed twice", where=f"{where}:{number}")
+        found[match[2]] = clean_transcript(match[1])
+    return list(found.items())
+
+
+def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
+    """(set, utterances) of each shard: speakers whole, in a seeded order; a speaker's utterances as they are listed.
+
+    Raises
+    ------
+    ConfigError: nothing at the source, a path in which the pattern finds no speaker, or a speaker in both lists.
+    """
+    paths: dict[str, list[str]] = {}
+    for path in list_source(p.source).sizes:
+        if path.endswith(p.extension):
+            paths.setdefault(path[: -len(p.extension)].rpartition("/")[2], []).append(path)
+    test = _by_speaker(p, _listed(p.test, paths, p)) if p.test else {}
+    train = _by_speaker(p, _listed(p.train, paths, p))
+    if common := sorted((test.keys() & train.keys()) - {""}):
+        raise ConfigError(
+            f"speakers {common} are in the training and in the test list", where=p.train, remedy="take them out of one"
+        )
+    speakers = [speaker for speaker in train if speaker]
+    count = round(p.labelled * len(speakers)) or int(p.labelled > 0)
+    shards = _shards("test", list(test), test, p.shards)
+    shards += _shards("labelled", speakers[:count], train, p.shards)
+    shards += _shards("unlabelled", speakers[count:], train, p.shards)
+    if not shards:
+        raise ConfigError(f"no {p.extension} file of the lists is there", where=p.source, remedy="check `extension`")
+    if "" in train:
+        shards[-1][1].extend(train[""])  # no file, so no speaker: goes to quarantine there
+    return shards
+
+
+def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> list[Utterance]:
+    import fsspec
+
+    with fsspec.open(url, "r", encoding="utf-8") as file:
+        lines = parse_transcription(file, url)
+    found = []
+    for name, text in lines:
+        same = paths.get(name.rpartition("/")[2], [])
+        matches = [path for path in same if f"/{path}".endswith(f"/{name}{p.extension}")]
+        reason = "" if len(matches) == 1 else "ambiguous-name" if matches else "missing-file"
+        path = matches[0] if len(matches) == 1 else ""
+        found.append(Utterance(name, text, path, _speaker(p, path) if path else "", reason))
+    return found
+
+
+def _speaker(p: ImportFeaturesParams, path: str) -> str:
+    match = re.search(p.speaker_pattern, path)
+    if match is None:
+        raise ConfigError(f"speaker_pattern {p.speaker_pattern!r} finds no speaker in {path!r}", where=p.source)
+    return match[1]
+
+
+def _by_speaker(p: ImportFeaturesParams, utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
+    grouped: dict[str, list[Utterance]] = {}
+    for utterance in utterances:
+        grouped.setdefault(utterance.speaker, []).append(utterance)
+    return {speaker: grouped[speaker] for speaker in sorted(grouped, key=lambda s: (key_of("speaker", p.seed, s), s))}
+
+
+def _shards(
+    name: str, speakers: Sequence[str], utterances: dict[str, list[Utterance]], shards: int
+) -> list[tuple[str, list[Utterance]]]:
+    count = min(shards, len(speakers))
+    bounds = [i * len(speakers) // count for i in range(count + 1)] if count else []
+    return [
+        (name, [utterance for speaker in speakers[first:last] for utterance in utterances[speaker]])
+        for first, last in pairwise(bounds)
+    ]
+
+
+def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Utterance], out: ShardWriter) -> None:
+    """Read, check, normalise and write one shard of the set `name`."""
+    fs, root, _ = open_source(p.source)
+    prior = np.array(p.prior or [0.0] * p.dims, np.float32)
+    speaker, mean = None, CausalMean(prior)
+    moments = Moments.zero(p.dims)
+    rows: list[dict[str, Any]] = []
+    arrays: list[NDArray[np.float16]] = []
+    for utterance in utterances:
+        out.came_in()
+        if utterance.speaker != speaker:
+            speaker, mean = utterance.speaker, CausalMean(prior)
+        try:
+            if utterance.reason:
+                raise BadRecord(utterance.reason, f"{p.extension} file of {utterance.name}")
+            with fs.open(f"{root}/{utterance.path}", "rb") as file:
+                cepstra = read_cepstra(file.read(), p.dims)
+            check_features(cepstra, utterance.name)
+        except BadRecord as bad:
+            out.quarantine(utterance.name, bad.reason, bad.detail, source=utterance.path or p.source)
+            continue
+        features = mean.apply(cepstra)
+        moments.add(features)
+        arrays.append(features.astype(np.float16))
+        rows.append(
+            {
+                "key": key_of("cepstra", p.corpus, utterance.name),
+                "speaker": utterance.speaker,
+                "frames": len(features),
+                "text": utterance.text,
+                "set": name,
+                "condition": p.condition,
+            }
+        )
+        out.kept()
+    out.table(features_table(rows, arrays), ".arrow")
+    write_statistics(out, moments, moments.frames * FRAME_S)
+    out.tags["set"] = name
