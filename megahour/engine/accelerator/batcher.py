@@ -101,11 +101,13 @@ class Batcher:
             self._frames -= frames
             self._changed.notify_all()
 
-    def retry(self, batch: Batch) -> None:
-        """Put a batch back in front; it keeps its composition, so that it cannot take others down with it."""
+    def retry(self, batch: Batch) -> bool:
+        """Put a batch back in front, as it was, so that it cannot take others down with it; False once closed."""
         with self._changed:
-            self._retries.append(batch)
-            self._changed.notify_all()
+            if not self._closed:
+                self._retries.append(batch)
+                self._changed.notify_all()
+            return not self._closed
 
     def forget(self, owner: Owner) -> int:
         """Drop what a client that went away still has in the buckets; the number of its sequences."""

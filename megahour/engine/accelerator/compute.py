@@ -17,9 +17,10 @@ multi-head attention; F 64 and 192; 100, 256 and 320 units; T 9 to 512; B 1 to 6
 
 Hence: the padded length is a function of the sequence's length alone (`spec.bucket_frames`), B is a function of the
 padded length alone and a multiple of 8 (`ModelSpec.rows`), and unused rows are zero. That needs no assumption beyond
-the first two findings, which `Runner` checks on the real model before its first batch. A batch that is at most half
-full may be computed with B/2, B/4, ... rows, but only after that very shape has given the same bits as the full one for
-this model on this machine.
+the first two findings, which `Runner` checks on the real model before its first batch.
+
+The price: an unfinished batch costs as much as a full one. Batches of 16 rows keep it small, and a CPU core computes
+an LSTM no faster with more (`ModelSpec.exact_rows`).
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ class Runner:
         with torch_threads(threads):
             self.model = spec.load(threads=threads, device=device)
         self._checked = not spec.exact
-        self._rows_wanted: dict[tuple[int, int], int] = {}
-        self._rows_equal: dict[tuple[int, int], bool] = {}
 
     def __call__(self, sequences: Sequence[Keyed]) -> tuple[list[Outputs], int]:
         """Outputs of each sequence of one bucket, trimmed to its length, and the frames computed (B * T).
@@ -58,7 +57,7 @@ class Runner:
             dim = sequences[0].features.shape[1]
             longest = max(s.frames for s in sequences)
             padded = bucket_frames(longest) if self.spec.exact else longest
-            rows = self._rows(len(sequences), padded, dim)
+            rows = self.spec.rows(padded) if self.spec.exact else len(sequences)
             if not self._checked:
                 self._check_neighbours(2 * ROW_QUANTUM, min(padded, PROBE_FRAMES), dim)
             features, lengths = pad(sequences, rows, padded)
@@ -78,29 +77,6 @@ class Runner:
                     remedy="return arrays (B, T', ...) with T' >= max(out_lengths)",
                 )
         return arrays, np.asarray(out_lengths)
-
-    def _rows(self, used: int, padded: int, dim: int) -> int:
-        """Rows to compute: in exact mode the full B, or the smallest verified fraction of it that holds `used`."""
-        if not self.spec.exact:
-            return used
-        rows = full = self.spec.rows(padded)
-        while rows % (2 * ROW_QUANTUM) == 0 and rows // 2 >= used:
-            rows //= 2
-        if rows == full:
-            return full
-        shape = (rows, padded)
-        wanted = self._rows_wanted[shape] = self._rows_wanted.get(shape, 0) + 1
-        if wanted == 1:  # verifying costs more than one full batch: not worth it for a shape that never comes back
-            return full
-        if shape not in self._rows_equal:
-            self._rows_equal[shape] = self._same_bits(rows, full, padded, dim)
-        return rows if self._rows_equal[shape] else full
-
-    def _same_bits(self, rows: int, full: int, padded: int, dim: int) -> bool:
-        """Whether one sequence, in every row of either shape, gives the same bits everywhere."""
-        probe = _noise(1, padded, dim, seed=padded)
-        found = [self._call(np.repeat(probe, n, axis=0), np.full(n, padded, np.int64))[0] for n in (rows, full)]
-        return all(_equal_rows(outputs[name], found[1][name][0]) for outputs in found for name in outputs)
 
     def _check_neighbours(self, rows: int, padded: int, dim: int) -> None:
         """The first two findings of the module's docstring, for this model: AcceleratorError when they do not hold."""

@@ -14,10 +14,10 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -160,31 +160,39 @@ class Service:
         self._fail(waiting, reason)
 
     def _feed(self, worker: Worker) -> None:
-        """The thread of one worker."""
-        deliver: Callable[[], None] | None = None
+        """The thread of one worker. While a batch is computed the next full one is sent, so that no time is lost."""
+        sent: deque[Batch] = deque()
+        idle_until_s = 0.0
         while True:
-            # Replies are handed out while the worker computes the next batch, unless that one must wait for company.
-            batch = self.batcher.full_batch() if deliver else self.batcher.next_batch()
-            if batch is not None:
-                started_s = time.monotonic()
-                worker.send([item.sequence for item in batch.items])
-            if deliver:
-                deliver()
-                deliver = None
-                if batch is None:
-                    continue
-            if batch is None:
-                return
+            if not sent:
+                if (batch := self.batcher.next_batch()) is None:
+                    return
+                idle_until_s = time.monotonic()
+                self._send(worker, batch, sent)
+            if len(sent) == 1 and (batch := self.batcher.full_batch()) is not None:
+                self._send(worker, batch, sent)
             try:
                 reply = worker.receive(self.limits.batch_timeout_s)
             except ModelRaisedError as error:
-                self._after_exception(batch, error)
+                self._after_exception(sent.popleft(), error)
             except WorkerDiedError as death:
-                self._after_death(batch, death)
+                self._after_death(sent.popleft(), death)
+                while sent:
+                    self._again(sent.popleft())  # it never came to these
                 if not self._replace(worker):
                     return
             else:
-                deliver = partial(self._deliver, batch, reply, time.monotonic() - started_s)
+                now_s = time.monotonic()
+                self._deliver(sent.popleft(), reply, now_s - idle_until_s)
+                idle_until_s = now_s
+
+    def _send(self, worker: Worker, batch: Batch, sent: deque[Batch]) -> None:
+        sent.append(batch)
+        worker.send([item.sequence for item in batch.items])
+
+    def _again(self, batch: Batch) -> None:
+        if not self.batcher.retry(batch):
+            self._fail(batch.items, "the service was closed")
 
     def _deliver(self, batch: Batch, reply: Reply, seconds: float) -> None:
         frames = sum(item.frames for item in batch.items)
@@ -204,7 +212,7 @@ class Service:
             self._fail(batch.items, f"the model raised: {error}")
             return
         for item in batch.items:
-            self.batcher.retry(Batch([item], batch.attempts))
+            self._again(Batch([item], batch.attempts))
 
     def _after_death(self, batch: Batch, death: WorkerDiedError) -> None:
         """Try again; the last time each sequence alone, so that only the fatal one fails."""
@@ -215,9 +223,9 @@ class Service:
             self._fail(batch.items, f"{death}; tried {attempts} times")
         elif attempts == self.limits.retries:
             for item in batch.items:
-                self.batcher.retry(Batch([item], attempts))
+                self._again(Batch([item], attempts))
         else:
-            self.batcher.retry(Batch(batch.items, attempts))
+            self._again(Batch(batch.items, attempts))
 
     def _replace(self, worker: Worker) -> bool:
         """A new process in place of a dead one; False when none can be had. The service ends with its last worker."""

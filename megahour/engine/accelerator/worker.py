@@ -10,7 +10,9 @@ import contextlib
 import json
 import multiprocessing
 import os
+import queue
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,8 +55,20 @@ def worker_main(pipe: Connection, spec: ModelSpec, threads: int, device: str) ->
             _send_header(pipe, error=explain(error))
             return
         _send_header(pipe)
+        # The next request is read while a batch is computed; else the server, which sends it, and the worker, which
+        # sends a reply, could wait for each other.
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=_read_requests, args=(pipe, requests), daemon=True).start()
+        while (data := requests.get()) is not None:
+            _answer(pipe, runner, data)
+
+
+def _read_requests(pipe: Connection, requests: queue.SimpleQueue[bytes | None]) -> None:
+    try:
         while True:
-            _answer(pipe, runner, pipe.recv_bytes())
+            requests.put(pipe.recv_bytes())
+    except (EOFError, OSError):
+        requests.put(None)
 
 
 def _answer(pipe: Connection, runner: Runner, data: bytes) -> None:
@@ -110,12 +124,12 @@ class Worker:
         self._start_process()
 
     def send(self, sequences: Sequence[wire.Keyed]) -> None:
-        """Start one batch. A dead process is noticed by `receive`."""
+        """Queue one batch. A dead process is noticed by `receive`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send_bytes(wire.to_bytes(wire.encode_request(sequences)))
 
     def receive(self, timeout_s: float) -> Reply:
-        """Wait for the batch that was sent.
+        """Wait for the first batch that was sent and not answered.
 
         Raises
         ------
