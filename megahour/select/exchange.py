@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
@@ -19,35 +20,46 @@ if TYPE_CHECKING:
     from megahour.select.stage import SelectParams
 
 BATCH_ROWS = 4096
+REASONS = ("usable", "low-confidence", "before-from", "after-until")
+USABLE = 0
+# Recordings of one speaker one after the other, each in order of time; the key completes the order, so that it does
+# not depend on how the utterances are sharded.
+ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
 
 
 def speaker_hours(p: SelectParams, utterances: Artifact) -> dict[str, float]:
-    """Hours of each speaker among the usable utterances, read shard by shard."""
-    hours: dict[str, float] = defaultdict(float)
+    """Hours of each speaker among the usable utterances, read shard by shard.
+
+    Counted in whole microseconds: sums of integers do not depend on how the utterances are sharded.
+    """
+    total: dict[str, int] = defaultdict(int)
     for receipt in utterances.receipts():
         columns = ["speaker", "samples", "rate_hz", "confidence", "created_s"]
-        table = _usable(p, utterances.read_table(receipt.shard, columns=columns))
-        seconds = pc.divide(pc.cast(table["samples"], pa.float64()), pc.cast(table["rate_hz"], pa.float64()))
-        for speaker, value in zip(table["speaker"].to_pylist(), seconds.to_pylist(), strict=True):
-            hours[speaker] += value / 3600
-    return dict(hours)
+        table = utterances.read_table(receipt.shard, columns=columns)
+        table = table.filter(pa.array(_reasons(p, table) == USABLE))
+        time_us = pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
+        sums = table.append_column("time_us", time_us).group_by("speaker").aggregate([("time_us", "sum")])
+        for speaker, value in zip(sums["speaker"].to_pylist(), sums["time_us_sum"].to_pylist(), strict=True):
+            total[speaker] += value
+    return {speaker: value / 3.6e9 for speaker, value in total.items()}
 
 
-def _usable(p: SelectParams, table: pa.Table) -> pa.Table:
-    keep = pc.greater_equal(table["confidence"], p.min_confidence)
-    keep = pc.and_(keep, pc.greater_equal(table["created_s"], p.from_s))
-    if p.until_s:
-        keep = pc.and_(keep, pc.less_equal(table["created_s"], p.until_s))
-    return table.filter(keep)
+def _reasons(p: SelectParams, table: pa.Table) -> NDArray[np.int8]:
+    """(rows,) places in `REASONS`."""
+    confidence, created_s = table["confidence"].to_numpy(), table["created_s"].to_numpy()
+    late = created_s > p.until_s if p.until_s else np.zeros(created_s.size, np.bool_)
+    wrong = [confidence < p.min_confidence, created_s < p.from_s, late]
+    return np.select(wrong, [1, 2, 3], default=USABLE).astype(np.int8)
 
 
 def split_shard(
     p: SelectParams, layout: Layout, utterances: Artifact, shard: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of one utterances shard."""
-    table = _usable(p, utterances.read_table(shard))
-    places = [layout.shard_of(speaker) for speaker in table["speaker"].to_pylist()]
-    numbers = np.array([-1 if place is None else place for place in places], np.int64)
+    """(partition, rows) of one utterances shard. Unusable rows go along, so that they are counted where they end."""
+    table = utterances.read_table(shard)
+    place = {speaker: layout.shard_of(speaker) for speaker in pc.unique(table["speaker"]).to_pylist()}
+    places = [place[speaker] for speaker in table["speaker"].to_pylist()]
+    numbers = np.array([-1 if number is None else number for number in places], np.int64)
     for partition in np.unique(numbers[numbers >= 0]).tolist():
         rows = table.take(np.flatnonzero(numbers == partition))
         name = layout.shards[partition].set
@@ -58,10 +70,14 @@ def split_shard(
 
 
 def merge_shard(p: SelectParams, name: str, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
-    """Write one partition, sorted by (speaker, time, key)."""
+    """Write one partition: the usable rows, sorted by `ORDER`."""
     table = pa.Table.from_batches(list(batches), SELECTION)
-    table = table.sort_by([("speaker", "ascending"), ("created_s", "ascending"), ("start_samples", "ascending")])
     out.came_in(table.num_rows)
+    reasons = _reasons(p, table)
+    for number, reason in enumerate(REASONS):
+        if number != USABLE:
+            out.drop(reason, int((reasons == number).sum()))
+    table = table.filter(pa.array(reasons == USABLE)).sort_by([(column, "ascending") for column in ORDER])
     if p.speaker_hours and table.num_rows:
         within = _within_cap(table, p.speaker_hours * 3600)
         out.drop("over-speaker-hours", table.num_rows - int(within.sum()))
@@ -74,7 +90,7 @@ def merge_shard(p: SelectParams, name: str, batches: Iterator[pa.RecordBatch], o
     out.table(table)
 
 
-def _within_cap(table: pa.Table, limit_s: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _within_cap(table: pa.Table, limit_s: float) -> NDArray[np.bool_]:
     used: dict[str, float] = defaultdict(float)
     keep = np.zeros(table.num_rows, np.bool_)
     rows = zip(table["speaker"].to_pylist(), table["samples"].to_pylist(), table["rate_hz"].to_pylist(), strict=True)

@@ -64,7 +64,7 @@ class Select(Stage[SelectParams]):
     """An exchange by speaker. The plan needs the hours of every speaker: one pass over three columns of metadata."""
 
     name = "select"
-    version = 1
+    version = 2
     params = SelectParams
     inputs = (Input("utterances"),)
     exchange = True
@@ -97,7 +97,8 @@ class Select(Stage[SelectParams]):
             row["utterances"] += receipt.counts.kept
             row["hours"] = round(row["hours"] + receipt.stats["audio_s"] / 3600, 4)
             row["speakers"] += receipt.stats["speakers"]
-        return {"sets": sets}
+        came_in = sum(receipt.counts.came_in for receipt in receipts)
+        return {"sets": sets, "no_set": inputs["utterances"].manifest.counts.kept - came_in}
 
 
 _layouts: dict[tuple[str, str], Layout] = {}
@@ -114,5 +115,12 @@ def layout(p: SelectParams, utterances: Artifact) -> Layout:
         missing = sorted({s for rule in p.sets for s in rule.named or ()} - set(hours))
         if missing:
             raise ConfigError(f"no utterances of the named speakers {missing}", where="select")
-        _layouts[place] = lay_out(hours, p.sets, p.seed, p.shard_hours)
+        made = lay_out(hours, p.sets, p.seed, p.shard_hours)
+        if empty := sorted({rule.name for rule in p.sets} - {shard.set for shard in made.shards}):
+            raise ConfigError(
+                f"no speakers are left for the sets {empty}: there are {len(hours)} speakers",
+                where="select",
+                remedy="let earlier sets take fewer, or leave these sets out",
+            )
+        _layouts[place] = made
     return _layouts[place]

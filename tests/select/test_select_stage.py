@@ -1,0 +1,141 @@
+"""Stage `select`: nothing is lost, speakers are whole and in order, and the input's sharding does not matter."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_utterances import utterance, write_utterances
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.select.stage import Select, SelectParams
+
+THREE = [{"name": "test", "speakers": 2}, {"name": "labelled", "share": 0.3}, {"name": "unlabelled"}]
+
+
+def params(**values: Any) -> SelectParams:
+    return SelectParams.model_validate({"sets": THREE, "shard_hours": 0.005, **values})
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """Ten speakers with six utterances each: two recordings made at the same second, and doubtful or early ones."""
+    rng = np.random.default_rng(3)
+    made = []
+    for i in range(60):
+        speaker, recording = f"s{i % 10}", i // 30
+        values = {"recording": recording, "start_samples": i // 10 % 3 * 90_000, "created_s": 1000 + 500 * (i % 2)}
+        made.append(utterance(f"u{i}", speaker, float(rng.uniform(1, 4)), confidence=1 - i % 9 / 10, **values))
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(2) as engine:
+        yield engine
+
+
+def merge_by_hand(p: SelectParams, utterances: Artifact, folder: Path) -> list[pa.Table]:
+    """The output's shards with both halves of the exchange called in this process."""
+    stage, inputs = Select(), {"utterances": utterances}
+    batches: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+    for task in stage.plan(p, inputs):
+        for partition, batch in stage.split(p, inputs, task):
+            batches[partition].append(batch)
+    tables = []
+    for partition in range(stage.partitions(p, inputs)):
+        output = Artifact(folder)
+        with ShardWriter(output, partition, "made") as out:
+            stage.merge(p, inputs, partition, iter(batches[partition]), out, Context(folder))
+            out.commit()
+        tables.append(output.read_table(partition))
+    return tables
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 60), max_size=4), random=st.randoms(use_true_random=False))
+def test_the_output_does_not_depend_on_the_sharding_of_the_input(
+    rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, cuts: list[int], random: Any
+) -> None:
+    mixed = list(rows)
+    random.shuffle(mixed)
+    bounds = [0, *sorted(cuts), 60]
+    parts = [mixed[a:b] for a, b in pairwise(bounds)]
+    folder = tmp_path_factory.mktemp("select")
+
+    def columns(name: str, shards: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+        tables = merge_by_hand(params(), write_utterances(folder / name, shards), folder / f"{name}-out")
+        return [table.drop_columns(["shard"]).to_pydict() for table in tables]
+
+    assert columns("cut", parts) == columns("whole", [rows])
+
+
+def test_nothing_is_lost_and_speakers_are_whole_and_in_order(
+    rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine
+) -> None:
+    utterances = write_utterances(tmp_path / "utterances", [rows[:25], rows[25:26], rows[26:]])
+    output = Artifact(tmp_path / "selection")
+    run_stage(Select(), params(), {"utterances": utterances}, output, engine)
+    receipts = output.receipts()
+    tables = [output.read_table(receipt.shard) for receipt in receipts]
+    assert sorted(key for table in tables for key in table["key"].to_pylist()) == sorted(row["key"] for row in rows)
+    speakers = [set(table["speaker"].to_pylist()) for table in tables]
+    assert sum(map(len, speakers)) == len(set().union(*speakers)) == 10, "no speaker is in two shards"
+    for receipt, table in zip(receipts, tables, strict=True):
+        assert set(table["set"].to_pylist()) == {receipt.tags["set"]}
+        order = [
+            tuple(row[name] for name in ("speaker", "created_s", "recording", "start_samples", "key"))
+            for row in table.to_pylist()
+        ]
+        assert order == sorted(order)
+        for row in table.to_pylist():
+            shard = [utterances.read_table(i)["key"].to_pylist() for i in range(3)]
+            assert row["key"] in shard[row["shard"]], "the address of the audio"
+    summary = output.summary
+    assert summary["no_set"] == 0
+    assert {name: row["speakers"] for name, row in summary["sets"].items()} == {
+        "test": 2,
+        "labelled": 2,
+        "unlabelled": 6,
+    }
+    assert sum(row["utterances"] for row in summary["sets"].values()) == 60
+
+
+def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine) -> None:
+    utterances = write_utterances(tmp_path / "utterances", [rows])
+    p = params(min_confidence=0.55, from_s=1100, speaker_hours=4 / 3600, sets=[{"name": "few", "speakers": 4}])
+    output = Artifact(tmp_path / "selection")
+    counts = run_stage(Select(), p, {"utterances": utterances}, output, engine).counts
+    assert output.summary["no_set"] == 60 - counts.came_in > 0
+    assert set(counts.dropped) == {"low-confidence", "before-from", "over-speaker-hours"}
+    assert counts.kept + sum(counts.dropped.values()) == counts.came_in
+    table = output.read_table(0)
+    seconds: dict[str, float] = defaultdict(float)
+    for row in table.to_pylist():
+        assert row["confidence"] > 0.54
+        assert row["created_s"] >= 1100
+        seconds[row["speaker"]] += row["samples"] / 16_000
+    assert max(seconds.values()) <= 4.0
+
+
+def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    inputs = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
+    nobody = params(sets=[{"name": "test", "named": ["s1", "nobody"]}])
+    with pytest.raises(ConfigError, match=r"no utterances of the named speakers \['nobody'\]"):
+        Select().partitions(nobody, inputs)
+    greedy = params(sets=[{"name": "test", "speakers": 10}, {"name": "labelled"}])
+    with pytest.raises(ConfigError, match=r"no speakers are left for the sets \['labelled'\]: there are 10 speakers"):
+        Select().partitions(greedy, inputs)
