@@ -105,12 +105,12 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
             f"speakers {common} are in the training and in the test list", where=p.train, remedy="take them out of one"
         )
     speakers = [speaker for speaker in train if speaker]
+    if not speakers and not any(test):
+        raise ConfigError(f"no {p.extension} file of the lists is there", where=p.source, remedy="check `extension`")
     count = round(p.labelled * len(speakers)) or int(p.labelled > 0)
     shards = _shards("test", list(test), test, p.shards)
     shards += _shards("labelled", speakers[:count], train, p.shards)
     shards += _shards("unlabelled", speakers[count:], train, p.shards)
-    if not shards:
-        raise ConfigError(f"no {p.extension} file of the lists is there", where=p.source, remedy="check `extension`")
     if "" in train:
         shards[-1][1].extend(train[""])  # no file, so no speaker: goes to quarantine there
     return shards

@@ -1,0 +1,197 @@
+"""`import-features`: published cepstra in both byte orders and with their flaws; and AN4 where it is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord, ConfigError, TooManyBad
+from megahour.core.records import key_of
+from megahour.core.schemas import FEATURES
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.features.cepstra import clean_transcript, parse_transcription, read_cepstra
+from megahour.features.cepstra_stage import ImportFeatures, ImportFeaturesParams
+from megahour.features.normalise import CausalMean
+
+DIMS = 4
+PRIOR = [2.0, 0.0, 0.0, 0.0]
+
+
+def encode(x: NDArray[np.float32], order: str = "<") -> bytes:
+    return np.array([x.size], f"{order}i4").tobytes() + x.astype(f"{order}f4").tobytes()
+
+
+def cepstra(seed: int, frames: int = 30) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(1, 2, (frames, DIMS)).astype(np.float32)
+
+
+@given(st.integers(0, 300), st.sampled_from("<>"))
+def test_the_byte_order_is_the_one_that_fits_the_size(frames: int, order: str) -> None:
+    x = cepstra(frames, frames)
+    np.testing.assert_array_equal(read_cepstra(encode(x, order), DIMS), x)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated-cepstra"),
+        (b"\x01\x00", "truncated-cepstra"),
+        (encode(cepstra(1))[:-4], "truncated-cepstra"),
+        (encode(cepstra(1))[:-1], "truncated-cepstra"),
+        (encode(cepstra(1)) + b"\0\0\0\0", "truncated-cepstra"),
+        (encode(np.zeros(DIMS * 3 + 1, np.float32)), "wrong-dims"),
+    ],
+)
+def test_a_count_that_disagrees_with_the_size_is_a_bad_record(data: bytes, reason: str) -> None:
+    with pytest.raises(BadRecord) as bad:
+        read_cepstra(data, DIMS)
+    assert bad.value.reason == reason
+
+
+def test_transcripts_lose_fillers_and_pronunciation_numbers() -> None:
+    assert clean_transcript("<s> READ(2) <sil> IT ++NOISE++ [laughter] ALOUD </s>") == "read it aloud"
+
+
+def test_transcriptions_name_utterances_at_the_end_of_the_line() -> None:
+    lines = ["<s> ENTER FOUR </s> (an1-ab-b)\n", "\n", "(empty-one)\n"]
+    assert parse_transcription(lines, "list") == [("an1-ab-b", "enter four"), ("empty-one", "")]
+    with pytest.raises(ConfigError, match="list:2: 'NO NAME' names no utterance"):
+        parse_transcription(["A (a)", "NO NAME"], "list")
+    with pytest.raises(ConfigError, match="utterance a is listed twice"):
+        parse_transcription(["A (a)", "B (a)"], "list")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(2) as engine:
+        yield engine
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Ten training and two test speakers with three utterances each, half of the files in the other byte order."""
+    lists: dict[str, list[str]] = {"train": [], "test": []}
+    for i in range(36):
+        part, speaker = ("test" if i < 6 else "train"), f"sp{i // 3}"
+        path = tmp_path / "feat" / part / speaker / f"u{i}.mfc"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(cepstra(i), "<>"[i % 2]))
+        lists[part].append(f"<s> WORD{i} YES </s> (u{i})\n")
+    for part, lines in lists.items():
+        (tmp_path / f"{part}.transcription").write_text("".join(lines))
+    return tmp_path
+
+
+def params(corpus: Path, **values: Any) -> ImportFeaturesParams:
+    lists = {name: str(corpus / f"{name}.transcription") for name in ("train", "test")}
+    fixed = {"source": str(corpus / "feat"), "dims": DIMS, "prior": PRIOR, "labelled": 0.3, "corpus": "toy", **lists}
+    return ImportFeaturesParams.model_validate(fixed | values)
+
+
+def rows(artifact: Artifact) -> list[dict[str, Any]]:
+    return [row for r in artifact.receipts() for row in artifact.read_table(r.shard, ".arrow").to_pylist()]
+
+
+def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    output = Artifact(tmp_path / "features")
+    counts = run_stage(ImportFeatures(), params(corpus), {}, output, engine).counts
+    assert (counts.came_in, counts.kept, counts.dropped) == (36, 36, {})
+    assert output.read_table(0, ".arrow").schema == FEATURES
+    found = rows(output)
+    speakers = {name: {row["speaker"] for row in found if row["set"] == name} for name in ("test", "labelled")}
+    assert speakers["test"] == {"sp0", "sp1"}
+    assert len(speakers["labelled"]) == 3
+    for receipt in output.receipts():
+        assert {row["set"] for row in output.read_table(receipt.shard, ".arrow").to_pylist()} == {receipt.tags["set"]}
+    by_key = {row["key"]: row for row in found}
+    mean = CausalMean(np.array(PRIOR, np.float32))
+    for i in (9, 10, 11):  # a speaker's utterances in the order of the list, under one running mean
+        row = by_key[key_of("cepstra", "toy", f"u{i}")]
+        assert (row["text"], row["frames"], row["speaker"]) == (f"word{i} yes", 30, "sp3")
+        np.testing.assert_array_equal(row["features"], mean.apply(cepstra(i)).astype(np.float16).ravel())
+    training = np.concatenate([np.reshape(r["features"], (-1, DIMS)) for r in found if r["set"] != "test"])
+    summary = output.summary
+    assert (summary["mels"], summary["frame_shift_ms"], summary["frames"]) == (DIMS, 10, len(training))
+    np.testing.assert_allclose(summary["mean"], training.astype(np.float32).mean(axis=0), atol=2e-3)
+    np.testing.assert_allclose(1 / np.array(summary["inv_std"]), training.astype(np.float32).std(axis=0), atol=2e-3)
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    digests = set()
+    with LocalEngine(1) as alone:
+        for name, each in (("one", alone), ("two", engine)):
+            manifest = run_stage(ImportFeatures(), params(corpus), {}, Artifact(tmp_path / name), each)
+            digests.add(manifest.digest)
+    assert len(digests) == 1
+
+
+def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    feat = corpus / "feat" / "train"
+    broken = cepstra(12)
+    broken[3, 1] = np.nan
+    (feat / "sp4" / "u12.mfc").write_bytes(encode(broken))
+    (feat / "sp4" / "u13.mfc").write_bytes(encode(cepstra(13))[:100])
+    (feat / "sp4" / "u14.mfc").write_bytes(encode(cepstra(14)[:2]))
+    (feat / "sp5" / "u15.mfc").unlink()
+    shutil.copy(feat / "sp5" / "u16.mfc", feat / "sp6")
+    output = Artifact(tmp_path / "features")
+    counts = run_stage(ImportFeatures(), params(corpus, max_bad=0.2), {}, output, engine).counts
+    assert (counts.kept, counts.bad) == (31, 5)
+    assert {bad["id"]: bad["reason"] for bad in output.bad_records()} == {
+        "u12": "nan-features",
+        "u13": "truncated-cepstra",
+        "u14": "too-short",
+        "u15": "missing-file",
+        "u16": "ambiguous-name",
+    }
+    with pytest.raises(TooManyBad):
+        run_stage(ImportFeatures(), params(corpus, max_bad=0.1), {}, Artifact(tmp_path / "strict"), engine)
+
+
+def test_a_speaker_of_both_lists_is_an_error(corpus: Path) -> None:
+    with (corpus / "train.transcription").open("a") as file:
+        file.write("NO (u0)\n")
+    with pytest.raises(ConfigError, match=r"speakers \['sp0'\] are in the training and in the test list"):
+        ImportFeatures().plan(params(corpus), {})
+
+
+def test_wrong_parameters_are_named(corpus: Path) -> None:
+    with pytest.raises(ConfigError, match="finds no speaker in"):
+        ImportFeatures().plan(params(corpus, speaker_pattern="-([a-z]+)-"), {})
+    with pytest.raises(ConfigError, match="check `extension`"):
+        ImportFeatures().plan(params(corpus, extension=".cep"), {})
+    with pytest.raises(ValueError, match="prior has 1 values, dims is 4"):
+        params(corpus, prior=[1.0])
+    with pytest.raises(ValueError, match="has 0 groups, not one"):
+        params(corpus, speaker_pattern="abc")
+
+
+def test_an4(shared_data: Path) -> None:
+    """All 1078 published files are whole, and every word of the transcripts is in the dictionary."""
+    an4 = shared_data / "an4"
+    p = ImportFeaturesParams(
+        source=str(an4 / "feat"),
+        train=str(an4 / "etc" / "an4_train.transcription"),
+        test=str(an4 / "etc" / "an4_test.transcription"),
+        labelled=0.25,
+    )
+    tasks = ImportFeatures().plan(p, {})
+    utterances = [u for task in tasks for u in task["utterances"]]
+    assert len(utterances) == 948 + 130
+    assert not any(reason for *_, reason in utterances)
+    assert len({speaker for *_, speaker, _ in utterances}) == 74 + 10
+    name, _, path, speaker, _ = utterances[0]
+    assert f"-{speaker}-" in name
+    assert read_cepstra((an4 / "feat" / path).read_bytes(), 13).shape[1] == 13
+    dictionary = {line.split()[0].lower() for line in (an4 / "etc" / "an4.dic").read_text().splitlines()}
+    assert {word for _, text, *_ in utterances for word in text.split()} <= dictionary

@@ -1,0 +1,93 @@
+"""The causal mean: equal to its formula, blind to the future, and carried from utterance to utterance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES, CausalMean, Moments
+
+DIMS = 3
+seeds = st.integers(0, 2**32 - 1)
+
+
+def frames(seed: int, count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(5, 3, (count, DIMS)).astype(np.float32)
+
+
+def prior() -> NDArray[np.float32]:
+    return np.array([1.0, 5.0, -2.0], np.float32)
+
+
+def test_it_is_the_formula() -> None:
+    x = frames(0, WINDOW_FRAMES + 500)
+    mean, expected = prior().astype(np.float64), []
+    for t, frame in enumerate(x, 1):
+        mean = mean + (frame - mean) / min(t + PRIOR_FRAMES, WINDOW_FRAMES)
+        expected.append(frame - mean)
+    np.testing.assert_allclose(CausalMean(prior()).apply(x), expected, atol=1e-5)
+
+
+def test_it_starts_as_a_cumulative_mean_in_which_the_prior_counts_as_a_hundred_frames() -> None:
+    x = frames(1, 400)
+    state = CausalMean(prior())
+    state.apply(x)
+    expected = (PRIOR_FRAMES * prior() + x.sum(axis=0)) / (PRIOR_FRAMES + 400)
+    np.testing.assert_allclose(state.mean, expected, rtol=1e-6)
+
+
+@given(seeds, st.integers(1, 60), st.integers(0, 60))
+def test_no_frame_depends_on_a_later_one(seed: int, past: int, future: int) -> None:
+    x, changed = frames(seed, past + future), frames(seed, past + future)
+    changed[past:] += 100
+    np.testing.assert_array_equal(CausalMean(prior()).apply(x)[:past], CausalMean(prior()).apply(changed)[:past])
+
+
+@given(seeds, st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_utterances_one_after_the_other_are_one_long_one(seed: int, lengths: list[int]) -> None:
+    x = frames(seed, sum(lengths))
+    state = CausalMean(prior())
+    parts = [state.apply(part) for part in np.split(x, np.cumsum(lengths)[:-1])]
+    np.testing.assert_array_equal(np.concatenate(parts), CausalMean(prior()).apply(x))
+
+
+def test_it_follows_a_speaker_to_another_room() -> None:
+    x = np.zeros((6 * WINDOW_FRAMES, 1), np.float32)
+    x[3 * WINDOW_FRAMES :] = 10.0
+    left = CausalMean(np.zeros(1, np.float32)).apply(x)[:, 0]
+    assert left[3 * WINDOW_FRAMES] > 9.9
+    assert left[4 * WINDOW_FRAMES] == pytest.approx(10 / np.e, abs=0.05)
+    assert abs(left[-1]) < 0.6
+
+
+def test_the_input_is_left_alone() -> None:
+    x = frames(2, 10)
+    CausalMean(prior()).apply(x)
+    np.testing.assert_array_equal(x, frames(2, 10))
+
+
+@given(seeds, st.integers(1, 50), st.integers(1, 50))
+def test_moments_add_up(seed: int, first: int, second: int) -> None:
+    x = frames(seed, first + second)
+    whole, half, rest = (Moments.zero(DIMS) for _ in range(3))
+    whole.add(x)
+    half.add(x[:first])
+    rest.add(x[first:])
+    half.merge(rest)
+    assert half.frames == whole.frames
+    np.testing.assert_allclose(half.total, whole.total)
+    np.testing.assert_allclose(half.squares, whole.squares)
+    mean, inv_std = half.mean_and_inv_std()
+    np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(1 / inv_std, np.maximum(x.astype(np.float64).std(axis=0), 1e-3), rtol=1e-4)
+
+
+def test_a_constant_dimension_does_not_blow_up() -> None:
+    moments = Moments.zero(1)
+    moments.add(np.full((50, 1), 3.0, np.float32))
+    mean, inv_std = moments.mean_and_inv_std(floor=0.01)
+    assert mean[0] == pytest.approx(3)
+    assert inv_std[0] == pytest.approx(100)
