@@ -1,31 +1,27 @@
-"""The service: an Arrow Flight server in front of the batcher, and a thread per worker process behind it.
+"""The service: an Arrow Flight endpoint in front of the batcher, and a thread per worker process behind it.
 
-A client opens one DoExchange call, streams requests in and gets replies as they complete. While the queue is full its
-sequences are not read, gRPC's flow control fills, and its writes block: that is the back-pressure. Every call must
-carry the service's random token; the server listens on the loopback interface unless told otherwise.
+A client opens one DoExchange call, streams requests in and gets replies as they complete. Every call must carry the
+service's random token; the server listens on the loopback interface unless told otherwise.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
-import queue
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
 from megahour.core.errors import ConfigError
 from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.batcher import Batch, Batcher, Pending
+from megahour.engine.accelerator.endpoint import Endpoint
 from megahour.engine.accelerator.metrics import Meter
 from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, ServiceAddress
 from megahour.engine.accelerator.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
@@ -114,7 +110,7 @@ class Service:
             Worker(spec, threads=threads, device=device, load_timeout_s=limits.load_timeout_s)
             for device, threads in devices
         ]
-        self._flight = _FlightServer(self, host, port)
+        self._flight = Endpoint(self.batcher, host, port, token)
         self._threads = [threading.Thread(target=self._feed, args=(worker,), daemon=True) for worker in self.workers]
         self._living = len(self.workers)
         self._lock = threading.Lock()
@@ -248,100 +244,3 @@ class Service:
         self.meter.failure(len(items))
         for item in items:
             item.owner.deliver([item], *wire.encode_failures([item.sequence.key], reason))
-
-
-@dataclass(eq=False)
-class _Stream:
-    """One client's call: replies wait here until its writer thread has sent them."""
-
-    batcher: Batcher
-    asked: int = 0
-    sent: int = 0
-    finished: bool = False  # the client has asked for everything it wants
-    broken: bool = False
-    _outbox: queue.SimpleQueue[tuple[Sequence[Pending], pa.RecordBatch, bytes] | None] = field(
-        default_factory=queue.SimpleQueue
-    )
-
-    def deliver(self, items: Sequence[Pending], reply: pa.RecordBatch, layout: bytes) -> None:
-        self._outbox.put((items, reply, layout))
-
-    def refuse(self, sequence: wire.Keyed, reason: str) -> None:
-        """Answer a sequence that was never admitted."""
-        self._outbox.put(((), *wire.encode_failures([sequence.key], reason)))
-
-    def finish(self) -> None:
-        self.finished = True
-        self._outbox.put(None)
-
-    def write_all(self, writer: flight.MetadataRecordBatchWriter) -> None:
-        """Thread: send replies until every sequence of a finished stream is answered."""
-        while not (self.finished and self.sent == self.asked):
-            message = self._outbox.get()
-            if message is None:
-                continue
-            items, reply, layout = message
-            self.sent += len(reply)
-            try:
-                if not self.broken:
-                    writer.write_with_metadata(reply, layout)
-            except (pa.ArrowException, OSError) as error:
-                self.broken = True
-                log.warning("a client went away before it took its replies: %s", error)
-            finally:
-                self.batcher.release(sum(item.frames for item in items))
-
-
-class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    def __init__(self, service: Service, host: str, port: int) -> None:
-        self._service = service
-        super().__init__(f"grpc://{host}:{port}", middleware={"token": _TokenCheck(service.token)})
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        stream = _Stream(self._service.batcher)
-        writer.begin(wire.REPLY_SCHEMA)
-        sender = threading.Thread(target=stream.write_all, args=(writer,), daemon=True)
-        sender.start()
-        try:
-            for chunk in reader:
-                for sequence in wire.decode_request(chunk.data):
-                    if stream.broken:
-                        return
-                    stream.asked += 1
-                    self._admit(stream, sequence)
-        except AcceleratorError as error:
-            raise flight.FlightServerError(str(error)) from error
-        finally:
-            if context.is_cancelled():
-                stream.broken = True
-            if stream.broken:
-                stream.asked -= self._service.batcher.forget(stream)
-            stream.finish()
-            sender.join()
-
-    def _admit(self, stream: _Stream, sequence: wire.Keyed) -> None:
-        try:
-            self._service.batcher.admit(Pending(sequence, stream))
-        except AcceleratorError as error:
-            self._service.meter.failure(1)
-            stream.refuse(sequence, str(error))
-
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        if action.type != "metrics":
-            raise flight.FlightServerError(f"unknown action {action.type!r}; there is: metrics")
-        return [json.dumps(self._service.metrics()).encode()]
-
-    def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        return [("metrics", "counters of the service as JSON")]
-
-
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses every call whose `authorization` header is not the token."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode() if token else b""
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        given = headers.get("authorization", [""])[0].encode()
-        if self._expected and not hmac.compare_digest(given, self._expected):
-            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
