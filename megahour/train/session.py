@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import safetensors.torch
-from numpy.typing import NDArray
 
-from megahour.batches.augment import Augment
-from megahour.batches.labels import Labels, Senones, Spelling, TopK
-from megahour.batches.loader import COLUMNS, Front, Loader, Shelf, shelves
+from megahour.batches.labels import Labels, Senones, Spelling
+from megahour.batches.loader import Front, Loader
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.records import fingerprint, key_of
+from megahour.core.records import fingerprint
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.models.build import build
+from megahour.train import data
 from megahour.train.fit import Run, Settings
 from megahour.train.loop import Trainer
 from megahour.train.meters import Log
@@ -29,8 +26,6 @@ from megahour.units.tokens import Characters
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-
-Keep = Callable[[pa.Table], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     features = inputs["features"]
     goal = _goal(p, inputs)
     front = _front(p, features)
-    loaders, held_out = _data(p, inputs, goal, front, out)
+    loaders, held_out = data.choose(p, inputs, goal.labels, front, out)
     phases = _phases(p, loaders)
     config = _config(p, goal, front, features)
     module = build(config, seed=p.seed)
@@ -125,77 +120,6 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
         **goal.config,
     }
-
-
-def _data(
-    p: TrainParams, inputs: Inputs, goal: Goal, front: Front, out: ShardWriter
-) -> tuple[dict[Data, Loader], Loader | None]:
-    """Loaders of the labelled (and unlabelled) training data and of the held-out speakers; counts go to `out`."""
-    features = inputs["features"]
-    held = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
-    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
-
-    def loader(found: list[Shelf], labels: Labels, augment: Augment | None = None) -> Loader:
-        return Loader(
-            features,
-            found,
-            labels,
-            front,
-            seed=p.seed,
-            batch_frames=p.batch_frames,
-            window_shards=p.window_shards,
-            augment=augment,
-        )
-
-    dropped: Counter[str] = Counter()
-    shelf = shelves(features, p.sets, goal.labels, p.stack, lambda table: ~_spoken_by(table, held), dropped)
-    loaders: dict[Data, Loader] = {"labelled": loader(shelf, goal.labels, augment)}
-    if not loaders["labelled"].utterances:
-        sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
-        raise StageError(
-            f"no utterance of sets {p.sets} can be trained on ({dict(dropped)})",
-            where=features.url,
-            remedy=f"the features have sets {sets}; check `sets` and the labels",
-        )
-    if "targets" in inputs:
-        targets = TopK(inputs["targets"])
-        if missing := sorted(set(p.offsets) - set(targets.offsets)):
-            raise ConfigError(
-                f"no targets at offsets {missing}", where=targets.targets.url, remedy="make them there too"
-            )
-        shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
-        loaders["unlabelled"] = loader(shelf, targets, augment)
-    kept = sum(loader.utterances for loader in loaders.values())
-    out.came_in(kept + dropped.total())
-    out.kept(kept)
-    for reason, n in sorted(dropped.items()):
-        out.drop(reason, n)
-    if not held:
-        return loaders, None
-    return loaders, loader(
-        shelves(features, p.sets, goal.labels, p.stack, lambda table: _spoken_by(table, held)), goal.labels
-    )
-
-
-def _speakers(features: Artifact, sets: Sequence[str]) -> list[str]:
-    found: set[str] = set()
-    for receipt in features.receipts():
-        if receipt.tags.get("set") in sets:
-            column = features.read_table(receipt.shard, ".arrow", columns=COLUMNS).column("speaker")
-            found.update(column.unique().to_pylist())
-    return sorted(found)
-
-
-def held_out_speakers(speakers: Sequence[str], share: float, seed: int) -> list[str]:
-    """The speakers kept for the curves: `share` of them, at least one and never all; none when there is only one."""
-    if share == 0.0 or len(speakers) < 2:
-        return []
-    n = min(len(speakers) - 1, max(1, round(share * len(speakers))))
-    return sorted(speakers, key=lambda speaker: key_of("held-out", seed, speaker))[:n]
-
-
-def _spoken_by(table: pa.Table, speakers: Sequence[str]) -> NDArray[np.bool_]:
-    return np.isin(np.asarray(table.column("speaker").to_pylist(), dtype=str), np.asarray(speakers, dtype=str))
 
 
 def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:

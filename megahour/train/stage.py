@@ -25,7 +25,10 @@ class TrainParams(Params):
     criterion: Literal["ce", "ctc"] = Field("ce", description="ce: senones of `units`; ctc: characters of the text")
     sets: list[str] = Field(["labelled"], description="sets with labels")
     unlabelled_sets: list[str] = Field(["unlabelled"], description="sets with a teacher's targets")
-    held_out: float = Field(0.05, ge=0.0, lt=1.0, description="share of labelled speakers kept for the curves")
+    held_out: float = Field(0.05, ge=0.0, lt=1.0, description="share of the labelled data kept for the curves")
+    held_out_by: Literal["speaker", "utterance"] = Field(
+        "speaker", description="whole speakers, at least one, or single utterances where speakers are few"
+    )
     stack: int = Field(3, ge=1, le=16, description="10 ms frames joined into one")
     offsets: list[int] = Field([0, 1, 2], min_length=1, description="feature offsets that passes rotate through")
     epochs: int = Field(10, ge=0, description="chunked passes over the labelled sets (without targets)")

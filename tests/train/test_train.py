@@ -17,7 +17,8 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.inference import load
-from megahour.train.session import held_out_speakers, train
+from megahour.train.data import held_out_speakers
+from megahour.train.session import train
 from megahour.train.stage import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
@@ -64,6 +65,12 @@ def test_ctc_learns_to_spell(tmp_path, data):
     curve = rows(model)
     assert curve[-1]["loss"] < 0.6 * curve[0]["loss"]
     assert curve[-1]["held_out_loss"] is None
+
+
+def test_utterances_can_be_held_out_where_speakers_are_few(tmp_path, data):
+    model, receipt = run(tmp_path, data, epochs=1, whole_epochs=0, held_out=0.1, held_out_by="utterance")
+    assert 1 <= receipt.counts.dropped["held-out"] <= 14
+    assert rows(model)[-1]["held_out_accuracy"] > 0
 
 
 def test_curves_hold_nothing_of_the_clock_and_the_log_does(tmp_path, data):
@@ -163,3 +170,11 @@ def test_held_out_speakers_are_few_stable_and_never_all():
     assert held_out_speakers(speakers[:1], 0.5, 1) == []
     assert held_out_speakers(speakers, 0.0, 1) == []
     assert len(held_out_speakers(speakers[:2], 0.9, 1)) == 1
+
+
+def test_tensorboard_files_are_written_beside_the_log_on_request(tmp_path, data):
+    pytest.importorskip("tensorboard")
+    plain, _ = run(tmp_path / "a", data, epochs=1, whole_epochs=0)
+    watched, _ = run(tmp_path / "b", data, epochs=1, whole_epochs=0, tensorboard=True)
+    assert list((tmp_path / "b" / "work" / "tensorboard").iterdir())
+    assert watched.read_bytes(0, ".safetensors") == plain.read_bytes(0, ".safetensors")

@@ -1,0 +1,108 @@
+"""Which utterances train, which are kept for the curves, and the loaders of both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.augment import Augment
+from megahour.batches.labels import Labels, TopK
+from megahour.batches.loader import COLUMNS, Front, Loader, shelves
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.records import key_of
+from megahour.core.stage import Inputs
+from megahour.core.store import Artifact
+from megahour.train.schedule import Data
+from megahour.train.stage import TrainParams
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+
+Rule = Callable[[pa.Table], NDArray[np.bool_]]
+
+
+def choose(
+    p: TrainParams, inputs: Inputs, labels: Labels, front: Front, out: ShardWriter
+) -> tuple[dict[Data, Loader], Loader | None]:
+    """Loaders of the labelled (and unlabelled) training data, and of the held-out part; counts go to `out`."""
+    features = inputs["features"]
+    held = held_out_rule(p, features)
+    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
+    load = partial(
+        Loader, features, front=front, seed=p.seed, batch_frames=p.batch_frames, window_shards=p.window_shards
+    )
+    dropped: Counter[str] = Counter()
+    keep = None if held is None else lambda table: ~held(table)
+    shelf = shelves(features, p.sets, labels, p.stack, keep, dropped)
+    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment)}
+    if not loaders["labelled"].utterances:
+        sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
+        raise StageError(
+            f"no utterance of sets {p.sets} can be trained on ({dict(dropped)})",
+            where=features.url,
+            remedy=f"the features have sets {sets}; check `sets` and the labels",
+        )
+    if "targets" in inputs:
+        targets = _targets(p, inputs["targets"])
+        shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
+        loaders["unlabelled"] = load(shelf, targets, augment=augment)
+    _count(loaders, dropped, out)
+    if held is None:
+        return loaders, None
+    rest = load(shelves(features, p.sets, labels, p.stack, held), labels)
+    return loaders, rest if rest.utterances else None
+
+
+def _targets(p: TrainParams, artifact: Artifact) -> TopK:
+    targets = TopK(artifact)
+    if missing := sorted(set(p.offsets) - set(targets.offsets)):
+        raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make them there too")
+    return targets
+
+
+def _count(loaders: dict[Data, Loader], dropped: Counter[str], out: ShardWriter) -> None:
+    kept = sum(loader.utterances for loader in loaders.values())
+    out.came_in(kept + dropped.total())
+    out.kept(kept)
+    for reason, n in sorted(dropped.items()):
+        out.drop(reason, n)
+
+
+def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:
+    """Which rows of a features table are kept for the curves; None when none are."""
+    if p.held_out == 0.0:
+        return None
+    if p.held_out_by == "utterance":
+        limit = int(p.held_out * 2**63)
+        return lambda table: np.array(
+            [key_of("held-out", p.seed, key) < limit for key in table["key"].to_pylist()], bool
+        )
+    held = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
+    return (lambda table: np.isin(np.asarray(table["speaker"].to_pylist(), dtype=str), held)) if held else None
+
+
+def held_out_speakers(speakers: Sequence[str], share: float, seed: int) -> list[str]:
+    """`share` of the speakers, at least one and never all; none when there is only one."""
+    if share == 0.0 or len(speakers) < 2:
+        return []
+    n = min(len(speakers) - 1, max(1, round(share * len(speakers))))
+    return sorted(speakers, key=lambda speaker: key_of("held-out", seed, speaker))[:n]
+
+
+def _speakers(features: Artifact, sets: Sequence[str]) -> list[str]:
+    found: set[str] = set()
+    for receipt in features.receipts():
+        if receipt.tags.get("set") in sets:
+            column = features.read_table(receipt.shard, ".arrow", columns=COLUMNS).column("speaker")
+            found.update(column.unique().to_pylist())
+    return sorted(found)
+
+
+def _keys(table: pa.Table) -> list[int]:
+    return table["key"].to_pylist()  # type: ignore[no-any-return]
