@@ -29,6 +29,7 @@ STAGES: dict[str, tuple[str, str, str]] = {
     "score-alignment": ("megahour.score.alignment_stage", "ScoreAlignment", "Errors of aligned word times, unspoken text kept and spoken text lost, per condition."),
     "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
     "features": ("megahour.features.stage", "Features", "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."),
+    "import-features": ("megahour.features.cepstra_stage", "ImportFeatures", "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."),
     "lm": ("megahour.lm.stage", "LanguageModel", "Interpolated modified Kneser-Ney n-grams from text."),
     "lexicon": ("megahour.units.lexicon_stage", "MakeLexicon", "Pronunciations of all words, by rule, by spelling or from a dictionary."),
     "senones": ("megahour.units.stage", "Senones", "Senones, their tree and frame alignments of the labelled sets, from a flat start."),

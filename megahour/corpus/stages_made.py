@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError
@@ -38,6 +38,9 @@ class SynthesiseParams(Params):
     first_voice: int = Field(
         0, ge=0, description="number of the first speaker; ranges that do not overlap are disjoint"
     )
+    test_voices: int = Field(
+        0, ge=0, description="first speakers that speak test sentences instead, a recording in every condition"
+    )
     drift_s: float = Field(3.0, ge=0, description="largest linear drift of cue times over a recording, seconds")
     jitter_s: float = Field(0.25, ge=0, description="standard deviation of each cue time, seconds")
     missing: float = Field(0.04, ge=0, le=1, description="share of spoken sentences without text")
@@ -54,6 +57,12 @@ class SynthesiseParams(Params):
     rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate")
     shards: int = Field(8, ge=1, description="shards to write")
     seed: int = Field(0, ge=0, description="seed of texts, pauses, rooms and mistakes; the voices do not depend on it")
+
+    @model_validator(mode="after")
+    def _training_voices_are_left(self) -> SynthesiseParams:
+        if self.test_voices >= self.voices:
+            raise ValueError(f"test_voices {self.test_voices} must be fewer than voices {self.voices}")
+        return self
 
     def recordings(self) -> int:
         """Number of recordings (or prompts) in all."""
@@ -80,17 +89,13 @@ class Synthesise(Stage[SynthesiseParams]):
         numbers = range(task["first"], task["stop"])
         made = (
             synthesise(
-                number,
-                voices=p.voices,
-                first_voice=p.first_voice,
                 style=p.style,
                 minutes=p.recording_minutes,
                 mistakes=mistakes,
-                conditions=p.conditions,
                 forms=p.forms,
                 rate_hz=p.rate_hz,
                 seed=p.seed,
-                split=p.split,
+                **recording(p, number),
             )
             for number in numbers
         )
@@ -104,6 +109,18 @@ class Synthesise(Stage[SynthesiseParams]):
             "hours": round(sum(receipt.stats["audio_samples"] for receipt in receipts) / p.rate_hz / 3600, 4),
             "voices": min(p.voices, p.recordings()),
         }
+
+
+def recording(p: SynthesiseParams, number: int) -> dict[str, Any]:
+    """Who speaks recording `number`, what, and where: the test speakers come first, each once in every condition."""
+    tests = p.test_voices * len(p.conditions)
+    if number < tests:
+        condition = p.conditions[number // p.test_voices]
+        speakers = {"index": number, "voices": p.test_voices, "first_voice": p.first_voice}
+        return {**speakers, "conditions": [condition], "split": "test"}
+    first, count = p.first_voice + p.test_voices, p.voices - p.test_voices
+    speakers = {"index": number - tests, "voices": count, "first_voice": first}
+    return {**speakers, "conditions": p.conditions, "split": p.split}
 
 
 class SentencesParams(Params):

@@ -16,7 +16,14 @@ import soundfile
 from megahour.core.store import Artifact
 from megahour.corpus.espeak import RATE_HZ, speak
 from megahour.corpus.mistakes import NONE, Line, Mistakes, make_cues, to_srt, to_text, to_vtt
-from megahour.corpus.stages_made import Sentences, SentencesParams, Synthesise, SynthesiseParams, even_parts
+from megahour.corpus.stages_made import (
+    Sentences,
+    SentencesParams,
+    Synthesise,
+    SynthesiseParams,
+    even_parts,
+    recording,
+)
 from megahour.corpus.synthesise import synthesise, word_times
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
@@ -171,3 +178,15 @@ def test_even_parts_cover_everything_once(count: int, parts: int) -> None:
     runs = even_parts(count, parts)
     assert [n for first, stop in runs for n in range(first, stop)] == list(range(count))
     assert all(stop > first for first, stop in runs)
+
+
+def test_test_speakers_come_first_and_speak_in_every_condition() -> None:
+    p = SynthesiseParams(voices=6, test_voices=2, conditions=["clean", "room", "far"], hours=1)
+    test = [recording(p, number) for number in range(6)]
+    assert {(who["index"] % 2, who["conditions"][0]) for who in test} == {
+        (v, c) for v in (0, 1) for c in ("clean", "room", "far")
+    }
+    assert {who["split"] for who in test} == {"test"}
+    later = [recording(p, number) for number in range(6, 20)]
+    assert {who["first_voice"] + who["index"] % who["voices"] for who in later} == {2, 3, 4, 5}
+    assert {who["split"] for who in later} == {"train"}
