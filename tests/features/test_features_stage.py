@@ -1,0 +1,136 @@
+"""Stage `features` end to end: real FLAC in, features with a causal mean per speaker out, whatever the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from megahour.core.schemas import FEATURES, SELECTION
+from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.writer import ShardWriter
+from megahour.corpus.tar import tar_writer
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.features.fbank import log_mel
+from megahour.features.normalise import CausalMean
+from megahour.features.stage import Features, FeaturesParams
+
+PARAMS = FeaturesParams(mels=24, max_bad=0.2)
+RATE_HZ = 16_000
+
+
+def tone(key: int, seconds: float) -> NDArray[np.int16]:
+    """A chord in noise."""
+    rng = np.random.default_rng(key)
+    time_s = np.arange(int(seconds * RATE_HZ)) / RATE_HZ
+    chord = sum(np.sin(2 * np.pi * hz * time_s) for hz in rng.uniform(100, 4000, 4))
+    return np.asarray(1500 * chord + rng.normal(0, 200, time_s.size)).astype(np.int16)
+
+
+class Corpus:
+    """One utterances shard of ten utterances, and three selection shards: two of training speakers, one of a tester."""
+
+    def __init__(self, folder: Path) -> None:
+        seconds = [0.6 + 0.1 * i for i in range(9)] + [0.05]  # the last one is too short for a single frame
+        self.samples = [tone(key, value) for key, value in enumerate(seconds)]
+        self.utterances, addresses = Artifact(folder / "utterances"), []
+        with ShardWriter(self.utterances, 0, "made") as out:
+            with out.open(".tar") as file, tar_writer(file) as tar:
+                for key, samples in enumerate(self.samples):
+                    path = folder / f"{key}.flac"
+                    soundfile.write(path, samples, RATE_HZ)
+                    addresses.append(tar.add(path.name, path.read_bytes()))
+            receipts = [out.commit()]
+        self._finish(self.utterances, receipts)
+        self.rows = [
+            {
+                **{field.name: [] if pa.types.is_list(field.type) else None for field in SELECTION},
+                **{"key": key, "offset": offset, "size": size, "samples": len(self.samples[key]), "rate_hz": RATE_HZ},
+                **{"speaker": f"s{key // 3}", "text": f"words {key}", "condition": "clean", "shard": 0},
+                "set": "test" if key // 3 == 1 else "labelled",
+            }
+            for key, (offset, size) in enumerate(addresses)
+        ]
+        self.selection, receipts = Artifact(folder / "selection"), []
+        for shard, keys in enumerate([(0, 1, 2), (3, 4, 5), (6, 7, 8, 9)]):
+            with ShardWriter(self.selection, shard, "made") as out:
+                out.tags["set"] = self.rows[keys[0]]["set"]
+                out.table(pa.Table.from_pylist([self.rows[key] for key in keys], SELECTION))
+                receipts.append(out.commit())
+        self._finish(self.selection, receipts)
+        self.inputs = {"selection": self.selection, "utterances": self.utterances}
+
+    @staticmethod
+    def _finish(artifact: Artifact, receipts: list[Any]) -> None:
+        digest = content_digest(receipts, {})
+        finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(receipts), Counts(), {}))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def made(corpus: Corpus, engine: LocalEngine, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    output = Artifact(tmp_path_factory.mktemp("features"))
+    run_stage(Features(), PARAMS, corpus.inputs, output, engine)
+    return output
+
+
+def test_features_are_log_mels_less_the_speakers_running_mean(corpus: Corpus, made: Artifact) -> None:
+    for shard, keys in enumerate([(0, 1, 2), (3, 4, 5), (6, 7, 8)]):
+        table = made.read_table(shard, ".arrow")
+        assert table.schema == FEATURES
+        assert made.receipts()[shard].tags == {"set": "test" if shard == 1 else "labelled"}
+        mean = CausalMean(np.full(PARAMS.mels, PARAMS.prior, np.float32))
+        for key, row in zip(keys, table.to_pylist(), strict=True):
+            expected = mean.apply(log_mel(corpus.samples[key], RATE_HZ, PARAMS.mels)).astype(np.float16)
+            assert {name: row[name] for name in ("key", "speaker", "frames", "text", "set", "condition")} == {
+                "key": key,
+                "speaker": f"s{shard}",
+                "frames": len(expected),
+                "text": f"words {key}",
+                "set": corpus.rows[key]["set"],
+                "condition": "clean",
+            }
+            np.testing.assert_array_equal(row["features"], expected.ravel())
+
+
+def test_the_summary_holds_the_moments_of_all_but_the_test_set(made: Artifact) -> None:
+    parts = [made.read_table(shard, ".arrow")["features"].to_pylist() for shard in (0, 2)]
+    frames = np.concatenate([np.array(row, np.float32) for part in parts for row in part]).reshape(-1, PARAMS.mels)
+    summary = made.summary
+    assert (summary["mels"], summary["frame_shift_ms"], summary["frames"]) == (PARAMS.mels, 10, len(frames))
+    np.testing.assert_allclose(summary["mean"], frames.mean(axis=0), atol=2e-3)
+    np.testing.assert_allclose(1 / np.array(summary["inv_std"]), frames.std(axis=0), rtol=2e-3)
+
+
+def test_an_utterance_without_frames_goes_to_quarantine(made: Artifact) -> None:
+    counts = made.manifest.counts
+    assert (counts.came_in, counts.kept, counts.dropped) == (10, 9, {"too-short": 1})
+    (bad,) = made.bad_records()
+    assert (bad["id"], bad["reason"], bad["shard"]) == ("9", "too-short", "2")
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(corpus: Corpus, made: Artifact, tmp_path: Path) -> None:
+    with LocalEngine(1) as alone:
+        assert run_stage(Features(), PARAMS, corpus.inputs, Artifact(tmp_path), alone).digest == made.manifest.digest
+
+
+def test_only_the_wanted_sets(corpus: Corpus) -> None:
+    tasks = Features().plan(FeaturesParams(sets=["labelled"]), corpus.inputs)
+    assert [task["shard"] for task in tasks] == [0, 2]
