@@ -29,7 +29,7 @@ class Features(Stage[FeaturesParams]):
     """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
 
     name = "features"
-    version = 1
+    version = 2
     params = FeaturesParams
     inputs = (Input("selection"), Input("utterances"))
 

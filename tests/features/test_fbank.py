@@ -1,0 +1,90 @@
+"""Log-mel features: Kaldi's values, whatever the length, level or rate."""
+
+from __future__ import annotations
+
+import kaldi_native_fbank as knf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel
+
+RATE_HZ = 16_000
+
+
+def kaldi(
+    samples: NDArray[np.int16], rate_hz: int = RATE_HZ, mels: int = 64, high_hz: float = 0.0
+) -> NDArray[np.float32]:
+    options = knf.FbankOptions()
+    options.frame_opts.dither = 0
+    options.frame_opts.samp_freq = rate_hz
+    options.frame_opts.snip_edges = True
+    options.mel_opts.num_bins = mels
+    options.mel_opts.high_freq = high_hz
+    options.energy_floor = 0
+    bank = knf.OnlineFbank(options)
+    bank.accept_waveform(rate_hz, samples.astype(np.float32).tolist())
+    bank.input_finished()
+    return np.stack([bank.get_frame(i) for i in range(bank.num_frames_ready)])
+
+
+def voice(seconds: float, rate_hz: int = RATE_HZ, seed: int = 0, level: float = 3000.0) -> NDArray[np.int16]:
+    """A gliding harmonic tone that comes and goes, over noise."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(int(seconds * rate_hz)) / rate_hz
+    phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(3 * t)) / rate_hz
+    tone = sum(np.sin(k * phase) / k for k in range(1, 20)) * (np.sin(5 * t) > -0.3)
+    return (level * tone + rng.normal(0, level / 50, t.size)).clip(-32768, 32767).astype(np.int16)
+
+
+@pytest.mark.parametrize("mels", [23, 40, 64, 80])
+def test_equal_to_kaldi_to_a_thousandth(mels: int) -> None:
+    samples = voice(3.0)
+    np.testing.assert_allclose(log_mel(samples, mels=mels), kaldi(samples, mels=mels), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100])
+def test_other_rates_equal_to_kaldi_too(rate_hz: int) -> None:
+    samples = voice(1.0, rate_hz)
+    np.testing.assert_allclose(log_mel(samples, rate_hz), kaldi(samples, rate_hz), atol=2e-3, rtol=0)
+
+
+def test_upper_edge_counts_down_from_nyquist() -> None:
+    samples = voice(1.0)
+    np.testing.assert_allclose(log_mel(samples, high_hz=-400), kaldi(samples, high_hz=-400), atol=1e-3, rtol=0)
+
+
+def test_silence_with_an_offset_is_silence() -> None:
+    flat = log_mel(np.full(8000, 1234, np.int16))
+    assert flat == pytest.approx(np.log(np.finfo(np.float32).eps))
+
+
+@settings(max_examples=30, deadline=None)
+@given(length=st.integers(0, 16_000), level=st.floats(1, 30_000), seed=st.integers(0, 99))
+def test_fast_path_equals_the_plain_one(length: int, level: float, seed: int) -> None:
+    samples = voice(1.0, seed=seed, level=level)[:length]
+    fast = log_mel(samples)
+    assert fast.shape == (frame_count(length, RATE_HZ), 64)
+    plain = plain_log_mel(samples.astype(np.float32), _bank(RATE_HZ, 64, 20.0, 0.0))
+    np.testing.assert_allclose(fast, plain, atol=2e-3, rtol=0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(start=st.integers(0, 150), frames=st.integers(1, 100))
+def test_a_frame_does_not_depend_on_its_neighbours(start: int, frames: int) -> None:
+    """So features may be computed in pieces: the bits are the same."""
+    samples = voice(3.0)
+    piece = samples[start * 160 : (start + frames - 1) * 160 + 400]
+    np.testing.assert_array_equal(log_mel(piece), log_mel(samples)[start : start + frames])
+
+
+def test_integer_and_float_samples_agree() -> None:
+    samples = voice(0.5)
+    np.testing.assert_array_equal(log_mel(samples), log_mel(samples.astype(np.float32)))
+
+
+def test_filters_above_nyquist_are_refused() -> None:
+    with pytest.raises(ValueError, match="9000"):
+        log_mel(voice(0.1), high_hz=9000)
