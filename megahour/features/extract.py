@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,16 +48,13 @@ def _features(
     p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
 ) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
     speaker, mean = "", CausalMean(np.zeros(p.mels, np.float32))
-    with ExitStack() as open_files:
-        audio: dict[int, ShardAudio] = {}
+    with OpenShards(utterances) as audio:
         for row in table.to_pylist():
             out.came_in()
             if row["speaker"] != speaker:
                 speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.prior, np.float32))
-            if row["shard"] not in audio:
-                audio[row["shard"]] = open_files.enter_context(ShardAudio(utterances, row["shard"]))
             try:
-                samples = audio[row["shard"]].read(row["offset"], row["size"])
+                samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
                 features = mean.apply(log_mel(samples, row["rate_hz"], p.mels, p.low_hz, p.high_hz))
                 check_features(features, row["key"])
             except BadRecord as bad:
@@ -65,6 +62,29 @@ def _features(
                 continue
             out.kept()
             yield row, features
+
+
+class OpenShards:
+    """The `most` shards read last stay open: a speaker's utterances may come from any number of them."""
+
+    def __init__(self, utterances: Artifact, most: int = 32) -> None:
+        self._utterances, self._most = utterances, most
+        self._open: OrderedDict[int, ShardAudio] = OrderedDict()
+
+    def __enter__(self) -> OpenShards:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for audio in self._open.values():
+            audio.__exit__(*error)
+
+    def shard(self, number: int) -> ShardAudio:
+        if number not in self._open:
+            if len(self._open) == self._most:
+                self._open.popitem(last=False)[1].__exit__(None, None, None)
+            self._open[number] = ShardAudio(self._utterances, number)
+        self._open.move_to_end(number)
+        return self._open[number]
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:
