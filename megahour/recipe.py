@@ -19,26 +19,70 @@ from megahour.core.stage import Stage
 # name: (module, class, summary). Summaries are here so that `megahour --help` imports no stage;
 # tests/test_recipe.py holds them equal to the first lines of the Params docstrings.
 STAGES: dict[str, tuple[str, str, str]] = {
-    "fetch-prompts": ("megahour.corpus.stages_compose", "FetchPrompts", "Fetch Asterisk's telephone prompts from Debian with apt: clips for `compose`, a shard per language."),
-    "synthesise": ("megahour.corpus.stages_made", "Synthesise", "Speak a corpus with espeak-ng: raw recordings, flawed transcripts, rooms, and the true word times."),
-    "sentences": ("megahour.corpus.stages_made", "Sentences", "Write generated sentences, one normalised sentence a line, for language models."),
-    "compose": ("megahour.corpus.stages_compose", "Compose", "Compose long recordings, or single prompts, from short clips of real speech."),
+    "fetch-prompts": (
+        "megahour.corpus.stages_compose",
+        "FetchPrompts",
+        "Fetch Asterisk's telephone prompts from Debian with apt: clips for `compose`, a shard per language.",
+    ),
+    "synthesise": (
+        "megahour.corpus.stages_made",
+        "Synthesise",
+        "Speak a corpus with espeak-ng: raw recordings, flawed transcripts, rooms, and the true word times.",
+    ),
+    "sentences": (
+        "megahour.corpus.stages_made",
+        "Sentences",
+        "Write generated sentences, one normalised sentence a line, for language models.",
+    ),
+    "compose": (
+        "megahour.corpus.stages_compose",
+        "Compose",
+        "Compose long recordings, or single prompts, from short clips of real speech.",
+    ),
     "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
     "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.align.stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
-    "score-alignment": ("megahour.score.alignment_stage", "ScoreAlignment", "Errors of aligned word times, unspoken text kept and spoken text lost, per condition."),
+    "score-alignment": (
+        "megahour.score.alignment_stage",
+        "ScoreAlignment",
+        "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
+    ),
     "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
-    "features": ("megahour.features.stage", "Features", "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."),
-    "import-features": ("megahour.features.cepstra_stage", "ImportFeatures", "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."),
+    "features": (
+        "megahour.features.stage",
+        "Features",
+        "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance.",
+    ),
+    "import-features": (
+        "megahour.features.cepstra_stage",
+        "ImportFeatures",
+        "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
+    ),
     "lm": ("megahour.lm.stage", "LanguageModel", "Interpolated modified Kneser-Ney n-grams from text."),
-    "lexicon": ("megahour.units.lexicon_stage", "MakeLexicon", "Pronunciations of all words, by rule, by spelling or from a dictionary."),
-    "senones": ("megahour.units.stage", "Senones", "Senones, their tree and frame alignments of the labelled sets, from a flat start."),
-    "train": ("megahour.train.stage", "Train", "Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets."),
+    "lexicon": (
+        "megahour.units.lexicon_stage",
+        "MakeLexicon",
+        "Pronunciations of all words, by rule, by spelling or from a dictionary.",
+    ),
+    "senones": (
+        "megahour.units.stage",
+        "Senones",
+        "Senones, their tree and frame alignments of the labelled sets, from a flat start.",
+    ),
+    "train": (
+        "megahour.train.stage",
+        "Train",
+        "Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets.",
+    ),
     "targets": ("megahour.teach.stage", "Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
     "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
     "decode": ("megahour.decode.stage", "Decode", "Beam search over the graph with a model's posteriors."),
     "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
-    "report": ("megahour.report.stage", "Report", "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear."),
+    "report": (
+        "megahour.report.stage",
+        "Report",
+        "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear.",
+    ),
 }
 
 
