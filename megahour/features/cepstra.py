@@ -107,10 +107,11 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
     speakers = [speaker for speaker in train if speaker]
     if not speakers and not any(test):
         raise ConfigError(f"no {p.extension} file of the lists is there", where=p.source, remedy="check `extension`")
-    count = round(p.labelled * len(speakers)) or int(p.labelled > 0)
+    tune, count = (round(share * len(speakers)) or int(share > 0) for share in (p.tune, p.labelled))
     shards = _shards("test", list(test), test, p.shards)
-    shards += _shards("labelled", speakers[:count], train, p.shards)
-    shards += _shards("unlabelled", speakers[count:], train, p.shards)
+    shards += _shards("tune", speakers[:tune], train, p.shards)
+    shards += _shards("labelled", speakers[tune : tune + count], train, p.shards)
+    shards += _shards("unlabelled", speakers[tune + count :], train, p.shards)
     if "" in train:
         shards[-1][1].extend(train[""])  # no file, so no speaker: goes to quarantine there
     return shards

@@ -30,6 +30,7 @@ class ImportFeaturesParams(Params):
     labelled: float = Field(
         0.2, ge=0, le=1, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
     )
+    tune: float = Field(0.0, ge=0, lt=1, description="share of the training speakers in `tune`, kept from the others")
     shards: int = Field(2, ge=1, description="most shards of each set")
     corpus: str = Field("", description="name of the corpus; part of every key")
     condition: str = Field("", description="recording condition")

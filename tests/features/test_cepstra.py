@@ -186,3 +186,13 @@ def test_an4(shared_data: Path) -> None:
     assert read_cepstra((an4 / "feat" / path).read_bytes(), 13).shape[1] == 13
     dictionary = {line.split()[0].lower() for line in (an4 / "etc" / "an4.dic").read_text().splitlines()}
     assert {word for _, text, *_ in utterances for word in text.split()} <= dictionary
+
+
+def test_speakers_for_tuning_are_kept_from_the_other_sets(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    output = Artifact(tmp_path / "features")
+    run_stage(ImportFeatures(), params(corpus, tune=0.2), {}, output, engine)
+    sets: dict[str, set[str]] = {}
+    for row in rows(output):
+        sets.setdefault(row["set"], set()).add(row["speaker"])
+    assert len(sets["tune"]) == 2
+    assert not sets["tune"] & (sets["labelled"] | sets["unlabelled"] | sets["test"])
