@@ -40,6 +40,7 @@ def fetch_packages(names: list[str], folder: Path) -> Path:
                 where="fetch-prompts",
                 remedy="run on Debian or Ubuntu, or set compose's source and listing to prompts that you have",
             )
+    folder = folder.resolve()  # commands run inside it
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.deb"):
         old.unlink()

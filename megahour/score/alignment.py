@@ -1,7 +1,8 @@
 """How right an alignment is: its word times against the true ones, and what it kept and lost of the transcript.
 
 The transcript's words are matched with the truly spoken words by edit distance, in order. A cue is spoken when at least
-half of its words have an equal partner. Times are compared for equal words of kept cues.
+half of its words have an equal partner. Times are compared for equal words of kept cues, where the truth knows them: in
+composed recordings a clip of several words has true times at its two ends only, and -1 between.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def compare(
     pairs = [(word, partner[place_of[word["cue"], word["word"]]]) for word in words]
     true = [(word, truth[at]) for word, at in pairs if at >= 0]
     for edge, errors in (("start_samples", tally.start_ms), ("end_samples", tally.end_ms)):
-        offsets = [word[edge] - spoken_word[edge] * ratio for word, spoken_word in true]
+        offsets = [word[edge] - spoken[edge] * ratio for word, spoken in true if spoken[edge] >= 0]
         errors.append(np.array(offsets, np.float64) * (1000 / rate_hz))
 
 

@@ -69,6 +69,19 @@ def test_truth_at_another_rate() -> None:
     assert scored(doubled, KEPT, rate_hz=2000, ratio=2.0)["start_p95_ms"] == 0.0
 
 
+def test_unknown_true_times_are_not_compared() -> None:
+    """A composed clip "a b c" has a true start of "a" and a true end of "c" only."""
+    truth = timed("a b c")
+    for i, word in enumerate(truth):
+        truth[i] = {**word, "start_samples": word["start_samples"] if i == 0 else -1}
+        truth[i]["end_samples"] = word["end_samples"] if i == 2 else -1
+    tally = Tally()
+    compare(truth, [{"cue": 0, "text": "a b c"}], aligned({})[:3], KEPT[:1], 1000, 1.0, tally)
+    row = tally.row("clean")
+    assert (row["words"], row["start_p95_ms"], row["start_far"], row["spoken_cues"]) == (1, 0.0, 0.0, 1)
+    assert (row["end_median_ms"], row["end_p95_ms"]) == (100, 100)
+
+
 def test_words_are_matched_in_order() -> None:
     assert match(["the", "cat", "the", "dog"], ["a", "cat", "the", "big", "dog"]).tolist() == [-1, 1, 2, 4]
     assert match([], ["a"]).tolist() == []
