@@ -17,7 +17,7 @@ from megahour.core.records import key_of
 
 @dataclass(frozen=True)
 class Shard:
-    """One output shard: its set, and the hash of its first speaker (or its only speakers, when named)."""
+    """One output shard: its set, and the hash of its first speaker."""
 
     set: str
     first_hash: int
@@ -26,7 +26,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards in order; hash ranges first, then one shard for each set of named speakers."""
+    """Shards in the order of the rules; named speakers are looked up, the others found in hash ranges."""
 
     seed: int
     shards: tuple[Shard, ...]
@@ -60,9 +60,10 @@ def lay_out(hours: Mapping[str, float], rules: Sequence[Any], seed: int, shard_h
     at = 0
     for rule in rules:
         if rule.named:
-            chosen = [s for s in rule.named if s in hours]
-            named.update(dict.fromkeys(chosen, len(shards)))
-            shards.append(Shard(rule.name, 0, sum(hours[s] for s in chosen)))
+            chosen = sorted((speaker_hash(seed, s), s) for s in rule.named if s in hours)
+            for run in _equal_parts(chosen, hours, shard_hours):
+                named.update(dict.fromkeys((s for _, s in run), len(shards)))
+                shards.append(Shard(rule.name, run[0][0], sum(hours[s] for _, s in run)))
             continue
         stop = _stop(rule, order, at, hours)
         part = order[at:stop]

@@ -64,7 +64,7 @@ class Select(Stage[SelectParams]):
     """An exchange by speaker. The plan needs the hours of every speaker: one pass over three columns of metadata."""
 
     name = "select"
-    version = 2
+    version = 3
     params = SelectParams
     inputs = (Input("utterances"),)
     exchange = True
