@@ -58,10 +58,8 @@ def recipe_arguments(command: Any) -> Any:
 @click.option("--until", default="", help="Stop after this step, and run only what it needs.")
 def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
     """Run a recipe: what is finished stays, what is missing or changed is made."""
-    from rich.console import Console
-
     from megahour.core.store import Artifact
-    from megahour.engine.progress import TerminalMonitor, audio_seconds, summary_table
+    from megahour.engine.progress import TerminalMonitor, audio_seconds, output_console, summary_table
     from megahour.run import execute, resumable
 
     loaded = load_recipe(recipe, overrides)
@@ -70,7 +68,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
         for done in execute(loaded, lambda name: TerminalMonitor(step=name), until=until):
             audio_s = sum(map(audio_seconds, Artifact(done.step.output).receipts()))
             rows.append((done.step.name, done.manifest, done.seconds, audio_s))
-    Console(highlight=False).print(summary_table(rows))
+    output_console().print(summary_table(rows))
     seconds = sum(row[2] or 0.0 for row in rows)
     click.echo(f"{len(rows)} steps, {seconds:.1f} s of work in this session; artifacts are in {loaded.run}")
     _say_results(loaded)
@@ -178,15 +176,16 @@ def _seconds(value: float | None) -> str:
 
 
 def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from megahour.engine.progress import output_console
 
     table = Table()
     for heading in headings:
         table.add_column(heading)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    output_console().print(table)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from megahour.core.store import Manifest, Receipt
 from megahour.engine.runner import Monitor
 
+FILE_WIDTH = 140
 LINE_EVERY_S = 15.0  # without a terminal, one plain line this often
 
 
@@ -19,7 +20,7 @@ class TerminalMonitor(Monitor):
     """Shows a bar on a terminal, plain lines in a log file."""
 
     def __init__(self, console: Console | None = None, step: str = "") -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self.step = step
         self._bar: Progress | None = None
         self._audio_s = 0.0
@@ -72,6 +73,12 @@ class TerminalMonitor(Monitor):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def output_console() -> Console:
+    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
 
 
 def audio_seconds(receipt: Receipt) -> float:
