@@ -128,7 +128,8 @@ def status_command(recipe: str, overrides: tuple[str, ...]) -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def verify_command(target: str, overrides: tuple[str, ...]) -> None:
     """Re-read every file of an artifact, or of all artifacts of a recipe, against its checksum."""
-    from megahour.core.store import Artifact, verify
+    from megahour.core.store import Artifact
+    from megahour.core.verify import verify
 
     if target.endswith((".yaml", ".yml")):
         urls = [step.output for step in load_recipe(target, overrides).steps]

@@ -31,9 +31,11 @@ import pyarrow.parquet
 
 from megahour.core.errors import StoreError
 from megahour.core.records import canonical_json, fingerprint
-from megahour.core.transfer import file_digest, is_local, publish_text
+from megahour.core.transfer import is_local, publish_text
 
 FORMAT = 1
+# Everything that an artifact's folder may hold; `delete` touches no other folder.
+ENTRIES = {"shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json"}
 
 
 @dataclass
@@ -165,11 +167,16 @@ class Artifact:
         return self.manifest.summary
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of a complete artifact in shard order."""
+        """Receipts of a complete artifact in shard order. Raises StoreError when their file is missing or damaged."""
         if self.manifest.shards == 0:
             return []
-        text = self.fs.cat_file(self.path("receipts.jsonl")).decode()
-        return [Receipt.from_json(line) for line in text.splitlines()]
+        try:
+            text = self.fs.cat_file(self.path("receipts.jsonl")).decode()
+            return [Receipt.from_json(line) for line in text.splitlines()]
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"damaged receipts.jsonl: {error!r}", where=self.url, remedy="delete the artifact and run again"
+            ) from error
 
     def receipt(self, shard: int) -> Receipt | None:
         """The receipt of one shard of a possibly unfinished artifact; None when absent or unreadable."""
@@ -194,16 +201,27 @@ class Artifact:
         return json.loads(self.read_bytes(shard, suffix))
 
     def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> pa.Table:
-        """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local)."""
-        if suffix.endswith(".arrow"):
-            if is_local(self.fs):
-                source: Any = pa.memory_map(self.shard_path(shard, suffix))
-            else:
-                source = pa.BufferReader(self.read_bytes(shard, suffix))
-            table = pa.ipc.open_file(source).read_all()
-            return table.select(columns) if columns else table
-        with self.open(shard, suffix) as file:
-            return pa.parquet.ParquetFile(file).read(columns=columns)
+        """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local).
+
+        Raises StoreError when the file is missing or damaged.
+        """
+        try:
+            if suffix.endswith(".arrow"):
+                table = pa.ipc.open_file(self._arrow_source(shard, suffix)).read_all()
+                return table.select(columns) if columns else table
+            with self.open(shard, suffix) as file:
+                return pa.parquet.ParquetFile(file).read(columns=columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(
+                f"shard {shard}, file *{suffix} cannot be read: {error}",
+                where=self.url,
+                remedy=f"megahour verify {self.url}",
+            ) from error
+
+    def _arrow_source(self, shard: int, suffix: str) -> Any:
+        if is_local(self.fs):
+            return pa.memory_map(self.shard_path(shard, suffix))
+        return pa.BufferReader(self.read_bytes(shard, suffix))
 
     @contextmanager
     def local(self, shard: int, suffix: str) -> Iterator[Path]:
@@ -242,13 +260,30 @@ class Artifact:
         return {int(Path(path).stem) for path in self.fs.glob(self.path("receipts/*.json"))}
 
     def delete(self) -> None:
-        """Remove the artifact, the manifest first, so that a reader never sees half of it as whole."""
+        """Remove the artifact, the manifest first, so that a reader never sees half of it as whole.
+
+        Raises StoreError, and removes nothing, when the folder holds anything that is not an artifact's.
+        """
+        if foreign := self._foreign():
+            raise StoreError(
+                f"the folder is not an artifact: it holds {', '.join(foreign[:5])}",
+                where=self.url,
+                remedy="choose another output, or empty the folder",
+            )
         if self.complete:
             self.fs.rm_file(self.path("manifest.json"))
         if self.fs.exists(self.root):
             self.fs.rm(self.root, recursive=True)
         self.fs.invalidate_cache()
         self.__dict__.pop("manifest", None)
+
+    def _foreign(self) -> list[str]:
+        """Names in the folder that no artifact has."""
+        self.fs.invalidate_cache()
+        if not self.fs.exists(self.root):
+            return []
+        names = sorted(Path(path).name for path in self.fs.ls(self.root, detail=False))
+        return [name for name in names if name not in ENTRIES and not name.endswith(".tmp")]
 
 
 def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> None:
@@ -268,40 +303,6 @@ def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
     return fingerprint([files, summary])
 
 
-def verify(artifact: Artifact) -> list[str]:
-    """Re-read every file of a complete artifact; the list of problems found, empty when it is whole."""
-    problems = []
-    manifest = artifact.manifest
-    receipts = artifact.receipts()
-    if len(receipts) != manifest.shards:
-        problems.append(
-            f"{artifact.url}: the manifest names {manifest.shards} shards, receipts.jsonl has {len(receipts)}"
-        )
-    if content_digest(receipts, manifest.summary) != manifest.digest:
-        problems.append(f"{artifact.url}: receipts do not have the manifest's digest")
-    expected = set()
-    for receipt in receipts:
-        for suffix, info in receipt.files.items():
-            path = artifact.shard_path(receipt.shard, suffix)
-            expected.add(Path(path).name)
-            problems += _verify_file(artifact, path, info)
-    found = {Path(path).name for path in artifact.fs.glob(artifact.path("shards/*"))}
-    problems += [f"{artifact.path('shards')}/{name}: not named by any receipt" for name in sorted(found - expected)]
-    return problems
-
-
-def _verify_file(artifact: Artifact, path: str, info: FileInfo) -> list[str]:
-    try:
-        size, digest = file_digest(artifact.fs, path)
-    except FileNotFoundError:
-        return [f"{path}: missing"]
-    if size != info.bytes:
-        return [f"{path}: {size} bytes, the receipt says {info.bytes}"]
-    if digest != info.sha256:
-        return [f"{path}: its SHA-256 differs from the receipt's"]
-    return []
-
-
 def _options(url: str) -> dict[str, Any]:
     # Listings change while other processes commit shards: a cached listing would hide them.
     return {"use_listings_cache": False} if url.startswith(("s3://", "s3a://")) else {}
@@ -315,5 +316,4 @@ __all__ = [
     "Receipt",
     "content_digest",
     "finish",
-    "verify",
 ]

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from megahour.core.errors import StoreError
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish, verify
+from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 
 TABLE = pa.table({"key": pa.array([1, 2, 3], pa.int64()), "text": ["one", "two", "three"]})
@@ -121,6 +122,47 @@ def test_verify_sees_a_receipt_that_was_edited(tmp_path: Path) -> None:
     path = tmp_path / "artifact" / "receipts.jsonl"
     path.write_text(path.read_text().replace('"set":"test"', '"set":"train"'))
     assert "digest" in verify(artifact)[0]
+
+
+def test_verify_reports_damaged_books_without_giving_up(tmp_path: Path) -> None:
+    def damaged(name: str, file: str, text: str | None) -> str:
+        artifact = Artifact(tmp_path / name)
+        close(artifact, [write_shard(artifact, 0)])
+        path = tmp_path / name / file
+        path.unlink() if text is None else path.write_text(text)
+        (problem,) = verify(Artifact(artifact.url))
+        return problem
+
+    assert "damaged manifest" in damaged("a", "manifest.json", "{")
+    assert "damaged receipts.jsonl" in damaged("b", "receipts.jsonl", None)
+    assert "damaged receipts.jsonl" in damaged("c", "receipts.jsonl", '{"shard": 0')
+    assert "not the receipt of receipts.jsonl" in damaged("d", "receipts/00000.json", None)
+    assert "quarantine/00000.jsonl: missing" in damaged("e", "quarantine/00000.jsonl", None)
+    assert "0 bad records, the receipt says 1" in damaged("f", "quarantine/00000.jsonl", "")
+
+
+def test_a_damaged_table_is_named(url: str) -> None:
+    artifact = Artifact(url)
+    close(artifact, [write_shard(artifact, 0)])
+    for suffix in (".parquet", ".arrow"):
+        artifact.fs.pipe_file(artifact.shard_path(0, suffix), b"not a table")
+        with pytest.raises(StoreError, match=rf"shard 0, file \*{suffix} cannot be read"):
+            artifact.read_table(0, suffix)
+    with pytest.raises(StoreError, match="shard 7"):
+        artifact.read_table(7, ".arrow")
+
+
+def test_only_an_artifact_is_deleted(url: str) -> None:
+    """A mistyped output must not cost a home directory."""
+    artifact = Artifact(url)
+    close(artifact, [write_shard(artifact, 0)])
+    artifact.fs.pipe_file(artifact.path("thesis.txt"), b"years of work")
+    with pytest.raises(StoreError, match="not an artifact: it holds thesis.txt"):
+        artifact.delete()
+    assert artifact.complete
+    artifact.fs.rm_file(artifact.path("thesis.txt"))
+    artifact.delete()
+    assert not artifact.fs.exists(artifact.root)
 
 
 def test_a_damaged_manifest_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from media import encode, murmur, put
 
 from megahour.core.errors import TooManyBad
-from megahour.core.store import Artifact, verify
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
 from megahour.corpus.stage import Ingest, IngestParams
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage

@@ -15,7 +15,8 @@ from media import encode, murmur, put
 
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import CUES, RECORDINGS
-from megahour.core.store import Artifact, verify
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
 from megahour.corpus.sources import group_by_stem, plan_files, split_suffix
 from megahour.corpus.stage import Ingest, IngestParams
 from megahour.corpus.stages_made import Synthesise, SynthesiseParams

@@ -27,7 +27,8 @@ import killable
 import psutil
 import pytest
 
-from megahour.core.store import Artifact, verify
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import Job, run_task, stage_fingerprint
 

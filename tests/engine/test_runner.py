@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from toy_stages import Count, CountParams, Parity, ParityParams
 
 from megahour.core.errors import ConfigError, StoreError, TooManyBad
-from megahour.core.store import Artifact, verify
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from conftest import free_port
 from toy_stages import Count, CountParams, Parity, ParityParams
 
-from megahour.core.store import Artifact, verify
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
 from megahour.engine.base import Call, Engine, EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
