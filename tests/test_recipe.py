@@ -11,6 +11,8 @@ from megahour import recipe as recipes
 from megahour.core.errors import ConfigError
 from megahour.recipe import STAGES, load_recipe, load_stage
 
+RECIPES = Path(__file__).parent.parent / "recipes"
+
 
 @pytest.fixture(autouse=True)
 def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +76,6 @@ def test_the_table_of_stages_tells_the_truth(name: str) -> None:
         assert info.description, f"{name}.{key} has no description"
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_recipe_of_the_repository_loads(path: Path) -> None:
     assert load_recipe(path).steps

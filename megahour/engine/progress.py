@@ -26,9 +26,11 @@ class TerminalMonitor(Monitor):
         self._audio_s = 0.0
         self._started = self._spoke = time.monotonic()
         self._done = self._total = 0
+        self._resumed = 0  # shards that earlier sessions committed
+        self._first: float | None = None  # where a long task took up its work
 
     def started(self, stage: str, tasks: int, done: int) -> None:
-        self._audio_s, self._done, self._total = 0.0, done, tasks
+        self._audio_s, self._done, self._total, self._resumed, self._first = 0.0, done, tasks, done, None
         self._started = self._spoke = time.monotonic()
         label = self.step or stage
         resumed = f" ({done} of {tasks} shards already committed)" if done else ""
@@ -49,27 +51,28 @@ class TerminalMonitor(Monitor):
         note = f"{self._done}/{self._total} shards"
         if self._audio_s:
             note += f", {self._audio_s / 3600:.2f} h, {self._audio_s / elapsed:.0f}× real time"
-        self._show(self._done, self._total, note)
+        self._show(self._done, self._total, note, since=self._resumed)
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
-        rate = done / max(time.monotonic() - self._started, 1e-6)
+        if self._first is None:
+            self._first, self._started = done, time.monotonic()
+        rate = (done - self._first) / max(time.monotonic() - self._started, 1e-6)
         extra = "".join(f", {name} {_short(value)}" for name, value in fields.items())
-        self._show(done, total, f"{_short(done)}/{_short(total)} {unit}, {_short(rate)}/s{extra}")
+        self._show(done, total, f"{_short(done)}/{_short(total)} {unit}, {_short(rate)}/s{extra}", since=self._first)
 
-    def _show(self, done: float, total: float, note: str) -> None:
+    def _show(self, done: float, total: float, note: str, *, since: float) -> None:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=max(total, 1), note=note)
         elif time.monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = time.monotonic()
             spent = self._spoke - self._started
-            eta = spent / max(done, 1e-9) * (total - done) if total else 0.0
-            self.console.print(f"  {note}, {spent:.0f} s, ETA {eta:.0f} s")
+            eta = f"{spent / (done - since) * (total - done):.0f} s" if done > since else "unknown"
+            self.console.print(f"  {note}, {spent:.0f} s, ETA {eta}")
 
     def finished(self, manifest: Manifest, seconds: float) -> None:
-        self.stop()
         self.console.print(closing_line(self.step or manifest.stage, manifest, seconds, self._audio_s))
 
-    def stop(self) -> None:
+    def stopped(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

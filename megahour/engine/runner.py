@@ -5,8 +5,8 @@ The same function serves the recipe runner, the single-stage commands and the te
 
 from __future__ import annotations
 
-import importlib
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, TooManyBad
 from megahour.core.records import fingerprint
-from megahour.core.stage import Context, Stage, Task
+from megahour.core.stage import Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
-from megahour.core.transfer import publish_text
-from megahour.core.writer import ShardWriter
+from megahour.core.transfer import is_local, publish_text
+from megahour.engine.base import Failure
+from megahour.engine.job import Job, blame, merge_partition, run_task, split_task
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from megahour.engine.base import Engine
 
 EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
+ASKED_FOR = "tensorboard"  # what a finished stage leaves in its scratch directory, where its parameters asked for it
 
 
 class Monitor:
@@ -41,30 +41,10 @@ class Monitor:
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None: ...
 
+    def stopped(self) -> None:
+        """No more progress comes, whether the stage is done, failed or was interrupted."""
+
     def finished(self, manifest: Manifest, seconds: float) -> None: ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """A stage with its parameters, inputs and output: everything that a worker needs, as picklable values."""
-
-    stage: str  # "module:Class"
-    params: dict[str, Any]
-    inputs: dict[str, str]
-    output: str
-    fingerprint: str
-    work: str
-    threads: int = 1
-    service: Any = None
-
-    def load(self) -> tuple[Stage[Any], Params, dict[str, Artifact]]:
-        module, _, name = self.stage.partition(":")
-        stage: Stage[Any] = getattr(importlib.import_module(module), name)()
-        params = stage.params.model_validate(self.params)
-        return stage, params, {role: Artifact(url) for role, url in self.inputs.items()}
-
-    def context(self) -> Context:
-        return Context(work=Path(self.work), threads=self.threads, service=self.service)
 
 
 def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
@@ -111,20 +91,39 @@ def run_stage(
     job = Job(
         stage=f"{type(stage).__module__}:{type(stage).__qualname__}",
         params=p.model_dump(mode="json"),
-        inputs={role: artifact.url for role, artifact in inputs.items()},
-        output=output.url,
+        inputs={role: _address(artifact) for role, artifact in inputs.items()},
+        output=_address(output),
         fingerprint=print_of_job,
-        work=str((work or Path(tempfile.gettempdir()) / "megahour-work") / print_of_job),
+        work=str((work or Path(tempfile.gettempdir()) / "megahour-work").absolute() / print_of_job),
         threads=threads,
     )
     Path(job.work).mkdir(parents=True, exist_ok=True)
     try:
         receipts = _make_shards(stage, p, inputs, output, job, engine, monitor)
     finally:
+        monitor.stopped()
         _add_wall(output, time.monotonic() - started, engine)
-    manifest = _close(stage, p, inputs, output, print_of_job, receipts)
+    with blame(job, "summary"):
+        manifest = _close(stage, p, inputs, output, print_of_job, receipts)
+    _clear(Path(job.work))
     monitor.finished(manifest, time.monotonic() - started)
     return manifest
+
+
+def _address(artifact: Artifact) -> str:
+    """A URL that means the same in every process: workers of a cluster have working directories of their own."""
+    return artifact.root if is_local(artifact.fs) else artifact.url
+
+
+def _clear(work: Path) -> None:
+    """Remove a finished stage's scratch files: checkpoints, spilled batches."""
+    for path in work.iterdir():
+        if path.is_dir() and path.name != ASKED_FOR:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
+    if not any(work.iterdir()):
+        work.rmdir()
 
 
 def _claim(output: Artifact, print_of_job: str) -> None:
@@ -145,12 +144,14 @@ def _make_shards(
     engine: Engine,
     monitor: Monitor,
 ) -> list[Receipt]:
-    tasks = stage.plan(p, inputs)
-    total = stage.partitions(p, inputs) if stage.exchange else len(tasks)
+    with blame(job, "plan"):
+        tasks = stage.plan(p, inputs)
+        total = stage.partitions(p, inputs) if stage.exchange else len(tasks)
     committed = {shard for shard in output.committed() if shard < total}
     receipts: dict[int, Receipt] = {}
     for shard in sorted(committed):
-        if (receipt := output.receipt(shard)) is not None:
+        receipt = output.receipt(shard)
+        if receipt is not None and receipt.fingerprint == job.fingerprint:
             receipts[shard] = receipt
     monitor.started(stage.name, total, len(receipts))
     watch = _BadShare(p.max_bad, output)
@@ -187,56 +188,21 @@ def _results(
                 yield Receipt.from_json(text)
     elif stage.local:
         for shard in pending:
-            yield Receipt.from_json(run_task(job, (shard, dict(tasks[shard].spec)), progress=monitor.progress))
+            yield Receipt.from_json(_run_here(job, (shard, dict(tasks[shard].spec)), monitor))
     else:
         items = [(shard, dict(tasks[shard].spec)) for shard in pending]
         for _, text in engine.map(partial(run_task, job), items):
             yield Receipt.from_json(text)
 
 
-def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:
-    """Worker side of `map`: make and commit one shard; its receipt as JSON. A committed shard is not made again."""
-    shard, spec = item
-    output = Artifact(job.output)
-    if (receipt := output.receipt(shard)) is not None and receipt.fingerprint == job.fingerprint:
-        return receipt.to_json()
-    stage, p, inputs = job.load()
-    ctx = job.context()
-    if progress is not None:
-        ctx.progress = progress
-    with ShardWriter(output, shard, job.fingerprint) as out:
-        with _blame(job, f"shard {shard} {spec}"):
-            stage.run(p, inputs, Task(spec), out, ctx)
-        return out.commit().to_json()
-
-
-def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Worker side of `exchange`, map half."""
-    stage, p, inputs = job.load()
-    with _blame(job, f"split task {spec}"):
-        yield from stage.split(p, inputs, Task(spec))
-
-
-def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Iterator[pa.RecordBatch]) -> str | None:
-    """Worker side of `exchange`, reduce half: one output shard; None when it was already committed."""
-    if partition in done:
-        return None
-    output = Artifact(job.output)
-    stage, p, inputs = job.load()
-    with ShardWriter(output, partition, job.fingerprint) as out:
-        with _blame(job, f"partition {partition}"):
-            stage.merge(p, inputs, partition, batches, out, job.context())
-        return out.commit().to_json()
-
-
-@contextmanager
-def _blame(job: Job, what: str) -> Iterator[None]:
-    """Adds the artifact and the shard to an error's place, so that no message is without an address."""
+def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> str:
+    """`run_task` in the driver; what it raises names its place, as an engine's tasks do."""
     try:
-        yield
-    except MegahourError as error:
-        error.where = f"{job.output} {what}" + (f": {error.where}" if error.where else "")
+        return run_task(job, item, progress=monitor.progress)
+    except MegahourError:
         raise
+    except Exception as error:
+        Failure.of(error, f"{job.output} task {item[0]}", item).throw()
 
 
 @contextmanager

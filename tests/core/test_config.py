@@ -23,7 +23,7 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
 
 
 def test_a_wrong_value_is_shown_with_its_limit() -> None:
-    with pytest.raises(ConfigError, match='"epochs" = 0: .*greater than or equal to 1'):
+    with pytest.raises(ConfigError, match=r'"epochs" = 0: .*greater than or equal to 1'):
         parse(ToyParams, {"epochs": 0}, where="stage toy")
 
 

@@ -29,8 +29,9 @@ import pytest
 
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.engine.job import Job, run_task
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import Job, run_task, stage_fingerprint
+from megahour.engine.runner import stage_fingerprint
 
 KILLS = 30
 WAIT_S = 120.0

@@ -1,0 +1,35 @@
+"""Running `small.yaml` as users do, in a process of its own, and what compares two runs."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+SMALL = Path(__file__).parent / "small.yaml"
+TIMED = {"report"}  # tells times and costs, which differ between equal runs
+
+
+def megahour(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "megahour", *arguments]
+
+
+def run(*arguments: str) -> str:
+    """Standard output and error of a command that must succeed."""
+    done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def contents(run_folder: Path, steps: set[str] | None = None) -> dict[str, str]:
+    """SHA-256 of every file of a run's artifacts (of `steps` only, when given) but the timings, by path."""
+    digests = {}
+    for manifest in sorted(run_folder.glob("*/manifest.json")):
+        step = manifest.parent.name
+        if step in TIMED or (steps is not None and step not in steps):
+            continue
+        for path in sorted(manifest.parent.rglob("*")):
+            if path.is_file() and path.parent.name != "timings":
+                digests[str(path.relative_to(run_folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests

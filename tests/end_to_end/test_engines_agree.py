@@ -1,0 +1,44 @@
+"""The same recipe on a pool of processes and on Apache Spark: the same bytes, with real stages."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from small_run import SMALL, contents, run
+
+from megahour.doctor import java_version
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.skipif(java_version() is None, reason="needs Java 17 or later: no java found"),
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="needs pyspark (megahour[spark])"),
+]
+
+
+def test_a_recipe_on_spark_gives_the_bytes_of_the_local_engine(tmp_path: Path, undisturbed: Path) -> None:
+    """Maps, exchanges, a model in training and tasks that use the accelerator service."""
+    folder = tmp_path / "small"
+    run("run", str(SMALL), f"run={folder}", "engine.kind=spark", "--until", "alignment")
+    steps = {path.parent.name for path in folder.glob("*/manifest.json")}
+    assert steps == {
+        "prompts-raw",
+        "prompts-recordings",
+        "prompts-utterances",
+        "prompts",
+        "prompts-features",
+        "aligner",
+        "raw",
+        "recordings",
+        "alignment",
+    }
+    assert contents(folder) == contents(undisturbed, steps)
+
+
+def test_a_stage_alone_on_spark(tmp_path: Path, undisturbed: Path) -> None:
+    out = tmp_path / "prompts"
+    inputs = ["--utterances", str(undisturbed / "prompts-utterances"), "--out", str(out)]
+    run("select", *inputs, "--sets", "[{name: prompts}]", "--seed", "3", "--engine", "spark", "--workers", "2")
+    assert contents(tmp_path) == contents(undisturbed, {"prompts"})

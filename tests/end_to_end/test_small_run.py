@@ -1,0 +1,87 @@
+"""A whole recipe through `megahour run`, disturbed in every way a user or a machine would, ends in the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from small_run import SMALL, contents, megahour, run
+
+WAIT_S = 120.0
+Disturbance = Callable[[subprocess.Popen[str]], None]
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill_driver(process: subprocess.Popen[str]) -> None:
+    process.kill()
+
+
+def press_ctrl_c(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Disturbance) -> None:
+    """Start the run, wait until `step` is claimed and `more` shards are committed in this session, then disturb it."""
+    before = committed(folder)
+    process = subprocess.Popen(
+        megahour("run", str(SMALL), f"run={folder}"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: (folder / step / "claim.txt").exists() and committed(folder) >= before + more, process)
+    time.sleep(pause_s)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    disturbance(process)
+    _, errors = process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(family[1:], timeout=15)
+    assert not alive, f"outlived the run: {alive}"
+    if disturbance is press_ctrl_c:
+        assert process.returncode == 130, errors
+        assert "the same command resumes" in errors
+        assert "Traceback" not in errors, errors
+    else:
+        assert process.returncode == -signal.SIGKILL, errors
+
+
+def committed(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("*/receipts/*.json"))
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert process.poll() is None, "the run ended before it was disturbed"
+        assert time.monotonic() < deadline, "the moment never came"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Path) -> None:
+    folder, moments = tmp_path / "small", random.Random(5)
+    disturb(folder, "prompts-raw", 1, moments.uniform(0, 0.5), kill_group)
+    disturb(folder, "aligner", 0, moments.uniform(0.5, 2), press_ctrl_c)  # a model in training, in the driver
+    disturb(folder, "raw", moments.randint(1, 3), moments.uniform(0, 0.3), kill_driver)
+    disturb(folder, "alignment", 0, moments.uniform(0.5, 2.5), press_ctrl_c)  # tasks wait for the service
+    disturb(folder, "utterances", moments.randint(0, 4), moments.uniform(0, 0.3), kill_group)
+    disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
+    disturb(folder, "targets", 0, moments.uniform(0, 2), kill_driver)  # the service outlives no driver
+
+    assert "artifacts are in" in run("run", str(SMALL), f"run={folder}")
+    assert contents(folder) == contents(undisturbed)
+    assert "BAD" not in run("verify", str(SMALL), f"run={folder}")
+    assert list((folder / "report" / "shards").glob("*.html"))
+
+    assert run("run", str(SMALL), f"run={folder}").count("already made") == len(list(folder.glob("*/manifest.json")))
+    assert not list((folder / ".work").rglob("*")), "a finished run keeps no scratch files"
