@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,13 @@ from megahour.align.posteriors import FrontEnd, Heard, Source, listen
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS
 from megahour.corpus.tar import ShardAudio
 from megahour.features.fbank import SHIFT_S
+from megahour.models.service import open_session
 
 if TYPE_CHECKING:
     from megahour.align.stage import AlignParams
     from megahour.core.stage import Context
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.client import Session
     from megahour.engine.accelerator.spec import ModelSpec
 
 Row = dict[str, Any]
@@ -65,10 +64,11 @@ def align_shard(
         else:
             out.drop("no-transcript")
     tables = Tables()
-    with ShardAudio(recordings, shard) as audio, _session(ctx, spec) as session:
+    with ShardAudio(recordings, shard) as audio, open_session(ctx.service, spec) as session:
         heard_rows = zip(rows, listen(_sources(rows, audio), front, session), strict=True)
         for done, (row, heard) in enumerate(heard_rows, start=1):
             _align_row(p, row, cues[row["key"]], heard, config["tokens"], front.size, tables, out)
+            out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
             ctx.progress(done, len(rows), "recordings")
     out.table(pa.Table.from_pylist(tables.words, ALIGNED_WORDS))
     out.table(pa.Table.from_pylist(tables.segments, ALIGNED_SEGMENTS), ".segments.parquet")
@@ -82,16 +82,6 @@ def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
     for rows in found.values():
         rows.sort(key=lambda row: int(row["cue"]))
     return found
-
-
-def _session(ctx: Context, spec: ModelSpec) -> AbstractContextManager[Session]:
-    if ctx.service is not None:
-        from megahour.engine.accelerator.client import client
-
-        return client(ctx.service)
-    from megahour.engine.accelerator.local import serve_in_process
-
-    return serve_in_process(spec, threads=ctx.threads)
 
 
 def _sources(rows: list[Row], audio: ShardAudio) -> Iterator[Source]:

@@ -42,16 +42,14 @@ class Align(Stage[AlignParams]):
     """One task per recordings shard; posteriors come from the accelerator service and stay in memory."""
 
     name = "align"
-    version = 1
+    version = 2
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"))
 
     def accelerator(self, p: AlignParams, inputs: Inputs) -> ModelSpec:
-        from megahour.engine.accelerator.spec import ModelSpec
+        from megahour.models.service import model_spec
 
-        return ModelSpec(
-            "megahour.models.inference:load", {"url": inputs["aligner"].url}, max_batch_frames=p.batch_frames
-        )
+        return model_spec(inputs["aligner"], p.batch_frames)
 
     def run(self, p: AlignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.align.recordings import align_shard
@@ -83,7 +81,7 @@ class Cut(Stage[CutParams]):
     """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
 
     name = "cut"
-    version = 1
+    version = 2
     params = CutParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
 
@@ -102,4 +100,4 @@ def _sums(receipts: list[Receipt]) -> dict[str, Any]:
     for receipt in receipts:
         for name, value in receipt.stats.items():
             totals[name] = totals.get(name, 0) + value
-    return {name: totals[name] for name in sorted(totals)}
+    return {name: round(totals[name], 4) for name in sorted(totals)}

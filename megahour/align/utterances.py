@@ -49,6 +49,7 @@ def cut_shard(
                 rows.append(_stored(utterance, row, audio, tar))
                 out.kept()
                 out.stat("audio_samples", utterance["samples"])
+            out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
             ctx.progress(done, len(index), "recordings")
     _check_keys(rows, recordings)
     out.table(pa.Table.from_pylist(rows, UTTERANCES))

@@ -88,6 +88,7 @@ def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> int:
             written += 1
             out.stat("recordings", 1)
             out.stat("audio_samples", len(recording.samples))
+            out.stat("audio_s", round(len(recording.samples) / recording.rate_hz, 3))
             out.stat("words", len(recording.words))
             out.stat("sentences", len(recording.sentences))
             out.stat("sentences_without_text", sum(not s.in_transcript for s in recording.sentences))

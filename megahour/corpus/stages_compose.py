@@ -73,7 +73,7 @@ class Compose(Stage[ComposeParams]):
     """Shard = one part of one speaker's clips."""
 
     name = "compose"
-    version = 1
+    version = 2
     params = ComposeParams
     inputs = (Input("clips", optional=True),)
 

@@ -74,7 +74,7 @@ class Synthesise(Stage[SynthesiseParams]):
     """Shard `i` holds a run of recordings; each is a pure function of its number and the parameters."""
 
     name = "synthesise"
-    version = 1
+    version = 2
     params = SynthesiseParams
 
     def plan(self, p: SynthesiseParams, inputs: Inputs) -> list[Task]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +20,13 @@ from megahour.decode.edit import align
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.decode.stage import DecodeParams
 from megahour.features.stack import stack
+from megahour.models.service import open_session
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.client import Session
     from megahour.engine.accelerator.spec import ModelSpec
+
+FRAME_S = 0.01
 
 
 def decode_shard(
@@ -40,10 +41,12 @@ def decode_shard(
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
     mean, inv_std = (np.asarray(model["stats"][name], np.float32) for name in ("mean", "inv_std"))
     size = int(model["stack"])
-    rows = np.flatnonzero(table["frames"].to_numpy() >= size).tolist()
+    frames = table["frames"].to_numpy()
+    rows = np.flatnonzero(frames >= size).tolist()
     values = Ragged(table["features"], len(mean))
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(rows))
+    out.stat("audio_s", round(int(frames[rows].sum()) * FRAME_S, 2))
 
     def sequences() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for row in rows:
@@ -51,7 +54,7 @@ def decode_shard(
 
     searchers, keys, texts = _searchers(p, inputs), table["key"].to_numpy(), table["text"]
     found: list[tuple[int, str, str, float, int]] = []
-    with _session(ctx, spec) as session:
+    with open_session(ctx.service, spec) as session:
         for row, outputs in session.infer(sequences(), ordered=True):
             key = int(keys[row])
             try:
@@ -88,13 +91,3 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
         scale: Searcher(graph, about["priors"], SearchOptions(p.beam, p.max_active, scale, prior_scale), fst)
         for scale in (chosen, *(scale for scale in p.scales if scale != chosen))
     }
-
-
-def _session(ctx: Context, spec: ModelSpec) -> AbstractContextManager[Session]:
-    if ctx.service is not None:
-        from megahour.engine.accelerator.client import client
-
-        return client(ctx.service)
-    from megahour.engine.accelerator.local import serve_in_process
-
-    return serve_in_process(spec)

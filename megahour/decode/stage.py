@@ -35,7 +35,6 @@ class MakeGraph(Stage[GraphParams]):
     name = "graph"
     params = GraphParams
     inputs = (Input("lm"), Input("lexicon"), Input("units", optional=True), Input("model", optional=True))
-    local = True
 
     def plan(self, p: GraphParams, inputs: Inputs) -> list[Task]:
         needed = "units" if p.topology == "hmm" else "model"
@@ -72,6 +71,7 @@ class Decode(Stage[DecodeParams]):
     """
 
     name = "decode"
+    version = 2
     params = DecodeParams
     inputs = (
         Input("features"),
@@ -83,23 +83,15 @@ class Decode(Stage[DecodeParams]):
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
         from megahour.decode.match import check_match
+        from megahour.features.sets import tasks_of_sets
 
         check_match(inputs)
-        receipts = inputs["features"].receipts()
-        tasks = [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in p.sets]
-        if not tasks:
-            found = sorted({receipt.tags.get("set", "") for receipt in receipts})
-            raise ConfigError(
-                f"no features in sets {p.sets}; there are {found}", where="decode", remedy="set `sets` to one of them"
-            )
-        return tasks
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
-        from megahour.engine.accelerator.spec import ModelSpec
+        from megahour.models.service import model_spec
 
-        return ModelSpec(
-            "megahour.models.inference:load", {"url": inputs["model"].url}, max_batch_frames=p.batch_frames
-        )
+        return model_spec(inputs["model"], p.batch_frames)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.run import decode_shard
@@ -111,7 +103,8 @@ class Decode(Stage[DecodeParams]):
         for receipt in receipts:
             for name, value in receipt.stats.items():
                 totals[name] = totals.get(name, 0) + value
-        summary: dict[str, Any] = {"model": p.model_name, "sets": sorted(p.sets), **totals}
+        numbers = {name: round(total, 4) for name, total in totals.items()}
+        summary: dict[str, Any] = {"model": p.model_name, "sets": sorted(p.sets), **numbers}
         words = totals.get("reference_words", 0)
         if p.scales and words:
             rates = {scale: totals[f"errors_at_{scale:g}"] / words for scale in sorted(p.scales)}

@@ -40,14 +40,14 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
         audio_s += row["samples"] / row["rate_hz"]
     out.table(features_table(rows, arrays), ".arrow")
     write_statistics(out, moments, audio_s)
-    if table.num_rows:
-        out.tags["set"] = table["set"][0].as_py()
+    tags = next(receipt.tags for receipt in selection.receipts() if receipt.shard == shard)
+    out.tags.update({name: value for name, value in tags.items() if name == "set"})  # of an empty shard too
 
 
 def _features(
     p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
 ) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
-    speaker, mean = "", CausalMean(np.zeros(p.mels, np.float32))
+    speaker, mean = None, CausalMean(np.full(p.mels, p.prior, np.float32))
     with OpenShards(utterances) as audio:
         for row in table.to_pylist():
             out.came_in()

@@ -29,13 +29,14 @@ class Features(Stage[FeaturesParams]):
     """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
 
     name = "features"
-    version = 2
+    version = 3
     params = FeaturesParams
     inputs = (Input("selection"), Input("utterances"))
 
     def plan(self, p: FeaturesParams, inputs: Inputs) -> list[Task]:
-        receipts = inputs["selection"].receipts()
-        return [Task({"shard": r.shard}) for r in receipts if not p.sets or r.tags.get("set") in p.sets]
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["selection"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)
 
     def run(self, p: FeaturesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.features.extract import extract

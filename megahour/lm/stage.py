@@ -44,7 +44,6 @@ class LanguageModel(Stage[LanguageModelParams]):
     name = "lm"
     params = LanguageModelParams
     inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
-    local = True
 
     def plan(self, p: LanguageModelParams, inputs: Inputs) -> list[Task]:
         if not p.source and not inputs:

@@ -25,11 +25,11 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the transcript with its place in the utterance's audio."""
+    """A word of the transcript with its place in the utterance's audio, None where no alignment tells it."""
 
     text: str
-    start_s: float
-    end_s: float
+    start_s: float | None
+    end_s: float | None
     confidence: float
 
 
@@ -180,12 +180,16 @@ def _example(row: Mapping[str, Any], tar: Any, spoken: Mapping[str, Any]) -> Exa
         attribution=row["attribution"],
         seconds=row["samples"] / rate,
         confidence=row["confidence"],
-        words=[Word(text, start / rate, end / rate, sure) for text, start, end, sure in times],
+        words=[Word(text, _seconds(start, rate), _seconds(end, rate), sure) for text, start, end, sure in times],
         reference=spoken.get("reference") or row["text"],
         flac=flac,
         peaks=peaks(flac),
         hypotheses={name: spoken[name] for name in ("baseline", "teacher", "student") if spoken.get(name) is not None},
     )
+
+
+def _seconds(samples: int, rate_hz: int) -> float | None:
+    return None if samples < 0 else samples / rate_hz
 
 
 def peaks(flac: bytes) -> np.ndarray:

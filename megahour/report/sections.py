@@ -10,7 +10,7 @@ import numpy as np
 
 from megahour.report import figures
 from megahour.report.gather import METRICS, Histogram, StageFacts, total
-from megahour.report.listen import PEAKS, Example, difference
+from megahour.report.listen import PEAKS, Example, Word, difference
 from megahour.report.markup import Child, Markup, join, svg, tag
 from megahour.report.tables import Cell, count, duration, percent, size, sortable, text
 
@@ -109,7 +109,10 @@ def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) 
         for metric, name in METRICS.items()
         if metric in curves
     ]
-    note = "Held-out speakers are never trained on. A student's loss on a teacher's targets is not a loss on labels."
+    note = (
+        "Held-out utterances, or whole speakers, are never trained on. "
+        "A student's loss on a teacher's targets is not a loss on labels."
+    )
     return section("training", "Training", note, tag("div", panels, class_="pair")) if panels else None
 
 
@@ -249,8 +252,8 @@ def _wave(example: Example) -> list[Markup]:
     bars = [tag("rect", x=i, y=round(26 - h, 1), width=0.7, height=round(2 * h, 1)) for i, h in enumerate(heights)]
     marks = [
         tag("line", x1=x, x2=x, y1=0, y2=52, class_="mark", vector_effect="non-scaling-stroke")
-        for word in example.words
-        for x in [round(PEAKS * word.start_s / example.seconds, 2)]
+        for start_s in [word.start_s for word in example.words if word.start_s is not None]
+        for x in [round(PEAKS * start_s / example.seconds, 2)]
     ]
     fill = {"preserveAspectRatio": "none", "aria_hidden": "true"}
     return [
@@ -260,20 +263,7 @@ def _wave(example: Example) -> list[Markup]:
 
 
 def _readings(example: Example) -> Markup:
-    words = [
-        [
-            tag(
-                "span",
-                word.text,
-                class_="word unsure" if word.confidence < UNSURE else "word",
-                data_start=f"{word.start_s:.3f}",
-                data_end=f"{word.end_s:.3f}",
-                title=f"{word.start_s:.2f} to {word.end_s:.2f} s, confidence {word.confidence:.2f}",
-            ),
-            " ",
-        ]
-        for word in example.words
-    ]
+    words = [[_word(word), " "] for word in example.words]
     rows = [tag("dt", "transcript"), tag("dd", words)]
     reference = example.reference.split()
     if reference != [word.text for word in example.words]:
@@ -284,6 +274,19 @@ def _readings(example: Example) -> Markup:
         rate = tag("span", f" {wrong} of {len(reference)} wrong", class_="rate")
         rows += [tag("dt", system), tag("dd", [_edit(*edit) for edit in found], rate)]
     return tag("dl", rows)
+
+
+def _word(word: Word) -> Markup:
+    if word.start_s is None or word.end_s is None:
+        return tag("span", word.text)
+    return tag(
+        "span",
+        word.text,
+        class_="word unsure" if word.confidence < UNSURE else "word",
+        data_start=f"{word.start_s:.3f}",
+        data_end=f"{word.end_s:.3f}",
+        title=f"{word.start_s:.2f} to {word.end_s:.2f} s, confidence {word.confidence:.2f}",
+    )
 
 
 def _edit(kind: str, reference: str, hypothesis: str) -> Markup:

@@ -18,7 +18,8 @@ ROLES = (
     *("prompts_raw", "prompts_recordings", "prompts_utterances", "prompts", "prompts_features", "aligner"),
     *("raw", "recordings", "alignment", "utterances", "selection", "features"),
     *("text", "lm", "lexicon", "units", "baseline", "teacher", "targets", "student"),
-    *("graph", "baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score"),
+    *("graph", "baseline_tune", "student_tune"),
+    *("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score", "score_alignment"),
 )
 
 
@@ -38,6 +39,7 @@ class Report(Stage[ReportParams]):
     """Writes `.html`. It quotes times, so its bytes differ between runs, unlike those of all other artifacts."""
 
     name = "report"
+    version = 2
     params = ReportParams
     inputs = tuple(Input(role, optional=True) for role in ROLES)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 from numpy.typing import NDArray
 
@@ -68,13 +70,14 @@ def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, tr
 
     truth_rate_hz: rate of the truth's samples; 0 when it is that of the recordings.
     """
-    truth = _truth(raw)
     tallies: dict[str, Tally] = {}
     for receipt in recordings.receipts():
+        index = recordings.read_table(receipt.shard).to_pylist()
+        truth = _truth(raw, {row["name"] for row in index}, receipt.shard)
         cues = _grouped(recordings.read_table(receipt.shard, ".cues.parquet").to_pylist(), "key")
         words = _grouped(alignment.read_table(receipt.shard).to_pylist(), "key")
         segments = _grouped(alignment.read_table(receipt.shard, ".segments.parquet").to_pylist(), "key")
-        for row in recordings.read_table(receipt.shard).to_pylist():
+        for row in index:
             if row["name"] in truth:
                 key = row["key"]
                 ratio = row["rate_hz"] / (truth_rate_hz or row["rate_hz"])
@@ -178,13 +181,16 @@ def _line(row: Row) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def _truth(raw: Artifact) -> dict[str, list[Row]]:
-    """True words of each recording by name, in order."""
+def _truth(raw: Artifact, names: set[str], likely: int) -> dict[str, list[Row]]:
+    """True words of the recordings `names`, in order. Shard `likely` of `raw` is read first: ingest keeps shards."""
     found: dict[str, list[Row]] = {}
-    for receipt in raw.receipts():
-        if ".truth.parquet" in receipt.files:
-            for row in raw.read_table(receipt.shard, ".truth.parquet").to_pylist():
-                found.setdefault(row["name"], []).append(row)
+    shards = [receipt.shard for receipt in raw.receipts() if ".truth.parquet" in receipt.files]
+    for shard in sorted(shards, key=lambda shard: (shard != likely, shard)):
+        table = raw.read_table(shard, ".truth.parquet")
+        for row in table.filter(pc.is_in(table["name"], pa.array(sorted(names), pa.string()))).to_pylist():
+            found.setdefault(row["name"], []).append(row)
+        if len(found) == len(names):  # a recording's truth is in one shard
+            break
     for rows in found.values():
         rows.sort(key=lambda row: int(row["word"]))
     return found

@@ -24,7 +24,7 @@ class ScoreAlignment(Stage[ScoreAlignmentParams]):
     """Writes `.json` (a row per condition) and `.md` (the table)."""
 
     name = "score-alignment"
-    version = 1
+    version = 2
     params = ScoreAlignmentParams
     inputs = (Input("raw"), Input("recordings"), Input("alignment"))
 

@@ -48,7 +48,7 @@ def true_references(
 
     Raises
     ------
-    StageError: an utterance or the truth of a recording is missing.
+    StageError: an utterance or the truth of a recording is missing, or the truth does not know when a word is said.
     """
     spans = _spans(utterances, {reference.key for reference in references})
     names = _names(recordings, {recording for recording, _, _ in spans.values()})
@@ -84,9 +84,17 @@ def _truth(raw: Artifact, names: Collection[str]) -> dict[str, tuple[npt.NDArray
     columns = ["name", "text", "start_samples", "end_samples"]
     found: dict[str, list[tuple[int, str]]] = {}
     for row in _rows(raw, columns, "name", names, suffix=".truth.parquet"):
-        found.setdefault(row["name"], []).append((row["start_samples"] + row["end_samples"], row["text"]))
+        known = row["start_samples"] >= 0 and row["end_samples"] >= 0  # composed clips of several words have -1
+        middle = row["start_samples"] + row["end_samples"] if known else -1
+        found.setdefault(row["name"], []).append((middle, row["text"]))
     truth = {}
     for name, entries in found.items():
+        if min(middle for middle, _ in entries) < 0:
+            raise StageError(
+                f"the truth of recording {name} does not say when each word is spoken",
+                where=raw.url,
+                remedy="leave `raw`, `recordings` and `utterances` out: the transcripts are then the references",
+            )
         entries.sort(key=lambda entry: entry[0])
         words = np.array([text for _, text in entries], dtype=object)
         truth[name] = (words, np.array([middle for middle, _ in entries], np.int64))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from megahour.core.config import Params
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class Score(Stage[ScoreParams]):
         Input("selection", optional=True),
         *(Input(role, optional=True) for role in TRUTH),
     )
-    local = True
 
     def plan(self, p: ScoreParams, inputs: Inputs) -> list[Task]:
         if "features" not in inputs and "selection" not in inputs:
@@ -62,6 +61,12 @@ class Score(Stage[ScoreParams]):
         references = _references(p, inputs)
         systems = {role: _texts(inputs[role]) for role in ("baseline", "student", "teacher") if role in inputs}
         scored = Scored(references, systems)
+        if silent := [system for system, missing in scored.missing.items() if missing == len(references)]:
+            raise StageError(
+                f"{silent} have no hypothesis for any of the {len(references)} utterances of sets {p.sets}",
+                where=self.name,
+                remedy="decode these sets, from the features that are scored",
+            )
         table = scored.table(p.draws, p.seed)
         about = {
             "references": "truth" if "raw" in inputs else "text",

@@ -31,7 +31,7 @@ class SetRule(BaseModel):
     speakers: int | None = Field(default=None, ge=1)
     share: float | None = Field(default=None, gt=0, le=1)
     hours: float | None = Field(default=None, gt=0)
-    named: list[str] | None = None
+    named: list[str] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_kind(self) -> SetRule:
@@ -58,6 +58,13 @@ class SelectParams(Params):
     from_s: int = Field(0, description="earliest time of recording, Unix seconds")
     until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
     seed: int = Field(0, ge=0, description="of the order in which speakers are taken")
+
+    @model_validator(mode="after")
+    def _each_speaker_once(self) -> SelectParams:
+        named = [speaker for rule in self.sets for speaker in rule.named or ()]
+        if twice := sorted({speaker for speaker in named if named.count(speaker) > 1}):
+            raise ValueError(f"speakers {twice} are named twice")
+        return self
 
 
 class Select(Stage[SelectParams]):
@@ -114,7 +121,11 @@ def layout(p: SelectParams, utterances: Artifact) -> Layout:
         hours = speaker_hours(p, utterances)
         missing = sorted({s for rule in p.sets for s in rule.named or ()} - set(hours))
         if missing:
-            raise ConfigError(f"no utterances of the named speakers {missing}", where="select")
+            raise ConfigError(
+                f"no utterances of the named speakers {missing}",
+                where="select",
+                remedy="check their names, min_confidence, from_s and until_s",
+            )
         made = lay_out(hours, p.sets, p.seed, p.shard_hours)
         if empty := sorted({rule.name for rule in p.sets} - {shard.set for shard in made.shards}):
             raise ConfigError(

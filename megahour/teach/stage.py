@@ -34,22 +34,19 @@ class Targets(Stage[TargetsParams]):
     """One task per features shard of the sets: stack, infer, keep the top k."""
 
     name = "targets"
-    version = 1
+    version = 2
     params = TargetsParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher"))
 
     def plan(self, p: TargetsParams, inputs: Inputs) -> list[Task]:
-        receipts = inputs["features"].receipts()
-        return [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in p.sets]
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
-        from megahour.engine.accelerator.spec import ModelSpec
+        from megahour.models.service import model_spec
 
-        return ModelSpec(
-            "megahour.models.inference:load",
-            {"url": inputs["teacher"].url, "outputs": "top_k", "k": p.top_k},
-            max_batch_frames=p.batch_frames,
-        )
+        return model_spec(inputs["teacher"], p.batch_frames, outputs="top_k", k=p.top_k)
 
     def run(self, p: TargetsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.teach.targets import write_targets

@@ -20,13 +20,14 @@ from megahour.core.schemas import TARGETS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.stack import stack
+from megahour.models.service import open_session
 from megahour.teach.stage import TargetsParams
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.client import Session
     from megahour.engine.accelerator.spec import ModelSpec
 
+FRAME_S = 0.01
 Outputs = Mapping[str, NDArray[Any]]
 
 
@@ -50,10 +51,12 @@ def write_targets(
     if not set(p.offsets) <= set(range(size)):
         raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
-    long = np.flatnonzero(table.column("frames").to_numpy() >= 2 * size - 1)
+    frames = table.column("frames").to_numpy()
+    long = np.flatnonzero(frames >= 2 * size - 1)
     values = Ragged(table.column("features"), len(mean))
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(long))
+    out.stat("audio_s", round(int(frames[long].sum()) * FRAME_S, 2))
 
     def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
         for row in long.tolist():
@@ -82,21 +85,11 @@ def _infer(
     """Outputs by number, and the reasons of those that failed for good."""
     found: dict[int, Outputs] = {}
     failed: dict[int, str] = {}
-    with _session(ctx, spec) as session:
+    with open_session(ctx.service, spec) as session:
         for number, outputs in session.infer(sequences, on_failure=failed.__setitem__):
             found[number] = outputs
             ctx.progress(len(found), total, "sequences")
     return found, failed
-
-
-def _session(ctx: Context, spec: ModelSpec) -> Session:
-    if ctx.service is not None:
-        from megahour.engine.accelerator.client import client
-
-        return client(ctx.service)
-    from megahour.engine.accelerator.local import serve_in_process
-
-    return serve_in_process(spec)
 
 
 def _statistics(

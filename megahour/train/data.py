@@ -52,6 +52,12 @@ def choose(
         targets = _targets(p, inputs["targets"])
         shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
         loaders["unlabelled"] = load(shelf, targets, augment=augment)
+        if not loaders["unlabelled"].utterances:
+            raise StageError(
+                f"no utterance of sets {p.unlabelled_sets} has targets",
+                where=inputs["targets"].url,
+                remedy="make targets of these sets, or check `unlabelled_sets`",
+            )
     _count(loaders, dropped, out)
     if held is None:
         return loaders, None
@@ -102,7 +108,3 @@ def _speakers(features: Artifact, sets: Sequence[str]) -> list[str]:
             column = features.read_table(receipt.shard, ".arrow", columns=COLUMNS).column("speaker")
             found.update(column.unique().to_pylist())
     return sorted(found)
-
-
-def _keys(table: pa.Table) -> list[int]:
-    return table["key"].to_pylist()  # type: ignore[no-any-return]

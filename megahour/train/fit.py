@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,5 +133,6 @@ class Run:
             self._saved_s = time.monotonic()
 
 
-def _all(loader: Loader) -> Sequence[Batch]:
-    return [loader.batch(0, number, offset=0) for number in range(len(loader.plan(0)))]
+def _all(loader: Loader) -> Iterator[Batch]:
+    """The batches of a pass, one at a time in memory."""
+    return (loader.batch(0, number, offset=0) for number in range(len(loader.plan(0))))

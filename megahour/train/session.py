@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     out.stats.update({name: value for name, value in curves.rows[-1].items() if name not in ("data", "epoch")})
     out.stats["parameters"] = sum(parameter.numel() for parameter in module.parameters())
     out.stats["outputs"] = goal.outputs
+    out.stat("audio_s", _audio_s(phases, loaders))
 
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
@@ -86,19 +87,23 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     return Goal(Senones(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
 
 
-def _texts(features: Artifact, sets: Sequence[str]) -> list[str]:
-    """Distinct texts, shard by shard, of the labelled sets."""
-    found: set[str] = set()
+def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:
+    """Texts of the labelled sets, one shard at a time in memory."""
     for receipt in features.receipts():
         if receipt.tags.get("set") in sets:
-            found.update(features.read_table(receipt.shard, ".arrow", columns=["text"]).column("text").to_pylist())
-    return sorted(found)
+            yield from features.read_table(receipt.shard, ".arrow", columns=["text"]).column("text").to_pylist()
 
 
 def _front(p: TrainParams, features: Artifact) -> Front:
     mean, inv_std = (np.asarray(features.summary[name], dtype=np.float32) for name in ("mean", "inv_std"))
     if mean.shape != inv_std.shape or not (np.isfinite(mean).all() and np.isfinite(inv_std).all()):
         raise StageError("mean and inv_std of the features are unequal in length or not finite", where=features.url)
+    if not len(mean):
+        raise StageError(
+            "the features have no global mean and variance: the sets that they come from have no frames",
+            where=features.url,
+            remedy="check `stats_sets` of the features, and what the stages before them dropped",
+        )
     return Front(p.stack, mean, inv_std)
 
 
@@ -120,6 +125,13 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
         **goal.config,
     }
+
+
+def _audio_s(phases: Sequence[Phase], loaders: dict[Data, Loader]) -> float:
+    """Seconds of audio that the schedule goes through, every pass counted."""
+    passes = ((loaders[phase.data], phase) for phase in phases)
+    frames = sum(loader.frames * len(phase) / max(1, len(loader.plan(phase.epoch))) for loader, phase in passes)
+    return round(frames / 100, 2)
 
 
 def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:

@@ -130,15 +130,17 @@ def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> 
 
 
 def word_times(selection: Artifact, sets: Sequence[str]) -> Times:
-    """First and last 10 ms frames of the words of each utterance."""
+    """First and last 10 ms frames of the words of each utterance whose word times are known."""
     times = {}
     columns = ["key", "rate_hz", "word_start_samples", "word_end_samples"]
     for receipt in selection.receipts():
         if receipt.tags.get("set") in sets:
             for row in selection.read_table(receipt.shard, columns=columns).to_pylist():
                 shift = row["rate_hz"] // 100
-                starts = np.array(row["word_start_samples"], np.int64) // shift
-                times[row["key"]] = (starts, np.array(row["word_end_samples"], np.int64) // shift)
+                starts = np.array(row["word_start_samples"], np.int64)
+                if (starts >= 0).all():  # -1: cut without an alignment
+                    ends = np.array(row["word_end_samples"], np.int64)
+                    times[row["key"]] = (starts // shift, ends // shift)
     return times
 
 

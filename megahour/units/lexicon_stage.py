@@ -47,7 +47,6 @@ class MakeLexicon(Stage[LexiconParams]):
         Input("selection", optional=True),
         Input("features", optional=True),
     )
-    local = True
 
     def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
         if p.source == "dictionary" and not p.dictionary:

@@ -28,7 +28,7 @@ class Senones(Stage[SenonesParams]):
     """One task: statistics are streamed shard by shard, only the alignments (4 bytes per frame) are held."""
 
     name = "senones"
-    version = 1
+    version = 2
     params = SenonesParams
     inputs = (Input("features"), Input("lexicon"), Input("selection", optional=True))
 

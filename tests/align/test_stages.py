@@ -76,6 +76,18 @@ def test_untrusted_recordings_are_refused_and_counted(alignment: Artifact) -> No
     assert receipt.counts.dropped == {"text-mismatch": 1, "no-transcript": 1}
 
 
+def test_audio_is_counted_whether_it_is_trusted_or_not(work: Path, corpus: Any, alignment: Artifact) -> None:
+    """The closing table's hours: recordings that were heard by `align`, all recordings by `cut`."""
+    rows = corpus[0].read_table(0).to_pylist()
+    written = set(corpus[0].read_table(0, ".cues.parquet")["key"].to_pylist())
+    seconds = [row["samples"] / row["rate_hz"] for row in rows if row["key"] in written]
+    assert len(seconds) == 2
+    assert alignment.receipts()[0].stats["audio_s"] == pytest.approx(sum(seconds), abs=0.01)
+    cut = run(Cut(), CutParams(), work / "counted", recordings=corpus[0], alignment=alignment)
+    every = sum(row["samples"] / row["rate_hz"] for row in rows)
+    assert cut.receipts()[0].stats["audio_s"] == pytest.approx(every, abs=0.01)
+
+
 def test_segments_say_what_was_not_spoken_and_what_was_not_written(alignment: Artifact) -> None:
     segments = alignment.read_table(0, ".segments.parquet").to_pylist()
     assert {s["cue"]: s["reason"] for s in segments if not s["kept"]} == {3: "unspoken", -1: "untranscribed"}

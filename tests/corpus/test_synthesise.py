@@ -90,6 +90,8 @@ def test_prompts_are_short_and_right() -> None:
 def test_the_raw_artifact(engine: LocalEngine, tmp_path: Path) -> None:
     artifact = made(engine, tmp_path, recording_minutes=0.2)
     assert artifact.summary["recordings"] == 6
+    for stats in (receipt.stats for receipt in artifact.receipts()):
+        assert stats["audio_s"] == pytest.approx(stats["audio_samples"] / 16_000, abs=0.01)
     for receipt in artifact.receipts():
         files = members(artifact, receipt.shard)
         truth = artifact.read_table(receipt.shard, ".truth.parquet").to_pylist()

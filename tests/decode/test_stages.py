@@ -165,6 +165,10 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
     manifest = run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work")
     assert texts(output) == EXPECTED
     assert manifest.counts.dropped == {"too-short": 2}
+    frames = [
+        frames for shard in (0, 1) for frames in made["features"].read_table(shard, ".arrow")["frames"].to_pylist()
+    ]
+    assert manifest.summary["audio_s"] == pytest.approx(sum(n for n in frames if n >= 3) / 100)
     assert output.read_table(0)["model"].to_pylist() == ["student"] * 4
     with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
         Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
@@ -204,7 +208,7 @@ def test_mismatched_inputs_are_refused_before_anything_runs(
     for change, params, message in [
         ({"model": made["ctc_model"]}, DecodeParams(), "10 outputs, the graph reads 9 labels"),
         ({"model": other}, DecodeParams(), "different units"),
-        ({}, DecodeParams(sets=["best"]), r"no features in sets \['best'\]; there are \['test', 'tune'\]"),
+        ({}, DecodeParams(sets=["best"]), r"is in sets \['best'\]; there are \['test', 'tune'\]"),
     ]:
         with pytest.raises(ConfigError, match=message):
             run_stage(Decode(), params, {**good, **change}, output, engine, work=tmp_path / "work")

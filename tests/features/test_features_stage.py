@@ -12,7 +12,9 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
+from megahour.core.errors import ConfigError
 from megahour.core.schemas import FEATURES, SELECTION
+from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.tar import tar_writer
@@ -134,3 +136,21 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(corpus: Corpus, made: 
 def test_only_the_wanted_sets(corpus: Corpus) -> None:
     tasks = Features().plan(FeaturesParams(sets=["labelled"]), corpus.inputs)
     assert [task["shard"] for task in tasks] == [0, 2]
+    with pytest.raises(ConfigError, match=r"no shard of .* is in sets \['labeled'\]; there are \['labelled', 'test'\]"):
+        Features().plan(FeaturesParams(sets=["labelled", "labeled"]), corpus.inputs)
+
+
+def test_an_empty_shard_keeps_its_set(corpus: Corpus, tmp_path: Path) -> None:
+    """`select` can leave a shard without rows, where `speaker_hours` lets none of them in."""
+    selection = Artifact(tmp_path / "selection")
+    with ShardWriter(selection, 0, "made") as out:
+        out.tags["set"] = "labelled"
+        out.table(pa.Table.from_pylist([], SELECTION))
+        Corpus._finish(selection, [out.commit()])
+    with ShardWriter(Artifact(tmp_path / "features"), 0, "made") as out:
+        inputs = {**corpus.inputs, "selection": selection}
+        Features().run(PARAMS, inputs, Task({"shard": 0}), out, Context(tmp_path))
+        receipt = out.commit()
+    assert receipt.tags == {"set": "labelled"}
+    assert Artifact(tmp_path / "features").read_table(0, ".arrow").num_rows == 0
+    assert Features().finish(PARAMS, inputs, [receipt])["mean"] == []

@@ -12,8 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
-from megahour.core.errors import ConfigError, StageError
+from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 from megahour.lm.arpa import read_arpa
@@ -71,7 +72,7 @@ def test_raw_text_is_normalised_on_request(tmp_path: Path, engine: LocalEngine) 
     ("values", "error", "message"),
     [
         ({}, ConfigError, "no text"),
-        ({"source": ["TEXT"], "max_words": 3}, StageError, "more than 3 words"),
+        ({"source": ["TEXT"], "max_words": 3}, TaskFailed, "more than 3 words"),
         ({"source": ["TEXT.gone"]}, ConfigError, "no file matches"),
     ],
 )

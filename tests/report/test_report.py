@@ -3,6 +3,8 @@
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from megahour.report.gather import Histogram, curves, stage_facts
 from megahour.report.listen import choose, difference, examples
 from megahour.report.markup import tag
 from megahour.report.page import build
+from megahour.report.sections import listening
 from megahour.report.stage import Report, ReportParams
 from megahour.report.tables import duration, size
 
@@ -317,3 +320,13 @@ def luminance(colour: str) -> float:
     channels = np.array([int(v) for v in re.findall(r"\d+", colour)[:3]]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_words_of_utterances_cut_without_an_alignment_have_no_place_in_the_sound(run: dict[str, Artifact]) -> None:
+    found = examples({"utterances": run["utterances"]}, count=1, longest_s=9.0, seed=0)
+    untimed = [replace(found[0], words=[replace(word, start_s=None, end_s=None) for word in found[0].words])]
+    page = str(listening(untimed))
+    assert all(escape(word.text) in page for word in untimed[0].words)
+    assert "data-start" not in page
+    assert 'class="mark"' not in page
+    assert "data-start" in str(listening(found))

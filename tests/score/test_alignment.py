@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
-from megahour.score.alignment import Row, Tally, compare, match, to_markdown
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from made_artifacts import write_artifact
+
+from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, RECORDINGS, TRUTH
+from megahour.core.store import Artifact
+from megahour.score.alignment import Row, Tally, compare, match, score_alignment, to_markdown
 
 
 def timed(words: str, begin: int = 0) -> list[Row]:
@@ -94,3 +103,27 @@ def test_the_table_reads_well() -> None:
         line
         == "| clean | 5 | 0 / 0 / 0 | 100 / 100 / 100 | 100.0% / 100.0% / 100.0% | 0.00% | 0 of 1 | 0 of 2 | 0 of 1 |"
     )
+
+
+def test_the_truth_may_be_sharded_otherwise_than_the_recordings(tmp_path: Path) -> None:
+    """Two recordings of one word in one shard, their truth in two others."""
+    names = ["first", "second"]
+
+    def write(name: str, *shards: dict[str, tuple[pa.Schema, list[Row]]]) -> Artifact:
+        tables = [{s: pa.Table.from_pylist(rows, schema) for s, (schema, rows) in shard.items()} for shard in shards]
+        return write_artifact(tmp_path / name, [({}, shard) for shard in tables], {})
+
+    truth = [
+        {"name": name, "word": 0, "text": "a", "start_samples": 100 * i, "end_samples": 900, "sentence": 0}
+        for i, name in enumerate(names)
+    ]
+    raw = write("raw", {}, *({".truth.parquet": (TRUTH, [row])} for row in truth[::-1]))
+    index = [{"key": i, "name": name, "rate_hz": 1000, "condition": name} for i, name in enumerate(names)]
+    cues = [{"key": i, "cue": 0, "text": "a"} for i in range(2)]
+    recordings = write("recordings", {".parquet": (RECORDINGS, index), ".cues.parquet": (CUES, cues)})
+    words = [{"key": i, "cue": 0, "word": 0, "text": "a", "start_samples": 150, "end_samples": 900} for i in range(2)]
+    segments = [{"key": i, "cue": 0, "kept": True} for i in range(2)]
+    tables = {".parquet": (ALIGNED_WORDS, words), ".segments.parquet": (ALIGNED_SEGMENTS, segments)}
+    first, second, everything = score_alignment(raw, recordings, write("alignment", tables))
+    assert (first["start_median_ms"], second["start_median_ms"]) == (150, 50)
+    assert (everything["words"], everything["recordings"]) == (2, 2)

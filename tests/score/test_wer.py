@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from made_artifacts import write_artifact
 
-from megahour.core.errors import ConfigError, StageError
+from megahour.core.errors import ConfigError
 from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, TRUTH, UTTERANCES
 from megahour.core.store import Artifact
 from megahour.decode.edit import Edits, align
+from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 from megahour.score.references import Reference
@@ -198,12 +199,30 @@ def test_without_truth_the_transcripts_are_the_references(
     assert output.read_table(0)["reference"].to_pylist() == ["a b c x", "f g h i j k"]
 
 
+def test_a_truth_that_does_not_know_the_words_times_is_refused(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """Of a composed clip of several words only the ends are known: no word may vanish from the reference for that."""
+    truth = [{"name": "tape", "word": i, "text": "a", "start_samples": 0, "end_samples": 9 - 10 * i} for i in (0, 1)]
+    raw = write_artifact(tmp_path / "raw", [({}, {".truth.parquet": table(TRUTH, truth)})], {})
+    with pytest.raises(TaskFailed, match="tape does not say when each word is spoken"):
+        run_stage(Score(), ScoreParams(), {**made, "raw": raw}, Artifact(tmp_path / "score"), engine, work=tmp_path)
+
+
+def test_a_system_without_any_hypothesis_is_an_error_not_a_word_error_rate(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    other = write_artifact(tmp_path / "other", [({}, {".parquet": table(HYPOTHESES, [{"key": 7, "text": "a"}])})], {})
+    with pytest.raises(TaskFailed, match=r"\['baseline'\] have no hypothesis for any of the 2 utterances"):
+        run_stage(Score(), ScoreParams(), {**made, "baseline": other}, Artifact(tmp_path / "s"), engine, work=tmp_path)
+
+
 def test_missing_inputs_are_named(made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path) -> None:
     systems = {name: made[name] for name in ("baseline", "student")}
     for inputs, params, error, message in [
         (systems, ScoreParams(), ConfigError, "no references"),
         ({**systems, "features": made["features"], "raw": made["raw"]}, ScoreParams(), ConfigError, "truth needs"),
-        ({**systems, "features": made["features"]}, ScoreParams(sets=["best"]), StageError, "no utterances in sets"),
+        ({**systems, "features": made["features"]}, ScoreParams(sets=["best"]), TaskFailed, "no utterances in sets"),
     ]:
         with pytest.raises(error, match=message):
             run_stage(Score(), params, inputs, Artifact(tmp_path / "score"), engine, work=tmp_path / "work")

@@ -139,3 +139,7 @@ def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> No
     greedy = params(sets=[{"name": "test", "speakers": 10}, {"name": "labelled"}])
     with pytest.raises(ConfigError, match=r"no speakers are left for the sets \['labelled'\]: there are 10 speakers"):
         Select().partitions(greedy, inputs)
+    with pytest.raises(ValueError, match="named"):
+        params(sets=[{"name": "test", "named": []}])  # would take everyone
+    with pytest.raises(ValueError, match=r"\['s1'\] are named twice"):
+        params(sets=[{"name": "test", "named": ["s1"]}, {"name": "tune", "named": ["s2", "s1"]}])

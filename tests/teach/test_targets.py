@@ -82,6 +82,8 @@ def test_rows_are_the_teachers_largest_logits(features, teacher, targets):
             assert row["indices"] == top["indices"].ravel().tolist()
             np.testing.assert_allclose(row["logits"], top["logits"].ravel(), rtol=2e-3, atol=2e-3)
     assert targets.receipts()[1].counts.dropped == {"too-short": 1}
+    seconds = sum(n for n in features.read_table(2, ".arrow")["frames"].to_pylist() if n >= 5) / 100
+    assert targets.receipts()[1].stats["audio_s"] == pytest.approx(seconds), "each utterance once, not per offset"
 
 
 def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets):
@@ -112,6 +114,9 @@ def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, u
     assert {row["data"] for row in curve} == {"labelled", "unlabelled"}
     assert curve[-1]["held_out_accuracy"] > 0.6
     assert student.receipts()[0].counts.dropped["too-short"] == 1
+    unlabelled = [n for shard in (1, 2) for n in features.read_table(shard, ".arrow")["frames"].to_pylist() if n >= 5]
+    labelled = student.summary["audio_s"] - 20 * sum(unlabelled) / 100
+    assert 0 < labelled < 40 * sum(features.read_table(0, ".arrow")["frames"].to_pylist()) / 100
 
 
 def test_targets_and_students_that_do_not_fit_are_refused(tmp_path, made, features, units, teacher, targets, engine):
@@ -122,5 +127,11 @@ def test_targets_and_students_that_do_not_fit_are_refused(tmp_path, made, featur
         make(Train(), SMALL, {"features": features, "units": units, "targets": targets}, tmp_path / "b", engine)
     with pytest.raises(MegahourError, match="stacks 3"):
         make(Targets(), {"offsets": [5]}, {"features": features, "teacher": teacher}, tmp_path / "c", engine)
+    with pytest.raises(MegahourError, match=r"is in sets \['all'\]; there are \['labelled', 'unlabelled'\]"):
+        make(Targets(), {"sets": ["all"]}, {"features": features, "teacher": teacher}, tmp_path / "d", engine)
+    inputs = {"features": features, "units": units, "targets": targets}
+    values = {**SMALL, "offsets": [0, 2], "unlabelled_sets": ["labelled"]}
+    with pytest.raises(MegahourError, match=r"no utterance of sets \['labelled'\] has targets"):
+        make(Train(), values, inputs, tmp_path / "e", engine)
     with pytest.raises(ValueError, match="rise"):
         TargetsParams(offsets=[1, 0])

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances
+from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.core.errors import MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.inference import load
+from megahour.recipe import STAGES, load_stage
 from megahour.train.data import held_out_speakers
 from megahour.train.session import train
 from megahour.train.stage import TrainParams
@@ -51,6 +52,9 @@ def test_each_kind_learns_audible_senones_of_unheard_speakers(tmp_path, data, ki
     assert curve[-1]["held_out_accuracy"] > max(0.7, curve[0]["held_out_accuracy"])
     assert receipt.counts.came_in == 60
     assert receipt.counts.dropped == {"held-out": 10}
+    tables = [data["features"].read_table(shard, ".arrow") for shard in range(2)]
+    whole_s = sum(sum(table["frames"].to_pylist()) for table in tables) / 100
+    assert receipt.stats["audio_s"] == pytest.approx(8 * whole_s * 50 / 60, rel=0.1), "eight passes over five sixths"
     config = model.read_json(0, ".model.json")
     assert (config["inputs"], config["outputs"], config["senones"]) == (3 * MELS, SENONES, SENONES)
     outputs, _ = load(model.url)(np.zeros((1, 5, 3 * MELS), np.float32), np.array([5]))
@@ -154,6 +158,18 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
 def test_impossible_runs_are_refused(tmp_path, data, values, drop, words):
     with pytest.raises(MegahourError, match=words):
         run(tmp_path, {role: artifact for role, artifact in data.items() if role != drop}, **values)
+
+
+def test_features_without_statistics_are_refused(tmp_path, data):
+    summary = {**data["features"].summary, "mean": [], "inv_std": []}
+    empty = write_artifact(tmp_path / "features", [({"set": "labelled"}, {})], summary)
+    with pytest.raises(StageError, match="no global mean"):
+        run(tmp_path, {**data, "features": empty})
+
+
+def test_only_training_runs_in_the_drivers_process():
+    """It wants all cores; everything else has one thread of a pool's worker, and so the same bits everywhere."""
+    assert [name for name in STAGES if load_stage(name).local] == ["train"]
 
 
 def test_offsets_beyond_the_stack_are_refused():

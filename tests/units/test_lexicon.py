@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
+from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 from megahour.lm.stage import LanguageModel, LanguageModelParams
@@ -108,7 +109,7 @@ def test_a_dictionary_alone_gives_all_its_words_and_is_read_again_when_it_change
     [
         (LexiconParams(), ConfigError, "no words"),
         (LexiconParams(source="dictionary"), ConfigError, "set `dictionary`"),
-        (LexiconParams(source="dictionary", dictionary="EMPTY"), StageError, "none of 0 words has a pronunciation"),
+        (LexiconParams(source="dictionary", dictionary="EMPTY"), TaskFailed, "none of 0 words has a pronunciation"),
     ],
 )
 def test_impossible_jobs_are_refused(

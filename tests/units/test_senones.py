@@ -162,6 +162,13 @@ def test_word_times_are_where_the_first_labels_come_from(tmp_path: Path) -> None
     assert [column[SILENCE], 0, 1, column[SILENCE]] == [flat[0], flat[10], flat[-10], flat[-1]]
 
 
+def test_utterances_cut_without_an_alignment_have_no_word_times(tmp_path: Path) -> None:
+    row = {field.name: [] if pa.types.is_list(field.type) else None for field in SELECTION}
+    unknown = {"word_start_samples": [-1, -1], "word_end_samples": [-1, -1]}
+    table = pa.Table.from_pylist([row | {"key": 5, "rate_hz": 16_000} | unknown], SELECTION)
+    assert word_times(write(tmp_path, [("labelled", {".parquet": table})], {}), ["labelled"]) == {}
+
+
 def test_nothing_to_learn_from_is_an_error(features: Artifact, lexicon: Artifact, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="no utterance to learn from"):
         run(tmp_path, SenonesParams(sets=["missing"]), features=features, lexicon=lexicon)
