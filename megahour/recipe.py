@@ -160,15 +160,17 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
     for key in data:
         if key not in known:
             raise ConfigError(f'unknown key "{key}"{nearest(key, known)}', where=where)
-    data = _substitute(data, {str(k): str(v) for k, v in (data.get("vars") or {}).items()}, where)
-    run = str(data.get("run", f"runs/{name}"))
-    sections = data.get("steps") or {}
+    data = _substitute(data, {str(k): str(v) for k, v in _mapping(data, "vars", where).items()}, where)
+    run = str(data.get("run", f"runs/{name}")).rstrip("/")
+    sections = _mapping(data, "steps", where)
     if not sections:
         raise ConfigError("no steps", where=where, remedy="add a `steps` section")
     steps = {key: _step(key, section, sections, run, data.get("seed"), where) for key, section in sections.items()}
     engine = _engine(data.get("engine") or {}, where)
     ordered = _order(steps, where)
-    threads = int(data.get("threads", 2))
+    threads = data.get("threads", 2)
+    if not isinstance(threads, int) or threads < 1:
+        raise ConfigError(f"threads = {threads!r} is not a whole number of at least 1", where=where)
     resolved: dict[str, Any] = {
         "run": run,
         "seed": data.get("seed"),
@@ -182,21 +184,31 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
     return Recipe(name, run, threads, engine, tuple(ordered), resolved)
 
 
+def _mapping(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """A section of the recipe; an absent one is empty."""
+    value = data.get(key) or {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"`{key}` is a {type(value).__name__}, not a mapping of names to values", where=where)
+    return value
+
+
 def _step(name: str, section: Any, sections: Mapping[str, Any], run: str, seed: int | None, where: str) -> Step:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", str(name)):
         raise ConfigError(f'step name "{name}": use lower-case letters, digits, - and _', where=where)
-    values = dict(section or {})
+    values = dict(_mapping(sections, name, where))
     stage = load_stage(str(values.pop("stage", name)))
     inputs, parents = {}, []
-    for role, source in dict(values.pop("inputs", None) or {}).items():
+    for role, named in _mapping(values, "inputs", f"{where}: step {name}").items():
+        source = str(named)
         if source in sections:
             inputs[role] = f"{run}/{source}"
             parents.append(source)
-        elif "/" in str(source):
-            inputs[role] = str(source)
+        elif "/" in source:
+            inputs[role] = source
         else:
-            hint = nearest(str(source), sections)
+            hint = nearest(source, sections)
             raise ConfigError(f'step {name}: input {role} names an unknown step "{source}"{hint}', where=where)
+    values.pop("inputs", None)
     _check_roles(name, stage, inputs, where)
     if seed is not None and "seed" in stage.params.model_fields:
         values.setdefault("seed", seed)
@@ -250,7 +262,10 @@ def _override(data: dict[str, Any], override: str) -> None:
             hint = nearest(part, [*(data.get("steps") or {}), *place])
             raise ConfigError(f'override {key}: nothing is called "{part}"{hint}')
         place = place[part]
-    place[parts[-1]] = yaml.safe_load(text)
+    try:
+        place[parts[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {key}: {text!r} is not valid YAML: {error}") from None
 
 
 def _substitute(value: Any, variables: Mapping[str, str], where: str) -> Any:

@@ -10,6 +10,7 @@ from toy_stages import RECIPE, TOY_STAGES, write_recipe
 from megahour import recipe as recipes
 from megahour.core.errors import ConfigError
 from megahour.recipe import STAGES, load_recipe, load_stage
+from megahour.stage_command import reference
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -51,6 +52,9 @@ def test_variables_and_overrides(tmp_path: Path) -> None:
         (("${{word}}", "${{wrod}}"), 'no variable "wrod" – did you mean "word"'),
         (("workers: 2", "wrokers: 2"), "wrokers: Extra inputs are not permitted"),
         (("shards: 3", "shards: [3"), "not valid YAML"),
+        (("vars: {{word: plain}}", "vars: [plain]"), "`vars` is a list, not a mapping"),
+        (("inputs: {{numbers: numbers}}", "inputs: numbers"), "step grouped: `inputs` is a str, not a mapping"),
+        (("seed: 10", "seed: 10\nthreads: many"), "threads = 'many' is not a whole number"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, wrong: tuple[str, str], message: str) -> None:
@@ -62,6 +66,8 @@ def test_mistakes_are_named(tmp_path: Path, wrong: tuple[str, str], message: str
 def test_an_override_of_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='nothing is called "nubmers" – did you mean "numbers"'):
         load_recipe(write_recipe(tmp_path), ["nubmers.shards=1"])
+    with pytest.raises(ConfigError, match="is not valid YAML"):
+        load_recipe(write_recipe(tmp_path), ["numbers.weights=[1"])
     with pytest.raises(ConfigError, match="is not key=value"):
         load_recipe(write_recipe(tmp_path), ["shards"])
 
@@ -79,3 +85,10 @@ def test_the_table_of_stages_tells_the_truth(name: str) -> None:
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_recipe_of_the_repository_loads(path: Path) -> None:
     assert load_recipe(path).steps
+
+
+def test_the_reference_page_is_made_from_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parent.parent / "docs" / "stages.md"
+    for name in TOY_STAGES:
+        monkeypatch.delitem(recipes.STAGES, name)
+    assert page.read_text("utf-8") == reference(), "run `make docs`"
