@@ -22,7 +22,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.engine.runner import Monitor, run_stage, stage_fingerprint
+from megahour.engine.runner import Monitor, claimed_by, run_stage, stage_fingerprint
 from megahour.recipe import EngineParams, Recipe, Step
 
 PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst", "kaldi-decoder", "espeakng-loader")
@@ -70,14 +70,18 @@ def plan(recipe: Recipe) -> list[Plan]:
 def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, str]:
     if parents:
         return ("stale" if output.complete else "missing"), f"after {', '.join(parents)}"
-    if not output.complete:
-        n = len(output.committed())
-        return ("partial", f"{n} shards are committed") if n else ("missing", "not made yet")
-    manifest = output.manifest
+    committed = 0 if output.complete else len(output.committed())
+    if not output.complete and not committed:
+        return "missing", "not made yet"
     inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-    if manifest.fingerprint == stage_fingerprint(step.stage, step.params, inputs):
+    now = stage_fingerprint(step.stage, step.params, inputs)
+    if not output.complete:
+        if claimed_by(output) != now:
+            return "stale", f"{committed} shards are committed, of other parameters or inputs"
+        return "partial", f"{committed} shards are committed"
+    if output.manifest.fingerprint == now:
         return "done", ""
-    return "stale", _difference(step, manifest, inputs)
+    return "stale", _difference(step, output.manifest, inputs)
 
 
 def _difference(step: Step, manifest: Manifest, inputs: dict[str, Artifact]) -> str:
@@ -128,7 +132,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
             )
             seconds = None if was_done else time.monotonic() - started
             if seconds is not None:
-                _record_history(recipe, step.name, seconds)
+                _record_history(recipe, step.name, output.wall().get("seconds", seconds))
             yield Done(step, manifest, seconds)
 
 
@@ -174,6 +178,8 @@ def versions() -> dict[str, str]:
 
 def _commit() -> str:
     folder = Path(megahour.__file__).parent
+    if not (folder.parent / ".git").exists():
+        return "unknown"  # installed; an environment within somebody else's checkout would give theirs
     try:
         command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -30,13 +30,13 @@ def stage_command(name: str) -> click.Command:
         )
         for spec in stage.inputs
     ]
-    options.append(click.Option(["--out", "out"], required=True, metavar="URL", help="output artifact"))
+    options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
     options += [_option(key, info) for key, info in stage.params.model_fields.items()]
     options += [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
         click.Option(["--master", "engine__master"], default="local[*]", help="Spark master URL"),
-        click.Option(["--cores", "threads"], type=click.INT, default=2, help="threads of a training stage"),
+        click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="threads of a training stage"),
     ]
 
     def callback(**values: Any) -> None:
@@ -82,7 +82,7 @@ def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
     given = {key: value for key, value in values.items() if value is not None}
     inputs = {key[7:]: Artifact(given.pop(key)) for key in list(given) if key.startswith("input__")}
     engine_values = {key[8:]: given.pop(key) for key in list(given) if key.startswith("engine__")}
-    threads, out = given.pop("threads"), given.pop("out")
+    threads, out = given.pop("run__threads"), given.pop("run__out")
     params = parse(stage.params, given, where=f"stage {stage.name}")
     work = Path(out).parent / ".work" if "://" not in out else None
     with resumable(out), make_engine(EngineParams(**engine_values)) as engine:

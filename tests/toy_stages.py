@@ -24,6 +24,7 @@ class CountParams(Params):
     bad_every: int = Field(0, ge=0, description="every how many-th number is bad; 0 = none")
     seed: int = Field(0, description="first number")
     kind: str = Field("plain", description="a word that is copied")
+    threads: int = Field(1, description="a number that is only kept")
     weights: list[float] = Field([1.0, 2.0], description="a list")
 
 

@@ -128,11 +128,16 @@ def _clear(work: Path) -> None:
 
 def _claim(output: Artifact, print_of_job: str) -> None:
     """Clear what another version of the job left; keep the shards of the same job."""
-    path = output.path("claim.txt")
-    if output.fs.exists(path) and output.fs.cat_file(path).decode("utf-8", "replace") == print_of_job:
+    if claimed_by(output) == print_of_job:
         return
     output.delete()
-    publish_text(output.fs, path, print_of_job)
+    publish_text(output.fs, output.path("claim.txt"), print_of_job)
+
+
+def claimed_by(output: Artifact) -> str:
+    """Fingerprint of the job that an artifact's shards belong to; empty when there is none."""
+    path = output.path("claim.txt")
+    return str(output.fs.cat_file(path).decode("utf-8", "replace")) if output.fs.exists(path) else ""
 
 
 def _make_shards(
