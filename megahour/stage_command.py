@@ -143,6 +143,11 @@ def _unwrap(annotation: Any) -> Any:
 
 
 def _type_name(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return " \\| ".join(str(value) for value in get_args(annotation))
-    return getattr(annotation, "__name__", str(annotation)) if get_origin(annotation) is None else str(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join("none" if kind is type(None) else _type_name(kind) for kind in arguments)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_type_name, arguments))}]"
+    return str(getattr(annotation, "__name__", annotation))
