@@ -11,15 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loopback import free_port
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

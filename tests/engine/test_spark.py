@@ -18,7 +18,7 @@ import pytest
 import toy_tasks
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from conftest import free_port
+from loopback import free_port
 from toy_stages import Count, CountParams, Parity, ParityParams
 
 from megahour.core.store import Artifact
