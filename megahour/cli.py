@@ -15,6 +15,8 @@ from megahour.core.config import nearest
 from megahour.core.errors import MegahourError
 from megahour.recipe import STAGES, Recipe, load_recipe
 
+LOG_COLUMNS = 140  # of tables that do not go to a terminal
+
 
 class Commands(click.Group):
     """The fixed commands, then a lazily built command for every stage."""
@@ -86,7 +88,7 @@ def _say_results(recipe: Recipe) -> None:
             if ".md" in receipt.files:
                 click.echo("\n" + output.read_bytes(receipt.shard, ".md").decode())
             if ".html" in receipt.files:
-                click.echo(f"Report: {output.shard_path(receipt.shard, '.html')}")
+                click.echo(f"Report: {output.url}/shards/{receipt.shard:05d}.html")
 
 
 @app.command("plan")

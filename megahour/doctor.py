@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ OPTIONAL_PACKAGES = {
     "s3fs": ("artifacts on S3", "pip install 'megahour[s3]'"),
     "tensorboard": ("training curves in TensorBoard", "pip install 'megahour[tensorboard]'"),
 }
+JAVA = 17
 REQUIRED_PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst", "kaldi_decoder")
 
 
@@ -48,7 +50,10 @@ def java_version() -> str | None:
     java = java or shutil.which("java")
     if java is None:
         return None
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     lines = (done.stderr or done.stdout).splitlines()
     return lines[0] if done.returncode == 0 and lines else None
 
@@ -63,10 +68,17 @@ def _speech() -> Finding:
     return Finding("espeakng-loader", ok, True, _version("espeakng-loader") if ok else "pip install megahour")
 
 
+def java_is_new_enough(version: str | None) -> bool:
+    """Whether the first line of `java -version` tells of Java 17 or newer, which Spark 4 needs."""
+    found = re.search(r'version "(\d+)', version or "")
+    return found is not None and int(found[1]) >= JAVA
+
+
 def _java() -> Finding:
     found = java_version()
-    detail = found or "only for the Spark engine: install a Java 17+ runtime (Debian: apt install default-jre-headless)"
-    return Finding("java", found is not None, False, detail)
+    ok = java_is_new_enough(found)
+    remedy = f"install a Java {JAVA}+ runtime (Debian: apt install default-jre-headless), only for the Spark engine"
+    return Finding("java", ok, False, str(found) if ok else f"{found}: {remedy}" if found else remedy)
 
 
 def _chromium() -> Finding:

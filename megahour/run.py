@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import subprocess
@@ -18,7 +19,7 @@ import yaml
 
 import megahour
 from megahour.core.config import nearest
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
@@ -113,9 +114,9 @@ class Done:
 def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
     """Run what is not done, in order. Closing the iterator stops the engine; committed shards stay."""
     steps = _ancestors(recipe, until) if until else recipe.steps
-    save_run(recipe)
     work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
-    with make_engine(recipe.engine) as engine:
+    with _alone(recipe.run), make_engine(recipe.engine) as engine:
+        save_run(recipe)
         for step in steps:
             inputs = {role: Artifact(url) for role, url in step.inputs.items()}
             output = Artifact(step.output)
@@ -134,6 +135,26 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
             if seconds is not None:
                 _record_history(recipe, step.name, output.wall().get("seconds", seconds))
             yield Done(step, manifest, seconds)
+
+
+@contextmanager
+def _alone(run: str) -> Iterator[None]:
+    """Hold a local run's lock, which the kernel frees however this process ends.
+
+    Two sessions would make the same bytes, but the first to finish a step would remove the scratch files of the other.
+    """
+    if "://" in run:
+        yield
+        return
+    Path(run).mkdir(parents=True, exist_ok=True)
+    with (Path(run) / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MegahourError(
+                "another `megahour run` is at work here", where=run, remedy="wait for it, or give another run=FOLDER"
+            ) from None
+        yield
 
 
 @contextmanager

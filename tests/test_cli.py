@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -106,6 +107,15 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     assert 3 < committed < 4000
     assert "partial" in megahour("status", *arguments[1:])
     assert f"{committed} shards are committed, of other" in " ".join(megahour("plan", recipe).replace("│", " ").split())
+
+
+def test_two_sessions_do_not_share_a_run(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another `megahour run` is at work here" in megahour("run", recipe, code=1)
+    megahour("run", recipe)
 
 
 @pytest.mark.parametrize("words", [("doctor",), ("--version",), ("run", "--help")])

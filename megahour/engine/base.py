@@ -7,8 +7,10 @@ same bytes on either: batches are cut at the same rows and sums are added in the
 from __future__ import annotations
 
 import pickle
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
@@ -186,3 +188,13 @@ def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         while following in waiting:
             yield waiting.pop(following)
             following += 1
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Start a process with SIGINT blocked, so that Ctrl-C cannot hit it before it ignores the signal."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from megahour.engine.base import THREAD_VARIABLES, Failure, Outcome, Success, packed
+from megahour.engine.base import THREAD_VARIABLES, Failure, Outcome, Success, interrupts_held, packed
 
 STARTED = b""  # sent when the task's code is imported and its time begins to count
 IMPORT_LIMIT_S = 300.0  # until then
@@ -51,7 +51,7 @@ class Worker:
         self.connection, theirs = context.Pipe()
         lifeline, self._lifeline = context.Pipe(duplex=False)
         self.process = context.Process(target=serve, args=(theirs, lifeline), name="megahour-worker")
-        with _single_threaded(), _interrupts_held():
+        with _single_threaded(), interrupts_held():
             self.process.start()
         theirs.close()
         lifeline.close()
@@ -176,13 +176,3 @@ def _single_threaded() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start a process with SIGINT blocked, so that Ctrl-C cannot hit it before it ignores the signal."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -131,12 +132,13 @@ class SparkEngine:
     ) -> Iterator[tuple[int, Any]]:
         """Run a job for what its tasks post: the (index, value) of each task, once."""
         seen: set[int] = set()
-        for index, message in inbox.listen(done, items):
-            outcome: Outcome = pickle.loads(message)
-            if isinstance(outcome, Failure):
-                outcome.throw()
-            if index not in seen:
-                seen.add(index)
-                yield index, outcome.value
+        with closing(inbox.listen(done, items)) as posts:  # an error ends the other tasks of the job at once
+            for index, message in posts:
+                outcome: Outcome = pickle.loads(message)
+                if isinstance(outcome, Failure):
+                    outcome.throw()
+                if index not in seen:
+                    seen.add(index)
+                    yield index, outcome.value
         if len(seen) != expected:
             raise EngineError(f"Spark ended a job with {len(seen)} of {expected} results", remedy="run again")

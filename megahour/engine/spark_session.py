@@ -14,12 +14,12 @@ import sys
 import sysconfig
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megahour.engine.base import EngineError, TaskFailed, shown
+from megahour.engine.base import EngineError, TaskFailed, interrupts_held, shown
 
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
@@ -58,6 +58,8 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
         quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}"}
         conf = SparkConf().setMaster(master).setAll(list((quiet | dict(settings)).items()))
         try:
+            with interrupts_held():  # a Java process that lost its Python before they met would wait for ever
+                SparkContext._ensure_initialized(conf=conf)
             return SparkContext(conf=conf)
         except Exception as error:
             raise EngineError(f"Spark did not start on {master}: {error}", remedy=REMEDY) from error
@@ -94,7 +96,7 @@ class Inbox:
         self._queue: queue.SimpleQueue[tuple[int, bytes] | _JobEnd] = queue.SimpleQueue()
         self.posts = context.accumulator(_Arrivals(self._queue), _Posting())
 
-    def listen(self, done: Any, items: list[Any] | None) -> Iterator[tuple[int, bytes]]:
+    def listen(self, done: Any, items: list[Any] | None) -> Generator[tuple[int, bytes]]:
         """Post by post while the job runs. Raises TaskFailed when Spark gives up. Closing it cancels the job."""
         from pyspark import InheritableThread
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 from small_run import SMALL, contents, run
+from spark_marks import NEEDS_SPARK
 
-from megahour.doctor import java_version
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.spark,
-    pytest.mark.skipif(java_version() is None, reason="needs Java 17 or later: no java found"),
-    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="needs pyspark (megahour[spark])"),
-]
+pytestmark = [pytest.mark.slow, *NEEDS_SPARK]
 
 
 def test_a_recipe_on_spark_gives_the_bytes_of_the_local_engine(tmp_path: Path, undisturbed: Path) -> None:

@@ -9,11 +9,9 @@ on a cluster that lose their Java process and shuffle files are in test_spark.py
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from pathlib import Path
 import killable
 import psutil
 import pytest
+from spark_marks import needs_spark
 
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
@@ -149,9 +148,7 @@ def newest_round(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later: no java found")
-@pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="needs pyspark (megahour[spark])")
+@needs_spark
 def test_spark_task_workers_and_driver_killed(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     moments = random.Random(21)
     for _ in range(2):

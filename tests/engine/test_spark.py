@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import toy_tasks
+from spark_marks import NEEDS_SPARK
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from loopback import free_port
@@ -28,13 +27,7 @@ from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 from megahour.engine.spark import SparkEngine
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later: no java found"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("pyspark") is None, reason="needs pyspark: pip install megahour[spark]"
-    ),
-]
+pytestmark = NEEDS_SPARK
 
 
 # Half the start-up time of a Java process: the tests start several and run little in each.

@@ -133,6 +133,11 @@ class Batcher:
             self._changed.notify_all()
             return waiting
 
+    @property
+    def closed(self) -> bool:
+        with self._changed:
+            return bool(self._closed)
+
     def full_batch(self) -> Batch | None:
         """A batch that need not wait for company, or None; does not block."""
         with self._changed:

@@ -225,7 +225,10 @@ class Service:
 
     def _replace(self, worker: Worker) -> bool:
         """A new process in place of a dead one; False when none can be had. The service ends with its last worker."""
+        reason = "the service was closed"
         for _ in range(RESTARTS):
+            if self.batcher.closed:
+                return False
             worker.restart()
             try:
                 worker.wait_ready()

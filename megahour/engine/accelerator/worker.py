@@ -23,6 +23,7 @@ import pyarrow as pa
 from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.compute import Runner
 from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, explain
+from megahour.engine.base import interrupts_held
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -104,7 +105,8 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, self.spec, self.threads, self.device)
         self._process = context.Process(target=worker_main, args=arguments, name="megahour-accelerator", daemon=True)
-        self._process.start()
+        with interrupts_held():
+            self._process.start()
         theirs.close()
 
     def wait_ready(self) -> None:

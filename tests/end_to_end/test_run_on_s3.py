@@ -1,0 +1,25 @@
+"""`megahour run` with its artifacts on S3: the same contents as on local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_run import SMALL, run
+
+from megahour.core.store import Artifact
+
+STEPS = ("prompts-raw", "prompts-recordings", "prompts-utterances", "prompts", "prompts-features", "aligner")
+
+
+@pytest.mark.slow
+def test_a_recipe_on_s3_gives_the_contents_of_a_local_run(s3_url: str, tmp_path: Path, undisturbed: Path) -> None:
+    """Maps, an exchange, and a training stage whose checkpoints stay on local disk."""
+    home = f"{s3_url}/{tmp_path.name}"
+    arguments = [str(SMALL), f"run={home}"]
+    assert f"artifacts are in {home}" in run("run", *arguments, "--until", STEPS[-1])
+    for step in STEPS:
+        assert Artifact(f"{home}/{step}").manifest == Artifact(undisturbed / step).manifest, step
+        assert f"ok  {home}/{step}" in run("verify", f"{home}/{step}")
+    assert run("run", *arguments, "--until", STEPS[-1]).count("already made") == len(STEPS)
+    assert "steps would run" in run("plan", *arguments)
