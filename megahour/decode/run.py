@@ -34,7 +34,8 @@ def decode_shard(
 ) -> None:
     """One *hypotheses* shard: a row per utterance of features shard `shard`, in its order, at the acoustic scale.
 
-    Utterances too short for one stacked frame are dropped; those whose posteriors cannot be searched are quarantined.
+    Utterances too short for one stacked frame are dropped; those without posteriors, because they are too long for a
+    batch or the model fails on them, and those whose posteriors cannot be searched are quarantined.
     With `scales`, statistics `errors_at_…` count word errors against the features' text at each.
     """
     model = inputs["model"].read_json(0, ".model.json")
@@ -54,8 +55,9 @@ def decode_shard(
 
     searchers, keys, texts = _searchers(p, inputs), table["key"].to_numpy(), table["text"]
     found: list[tuple[int, str, str, float, int]] = []
+    failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
-        for row, outputs in session.infer(sequences(), ordered=True):
+        for row, outputs in session.infer(sequences(), ordered=True, on_failure=failed.__setitem__):
             key = int(keys[row])
             try:
                 best, *others = [searcher(outputs["log_probs"]) for searcher in searchers.values()]
@@ -71,6 +73,8 @@ def decode_shard(
             out.stat("unfinished", int(not best.final))
             out.kept()
             ctx.progress(len(found), len(rows), "utterances")
+    for row, reason in sorted(failed.items()):
+        out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
     columns = zip(*found, strict=True) if found else ([] for _ in HYPOTHESES.names)
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)

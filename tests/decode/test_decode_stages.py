@@ -176,6 +176,23 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
     assert Artifact(tmp_path / "alone").read_bytes(0, ".parquet") == output.read_bytes(0, ".parquet")
 
 
+def test_utterances_too_long_for_a_batch_go_to_quarantine(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """With the service and without, the others are decoded all the same."""
+    inputs, output = roles(made, "features", "model", "graph", "units"), Artifact(tmp_path / "hypotheses")
+    params = DecodeParams(batch_frames=len(senones("old boat")), max_bad=1.0)
+    run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work")
+    fitting = {key: text for key, text in EXPECTED.items() if len(senones(text)) <= params.batch_frames}
+    assert texts(output) == fitting
+    assert 0 < len(fitting) < len(EXPECTED)
+    bad = {int(record["id"]): record["reason"] for record in output.bad_records()}
+    assert bad == {key: "inference-failed" for key in EXPECTED if key not in fitting}
+    with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
+        Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        assert out.commit().files == output.receipts()[0].files
+
+
 def test_characters_are_decoded_with_a_ctc_graph(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
