@@ -70,3 +70,38 @@ def test_inputs_are_checked_before_anything_runs(tmp_path: Path, engine: LocalEn
         run_stage(Parity(), ParityParams(), {}, out, engine)
     with pytest.raises(StoreError, match="missing or unfinished"):
         run_stage(Parity(), ParityParams(), {"numbers": Artifact(tmp_path / "nothing")}, out, engine)
+
+
+def test_a_relative_address_means_the_drivers_folder(
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers keep the folder they were started in; a cluster's have others from the beginning."""
+    list(engine.map(abs, range(4)))  # the workers are running before the driver goes elsewhere
+    monkeypatch.chdir(tmp_path)
+    numbers = Artifact("numbers")
+    run_stage(Count(), CountParams(), {}, numbers, engine, work=Path("work"))
+    run_stage(
+        Parity(), ParityParams(), {"numbers": Artifact("numbers")}, Artifact("grouped"), engine, work=Path("work")
+    )
+    assert verify(numbers) == verify(Artifact(tmp_path / "grouped")) == []
+
+
+def test_a_shard_of_another_job_is_not_taken_over(tmp_path: Path, engine: LocalEngine) -> None:
+    """A late task of an earlier job may commit after the folder was claimed by the next one."""
+    out, other = Artifact(tmp_path / "numbers"), Artifact(tmp_path / "other")
+    digest = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work").digest
+    run_stage(Count(), CountParams(seed=1), {}, other, engine, work=tmp_path / "work")
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    for name in ("receipts/00001.json", "shards/00001.parquet"):
+        (tmp_path / "numbers" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    again = Artifact(out.url)
+    assert run_stage(Count(), CountParams(), {}, again, engine, work=tmp_path / "work").digest == digest
+    assert verify(again) == []
+    assert not list((tmp_path / "work").iterdir()), "scratch files go when a stage is done"
+
+
+def test_an_output_that_is_a_users_folder_is_left_alone(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StoreError, match="not an artifact"):
+        run_stage(Count(), CountParams(), {}, Artifact(tmp_path), engine, work=tmp_path / "work")
+    assert (tmp_path / "thesis.txt").exists()
