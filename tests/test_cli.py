@@ -96,14 +96,14 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     )
     receipts = tmp_path / "run" / "numbers" / "receipts"
     deadline = time.monotonic() + 60
-    while not (receipts.is_dir() and len(list(receipts.iterdir())) > 3):
+    while not (receipts.is_dir() and len(list(receipts.glob("*.json"))) > 3):
         assert time.monotonic() < deadline, "no shard was committed"
         time.sleep(0.02)
     os.killpg(run.pid, signal.SIGINT)
     output, _ = run.communicate(timeout=30)
     assert run.returncode == 130, output
     assert "the same command resumes" in output
-    committed = len(list(receipts.iterdir()))
+    committed = len(list(receipts.glob("*.json")))  # a stopped worker may leave a scratch file
     assert 3 < committed < 4000
     assert "partial" in megahour("status", *arguments[1:])
     assert f"{committed} shards are committed, of other" in " ".join(megahour("plan", recipe).replace("│", " ").split())
