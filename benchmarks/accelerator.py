@@ -174,10 +174,10 @@ Command: `{command}`
 
 {PRODUCERS} producer processes; {arguments.sequences} sequences of {MIN_FRAMES} to {MAX_FRAMES} frames a round
 ({frames} frames of {DIM} float16 values); an LSTM of {parameters / 1e6:.2f} M parameters on one thread; batches
-of {arguments.budget} frames; {psutil.cpu_count()} cores shared with other programs.
+of {arguments.budget} frames; {psutil.cpu_count()} cores.
 Goal: ratio ≥ {GOAL}. Ratios are medians of interleaved pairs, service ÷ the model alone on perfectly packed
 batches; the CPU ratio is in frames per CPU-second of the process that computes.
-A wall ratio above 1 is the noise of a shared machine: the CPU ratio is the firmer figure.
+A wall ratio above 1 would be the noise of a machine shared with others.
 
 {chr(10).join(lines)}
 """

@@ -15,8 +15,6 @@ from megahour.core.config import nearest
 from megahour.core.errors import MegahourError
 from megahour.recipe import STAGES, Recipe, load_recipe
 
-LOG_COLUMNS = 140  # of tables that do not go to a terminal
-
 
 class Commands(click.Group):
     """The fixed commands, then a lazily built command for every stage."""

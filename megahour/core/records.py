@@ -6,8 +6,6 @@ import hashlib
 import json
 from typing import Any
 
-FRAME_SHIFT_MS = 10
-
 
 def key_of(*parts: object) -> int:
     """Stable int64 key (63 bits of BLAKE2b) of any sequence of strings and integers.

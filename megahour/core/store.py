@@ -306,14 +306,3 @@ def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
 def _options(url: str) -> dict[str, Any]:
     # Listings change while other processes commit shards: a cached listing would hide them.
     return {"use_listings_cache": False} if url.startswith(("s3://", "s3a://")) else {}
-
-
-__all__ = [
-    "Artifact",
-    "Counts",
-    "FileInfo",
-    "Manifest",
-    "Receipt",
-    "content_digest",
-    "finish",
-]
