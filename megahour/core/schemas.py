@@ -20,6 +20,8 @@ RECORDINGS = pa.schema(
         ("source", pa.string()),
         ("condition", pa.string()),
         ("created_s", pa.int64()),
+        ("text_language", pa.string()),
+        ("text_language_probability", pa.float32()),
     ]
 )
 
@@ -32,6 +34,9 @@ CUES = pa.schema(
         ("raw", pa.string()),
         ("text", pa.string()),
         ("offsets", pa.list_(pa.int32())),
+        ("ends", pa.list_(pa.int32())),
+        ("speaker", pa.string()),
+        ("transcript", pa.int32()),
     ]
 )
 
@@ -55,6 +60,8 @@ ALIGNED_WORDS = pa.schema(
         ("start_samples", pa.int64()),
         ("end_samples", pa.int64()),
         ("confidence", pa.float32()),
+        ("token_start_samples", pa.list_(pa.int64())),
+        ("token_confidence", pa.list_(pa.float32())),
     ]
 )
 
@@ -67,8 +74,11 @@ ALIGNED_SEGMENTS = pa.schema(
         ("confidence", pa.float32()),
         ("start_samples", pa.int64()),
         ("end_samples", pa.int64()),
+        ("loss", pa.float32()),
     ]
 )
+
+HEARD = pa.schema([("key", pa.int64()), ("tokens", pa.list_(pa.string())), ("start_samples", pa.list_(pa.int64()))])
 
 UTTERANCES = pa.schema(
     [
@@ -94,7 +104,37 @@ UTTERANCES = pa.schema(
         ("word_confidence", pa.list_(pa.float32())),
         ("confidence", pa.float32()),
         ("split", pa.string()),
+        ("name", pa.string()),
+        ("channel", pa.int32()),
+        ("source", pa.string()),
+        ("word_offset", pa.list_(pa.int32())),
+        ("word_end", pa.list_(pa.int32())),
+        ("loss", pa.float32()),
+        ("heard", pa.string()),
+        ("cer", pa.float32()),
+        ("edge_cer", pa.float32()),
+        ("wildcard_share", pa.float32()),
+        ("snr_db", pa.float32()),
+        ("clipped_share", pa.float32()),
+        ("tier", pa.string()),
     ]
+)
+
+DROPPED = pa.schema(
+    [
+        ("recording", pa.int64()),
+        ("name", pa.string()),
+        ("cue", pa.int32()),
+        ("start_samples", pa.int64()),
+        ("end_samples", pa.int64()),
+        ("text", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+DUPLICATES = pa.schema(
+    [("key", pa.int64()), ("duplicate_of", pa.int64()), ("kind", pa.string()), ("similarity", pa.float32())]
 )
 
 SELECTION = pa.schema([*UTTERANCES, pa.field("set", pa.string()), pa.field("shard", pa.int32())])
