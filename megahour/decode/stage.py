@@ -71,7 +71,7 @@ class Decode(Stage[DecodeParams]):
     """
 
     name = "decode"
-    version = 2
+    version = 3
     params = DecodeParams
     inputs = (
         Input("features"),

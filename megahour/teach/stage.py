@@ -34,7 +34,7 @@ class Targets(Stage[TargetsParams]):
     """One task per features shard of the sets: stack, infer, keep the top k."""
 
     name = "targets"
-    version = 2
+    version = 3
     params = TargetsParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher"))
 

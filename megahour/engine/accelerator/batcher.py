@@ -22,7 +22,7 @@ from megahour.engine.accelerator.metrics import Meter
 from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, bucket_frames, too_long
 from megahour.engine.accelerator.wire import Keyed
 
-MAX_PASSED = 32
+MAX_PASSED = 256  # far above the number of buckets: each is passed over until its own turn comes
 PATIENCE = 20
 
 

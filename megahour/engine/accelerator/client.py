@@ -17,7 +17,7 @@ import pyarrow.flight as flight
 from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.spec import AcceleratorError, SequenceFailedError, ServiceAddress
 
-WINDOW_FRAMES = 32_768
+WINDOW_FRAMES = 65_536
 Sequences = Iterable[tuple[int, np.ndarray]]
 OnFailure = Callable[[int, str], None]
 

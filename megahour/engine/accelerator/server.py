@@ -29,7 +29,7 @@ from megahour.engine.accelerator.worker import ModelRaisedError, Reply, Worker, 
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
-QUEUE_BATCHES = 24  # default bound of the queue: with eight buckets an octave, enough for most batches to be full
+QUEUE_BATCHES = 48  # default bound of the queue: with 16 buckets an octave, enough for most batches to be full
 RESTARTS = 3  # a worker that cannot load its model so many times in a row is given up
 SHUTDOWN_TIMEOUT_S = 5.0
 
@@ -75,7 +75,7 @@ def serve(
     devices: one worker process each; `threads` CPU threads per process.
     max_wait_s: an idle worker takes an unfinished batch once nothing has arrived for so long.
     queue_frames: admitted frames whose replies have not left yet, over all clients, before producers block;
-        24 batches by default. At 192 dimensions of float16 that is 75 MB.
+        48 batches by default. At 192 dimensions of float16 that is 150 MB.
     retries: how often a sequence is tried again after its worker died (the last time alone).
     batch_timeout_s: a worker that takes longer for a batch is killed, which counts as a death.
 
