@@ -40,6 +40,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "Compose long recordings, or single prompts, from short clips of real speech.",
     ),
     "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
+    "import-aligner": (
+        "megahour.models.import_stage",
+        "ImportAligner",
+        "A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner.",
+    ),
     "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.align.stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
     "score-alignment": (

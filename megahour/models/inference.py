@@ -14,15 +14,16 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from megahour.core.errors import MegahourError, StoreError
+from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import build, shapes
+from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_CONFIG_BYTES = 16 << 20
-Outputs = Literal["log_probs", "top_k"]
+Outputs = Literal["log_probs", "top_k", "costs"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,15 @@ class Model:
 
         Returns the outputs and `lengths`, as `engine.accelerator.spec.Model` asks: {"log_probs": (B, T, V) float32}, or
         {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k largest logits of each frame in falling
-        order (Parthasarathi et al., section V-C). Frames past a row's length are undefined.
+        order (Parthasarathi et al., section V-C), or {"costs": (B, T, V) uint8}, -log posteriors in 1/16 nat: a quarter
+        of the bytes, for aligners. Frames past a row's length are undefined.
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
             logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+            if self.outputs == "costs":
+                steps = torch.round(torch.log_softmax(logits, dim=2) * -float(COST_STEPS))
+                return {"costs": steps.clamp(0, 255).to(torch.uint8).cpu().numpy()}, lengths
             if self.outputs == "log_probs":
                 return {"log_probs": torch.log_softmax(logits, dim=2).cpu().numpy()}, lengths
             values, indices = torch.topk(logits, self.k, dim=2)
@@ -60,19 +65,26 @@ class Model:
 
 def load(
     url: str, threads: int = 1, device: str = "cpu", *, outputs: Outputs = "log_probs", k: int = 20, shard: int = 0
-) -> Model:
+) -> Model | ForeignModel:
     """The model of a *model* artifact, as the accelerator service loads it: loader ``megahour.models.inference:load``.
 
-    `threads` sets torch's threads for the whole process (0 leaves them). k larger than V is lowered to V.
+    `threads` sets torch's threads for the whole process (0 leaves them). k larger than V is lowered to V. An imported
+    model (`import-aligner`) is run by its own library and gives log_probs or costs.
 
     Raises
     ------
     StoreError: a damaged, hostile or mismatched file, with what is wrong.
+    ConfigError: top_k of an imported model, or its library is missing.
     """
     artifact = Artifact(url)
     if threads:
         torch.set_num_threads(threads)
     config = parse_config(artifact.read_bytes(shard, ".model.json"), where=url)
+    if config.get("kind") in SUFFIX:
+        if outputs == "top_k":
+            raise ConfigError("an imported model gives no top-k logits", where=url, remedy="use a trained model")
+        data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
+        return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
     module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])))
 
