@@ -7,7 +7,6 @@ Every check runs on the way: what a header says is never believed until the samp
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
@@ -18,22 +17,17 @@ import soundfile
 import soxr
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.containers import byte_size, check_container
+from megahour.corpus.containers import Sniffed, byte_size, check_container, sniff
+from megahour.corpus.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
-BLOCK_FRAMES = 1 << 16
 FULL_SCALE = 32768.0
 CLIPPED_LEVEL = 0.9999  # 32767/32768 passes it, the next step below full scale does not
-# libsndfile's log of a size field that it has corrected (AIFF, AU, W64); WAV and Ogg are checked byte by byte before.
-_CORRECTED = re.compile(r"^\s*(?:FORM|SSND|riff|data|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's word for "the header does not say"
 # Undecoded bytes that may follow the last frame: decoders read ahead, and MP3 and FLAC files carry tags at their end.
 MAX_TAIL_BYTES = {"FLAC": 1 << 16, "MP3": 1 << 20}
-# MP3 encoders add delay and padding that their headers count or do not: a few MPEG frames of 1,152 samples.
-LENGTH_SLACK_FRAMES = {"MP3": 4 * 1152}
+CHECKED_WHOLE = frozenset({"MOV", "MATROSKA", "AVI"})  # `check_container` has seen that no byte is missing
 
 Channels = Literal["mix", "split"]
 Int16 = npt.NDArray[np.int16]
-Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class AudioStats:
 
 
 class Decoder:
-    """One recording, decoded once from a seekable binary file.
+    """One recording, decoded once from a seekable binary file, by what its bytes are, whatever its name says.
 
     Parameters
     ----------
@@ -86,8 +80,8 @@ class Decoder:
     ------
     BadRecord: here for what the header shows (``zero-length-audio``, ``unreadable-audio``, ``truncated-audio``,
     ``header-lies``, ``too-large``, ``too-long``, ``too-short``, ``sample-rate``, ``too-many-channels``,
-    ``unknown-length``), in `blocks()` for what the samples show (also ``corrupt-audio``, ``nan-audio``,
-    ``silent-audio``, ``clipped-audio``).
+    ``unknown-length``, ``no-audio-stream``, ``encrypted-audio``, ``unsupported-codec``), in `blocks()` for what the
+    samples show (also ``corrupt-audio``, ``changing-format``, ``nan-audio``, ``silent-audio``, ``clipped-audio``).
     """
 
     def __init__(
@@ -99,19 +93,21 @@ class Decoder:
         if self._size > self.limits.max_bytes:
             raise BadRecord("too-large", f"{self._size} bytes, the limit max_bytes is {self.limits.max_bytes}")
         check_container(file, self._size)
-        self._file = _Watched(file)
+        kind = sniff(file)
+        self._file = Watched(file)
         try:
-            self._sound = soundfile.SoundFile(self._file)
-        except soundfile.LibsndfileError as error:
-            self._raise_io_error()
-            raise BadRecord("unreadable-audio", f"{error.error_string or error} ({self._size} bytes)") from error
+            self._sound = _reader(self._file, kind)
+        except DecodeError as error:
+            self._file.raise_error()
+            raise BadRecord("unreadable-audio", f"{error} ({self._size} bytes)") from error
+        self._file.raise_error()
         sound = self._sound
-        self.stats = AudioStats(sound.format, sound.subtype, sound.samplerate, sound.channels)
+        self.stats = AudioStats(sound.format, sound.subtype, sound.rate_hz, sound.channels)
         self.channels_out = 1 if channels == "mix" else sound.channels
         self._check_header()
 
     def _check_header(self) -> None:
-        limits, stats, frames = self.limits, self.stats, self._sound.frames
+        limits, stats, samples = self.limits, self.stats, self._sound.declared
         if not limits.min_rate_hz <= stats.rate_hz_in <= limits.max_rate_hz:
             allowed = f"{limits.min_rate_hz} to {limits.max_rate_hz} Hz"
             raise BadRecord("sample-rate", f"{stats.rate_hz_in} Hz, allowed are {allowed}")
@@ -119,14 +115,14 @@ class Decoder:
             raise BadRecord(
                 "too-many-channels", f"{stats.channels_in}, the limit max_channels is {limits.max_channels}"
             )
-        if frames == UNKNOWN_FRAMES:
-            raise BadRecord("unknown-length", f"the {stats.format} header does not say its length; encode it again")
-        if frames == 0:
+        if samples is None:
+            return
+        if samples == 0:
             raise BadRecord("zero-length-audio", f"a {stats.format} header with 0 samples")
-        for declared, found in _CORRECTED.findall(self._sound.extra_info if stats.format != "WAV" else ""):
-            if int(declared) > int(found):
-                raise BadRecord("truncated-audio", f"{found} of {declared} bytes")
-        seconds = frames / stats.rate_hz_in
+        self._check_length(samples)
+
+    def _check_length(self, samples: int) -> None:
+        limits, seconds = self.limits, samples / self.stats.rate_hz_in
         if seconds > limits.max_seconds:
             raise BadRecord("too-long", f"{seconds / 3600:.2f} hours, the limit is {limits.max_seconds / 3600:.2f}")
         if seconds < limits.min_seconds:
@@ -146,14 +142,14 @@ class Decoder:
 
     def _decoded(self) -> Iterator[Float32]:
         """float32 [T, channels_in] blocks, checked and counted."""
-        stats, buffer = self.stats, np.empty((BLOCK_FRAMES, self.stats.channels_in), np.float32)
+        stats, limit = self.stats, self.limits.max_seconds * self.stats.rate_hz_in
         while True:
             try:
-                block: Float32 = self._sound.read(out=buffer, always_2d=True)
-            except soundfile.LibsndfileError as error:
-                self._raise_io_error()
-                raise self._broken(str(error.error_string or error)) from error
-            self._raise_io_error()
+                block = self._sound.read()
+            except DecodeError as error:
+                self._file.raise_error()
+                raise self._broken(str(error)) from error
+            self._file.raise_error()
             if not len(block):
                 return
             level = float(np.abs(block).max())
@@ -162,6 +158,8 @@ class Decoder:
                     "nan-audio", f"NaN or Inf among samples {stats.samples_in} to {stats.samples_in + len(block)}"
                 )
             stats.samples_in += len(block)
+            if stats.samples_in > limit:  # only where the header did not say
+                self._check_length(stats.samples_in)
             if level >= CLIPPED_LEVEL:
                 stats.clipped += int(np.count_nonzero(np.abs(block) >= CLIPPED_LEVEL))
             yield block
@@ -175,22 +173,23 @@ class Decoder:
             raise BadRecord("silent-audio", f"the first {stats.seconds_in:.0f} s stay below {self.limits.silent_peak}")
         return to_int16(signal)
 
-    def _raise_io_error(self) -> None:
-        if self._file.error:
-            raise self._file.error
-
     def _broken(self, message: str) -> BadRecord:
         """A decoder gave up: at the end of the bytes the file was cut, before it the bytes are damaged."""
-        at_end = self._file.read_to >= self._size
+        at_end = self._file.read_to >= self._size and self._sound.format not in CHECKED_WHOLE
         return BadRecord("truncated-audio" if at_end else "corrupt-audio", self._counted(message))
 
     def _counted(self, message: str) -> str:
-        return f"{message or 'decoder error'}: {self.stats.samples_in} of {self._sound.frames} samples decoded"
+        declared = "" if self._sound.declared is None else f" of {self._sound.declared}"
+        return f"{message or 'decoder error'}: {self.stats.samples_in}{declared} samples decoded"
 
     def _check_whole(self) -> None:
-        limits, stats, frames = self.limits, self.stats, self._sound.frames
-        if stats.samples_in < frames - LENGTH_SLACK_FRAMES.get(stats.format, 0):
+        limits, stats, declared = self.limits, self.stats, self._sound.declared
+        if declared is None:
+            self._check_length(stats.samples_in)
+        elif stats.samples_in < declared - self._sound.slack:
             raise BadRecord("truncated-audio", self._counted("the data ends early"))
+        elif stats.samples_in > declared + self._sound.slack:
+            raise BadRecord("header-lies", self._counted("the data goes on after the declared end"))
         unread = self._size - self._file.read_to
         if unread > MAX_TAIL_BYTES.get(stats.format, self._size):
             raise BadRecord("header-lies", self._counted(f"{unread} bytes were left after the declared end"))
@@ -201,31 +200,19 @@ class Decoder:
             raise BadRecord("clipped-audio", f"{share}, the limit max_clipped is {limits.max_clipped}")
 
 
-class _Watched:
-    """Passes reads through, remembers the last byte read, and keeps an I/O error for the caller.
-
-    libsndfile's callbacks cannot raise: without this a network failure would look like the end of the file.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._inner = file
-        self.read_to = 0
-        self.error: Exception | None = None
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._inner.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._inner.tell()
-
-    def read(self, size: int = -1) -> bytes:
+def _reader(file: Watched, kind: Sniffed) -> SoundReader:
+    """libsndfile where it can; FFmpeg for what only FFmpeg knows, and for codecs that libsndfile lacks."""
+    if kind.libsndfile:
         try:
-            data = self._inner.read(size)
-            self.read_to = self._inner.tell()
-        except Exception as error:
-            self.error = error
-            return b""
-        return data
+            return SoundFileReader(file)
+        except DecodeError:
+            file.raise_error()
+            if not kind.demuxer:
+                raise
+            file.seek(0)
+    from megahour.corpus.tracks import TrackReader  # FFmpeg's libraries take 0.1 s to load
+
+    return TrackReader(file, kind.demuxer)
 
 
 def _mean_channel(block: Float32) -> Float32:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.boxes import BOX_TYPES, EBML, check_boxes, check_matroska
 
 UNKNOWN_SIZE = 0xFFFFFFFF  # what a program writes that cannot seek back, such as a pipe of ffmpeg
 OGG_TAIL = 1 << 17  # two of the largest possible pages (65,307 bytes)
@@ -30,8 +31,8 @@ def byte_size(file: BinaryIO) -> int:
 def check_container(file: BinaryIO, size: int) -> None:
     """Raise BadRecord when `file` (`size` bytes) is empty, cut off, or says a length that it does not have.
 
-    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``. Formats other than WAV, Ogg and SPHERE
-    pass: their decoders notice. The position is put back to the start.
+    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``, ``encrypted-audio``. Formats other than WAV,
+    Ogg, SPHERE, MP4 and Matroska pass: their decoders notice. The position is put back to the start.
     """
     if size == 0:
         raise BadRecord("zero-length-audio", "the file has 0 bytes")
@@ -43,7 +44,58 @@ def check_container(file: BinaryIO, size: int) -> None:
         _check_ogg(file, size)
     elif magic[:7] == b"NIST_1A":
         _check_sphere(file, size)
+    elif magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
+        if (end := struct.unpack("<I", magic[4:8])[0] + 8) > size:
+            raise BadRecord("truncated-audio", f"the first RIFF list should end at byte {end}, the file has {size}")
+    elif magic[4:8] in BOX_TYPES:
+        check_boxes(file, size)
+    elif magic[:4] == EBML:
+        check_matroska(file, size)
     file.seek(0)
+
+
+class Sniffed(NamedTuple):
+    """Who can read a file: libsndfile, FFmpeg's demuxer of that name ("" for none), or the second after the first."""
+
+    libsndfile: bool
+    demuxer: str
+
+
+# libsndfile reads these containers, but not every codec that they may hold: Speex in Ogg, AMR in WAV, ALAC in CAF …
+_SHARED = {b"RIFF": "wav", b"OggS": "ogg", b"FORM": "aiff", b"caff": "caf"}
+_TRACKS = {EBML: "matroska", b"\x30\x26\xb2\x75": "asf", b"#!AM": "amr", b"FLV\x01": "flv", b"\0\0\x01\xba": "mpeg"}
+_TS_PACKET = 188
+
+
+def sniff(file: BinaryIO) -> Sniffed:
+    """What a seekable file is by its first bytes; names are not asked. The position is put back to the start."""
+    file.seek(0)
+    head = file.read(_TS_PACKET + 1)
+    if head[:3] == b"ID3" and len(head) >= 10:
+        # The tag's size has 7 bits a byte (ID3v2.4, section 6.2); MP3 or AAC may follow it.
+        file.seek(10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True)))
+        after = file.read(2)
+        file.seek(0)
+        return Sniffed(False, "aac") if _is_adts(after) else Sniffed(True, "")
+    file.seek(0)
+    if head[4:8] in BOX_TYPES:
+        return Sniffed(False, "mov")
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return Sniffed(False, "avi")
+    if head[:4] in _TRACKS:
+        return Sniffed(False, _TRACKS[head[:4]])
+    if head[:2] == b"\x0b\x77" and len(head) > 5:
+        return Sniffed(False, "eac3" if head[5] >> 3 > 10 else "ac3")  # bsid: ATSC A/52, annex E
+    if head[:1] == head[_TS_PACKET:] == b"\x47":
+        return Sniffed(False, "mpegts")
+    if _is_adts(head):
+        return Sniffed(False, "aac")
+    return Sniffed(True, _SHARED.get(head[:4], ""))
+
+
+def _is_adts(head: bytes) -> bool:
+    """AAC's frame header: twelve ones, and a layer of 0, which MPEG audio does not have (ISO 13818-7, 6.2)."""
+    return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
 
 
 def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:

@@ -1,0 +1,111 @@
+"""Readers of sound: what `audio.Decoder` asks of one, and the reader of what libsndfile understands."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from megahour.core.errors import BadRecord
+
+BLOCK_FRAMES = 1 << 16
+UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's word for "the header does not say"
+# libsndfile's log of a size field that it has corrected (AIFF, AU, W64); WAV and Ogg are checked byte by byte before.
+_CORRECTED = re.compile(r"^\s*(?:FORM|SSND|riff|data|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+# MP3 encoders add delay and padding that their headers count or do not: a few MPEG frames of 1,152 samples.
+_SLACK_FRAMES = {"MP3": 4 * 1152}
+
+Float32 = npt.NDArray[np.float32]
+
+
+class DecodeError(Exception):
+    """A decoder cannot go on; `Decoder` finds out whether the bytes end there or are damaged."""
+
+
+class SoundReader(Protocol):
+    """A recording that is read once, from its start to its end.
+
+    `declared` and `slack` are samples per channel: what the header says (None: nothing that one could hold it to), and
+    how far off an honest header of that format may be.
+    """
+
+    format: str
+    subtype: str
+    rate_hz: int
+    channels: int
+    declared: int | None
+    slack: int
+
+    def read(self) -> Float32:
+        """The next float32 [T, channels], T up to about 65,536; T = 0 at the end. Raises DecodeError."""
+
+
+class Watched:
+    """Passes reads through, remembers the last byte read, and keeps an I/O error for the caller.
+
+    The callbacks of libsndfile and FFmpeg cannot raise: without this a network failure would look like the end of the
+    file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._inner = file
+        self.read_to = 0
+        self.error: Exception | None = None
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            data = self._inner.read(size)
+            self.read_to = self._inner.tell()
+        except Exception as error:
+            self.error = error
+            return b""
+        return data
+
+    def raise_error(self) -> None:
+        """Raise what a read has raised."""
+        if self.error:
+            raise self.error
+
+
+class SoundFileReader:
+    """What libsndfile reads: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, AU, W64, SPHERE and others.
+
+    Raises
+    ------
+    DecodeError: libsndfile does not know the format. BadRecord: ``unknown-length``, ``truncated-audio``.
+    """
+
+    def __init__(self, file: Watched) -> None:
+        try:
+            self._sound = soundfile.SoundFile(file)
+        except soundfile.LibsndfileError as error:
+            raise DecodeError(str(error.error_string or error)) from error
+        sound = self._sound
+        self.format, self.subtype = sound.format, sound.subtype
+        self.rate_hz, self.channels = sound.samplerate, sound.channels
+        if sound.frames == UNKNOWN_FRAMES:
+            raise BadRecord("unknown-length", f"the {sound.format} header does not say its length; encode it again")
+        self.declared: int | None = sound.frames
+        self.slack = _SLACK_FRAMES.get(sound.format, 0)
+        for declared, found in _CORRECTED.findall(sound.extra_info if sound.format != "WAV" else ""):
+            if int(declared) > int(found):
+                raise BadRecord("truncated-audio", f"{found} of {declared} bytes")
+        self._buffer: Float32 = np.empty((BLOCK_FRAMES, self.channels), np.float32)
+
+    def read(self) -> Float32:
+        """See `SoundReader`; the block is valid until the next call."""
+        try:
+            block: Float32 = self._sound.read(out=self._buffer, always_2d=True)
+        except soundfile.LibsndfileError as error:
+            raise DecodeError(str(error.error_string or error)) from error
+        return block
