@@ -7,10 +7,10 @@ last one's end are known, the times between are -1.
 
 from __future__ import annotations
 
-import io
 import itertools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,40 +18,60 @@ from numpy.typing import NDArray
 from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.corpus import rooms
-from megahour.corpus.audio import decode, to_int16
+from megahour.corpus.audio import to_int16
+from megahour.corpus.composed import ComposedRecording, Passage
 from megahour.corpus.mistakes import NONE, Line, Mistakes, write_transcript
-from megahour.corpus.raw import RawRecording, TrueSentence, TrueWord
+from megahour.corpus.raw import TrueSentence, TrueWord
+from megahour.corpus.sound import Sound, load_sound
 from megahour.corpus.text import normalise
 
 if TYPE_CHECKING:
     from megahour.corpus.clips import Clip
+    from megahour.corpus.foreign import Foreign
     from megahour.corpus.stages_compose import ComposeParams
 
 UNKNOWN = -1
 _FIRST_DAY_S = 1_546_300_800  # 1 January 2019, 0:00 UTC
-_AUDIBLE = 10 ** (-35 / 20)  # of the clip's peak
-_BLOCK_S = 0.005
-_LEVEL = 0.08  # RMS of the audible part
 
 
-class Sound(NamedTuple):
-    """A clip decoded: `samples` float32 (N,), audible from `start` up to `end`, and its normalised `words`."""
+@dataclass
+class _Tape:
+    """A recording as it grows: its `pieces` of audio, `samples` in all, and what is said in it.
 
-    samples: NDArray[np.float32]
-    start: int
-    end: int
-    words: tuple[str, ...]
-    raw: str
+    sentences: (raw, start, end) of each string, samples. starts: where passages wait to begin, samples, rising.
+    """
+
+    pieces: list[NDArray[np.float32]] = field(default_factory=list)
+    samples: int = 0
+    words: list[TrueWord] = field(default_factory=list)
+    sentences: list[tuple[str, int, int]] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def add(self, *pieces: NDArray[np.float32]) -> None:
+        self.pieces += pieces
+        self.samples += sum(len(piece) for piece in pieces)
 
 
 class Composer:
     """Draws strings of clips of one speaker and joins them; `dropped` says which clips could not be used and why."""
 
-    def __init__(self, clips: list[Clip], read: Callable[[str], bytes], p: ComposeParams, seed: int) -> None:
-        self._read, self._p = read, p
+    def __init__(
+        self,
+        clips: list[Clip],
+        read: Callable[[str], bytes],
+        p: ComposeParams,
+        seed: int,
+        *,
+        unspoken: Sequence[str] = (),
+        foreign: Foreign | None = None,
+    ) -> None:
+        """unspoken: texts for lines that nobody says; without them those of the clips themselves serve."""
+        self._read, self._p, self._foreign = read, p, foreign
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._clips = [clips[i] for i in self._rng.permutation(len(clips))]
         self._texts = [clip.text for clip in clips]
+        self._unspoken = self._unsaid(unspoken)
         self.dropped: dict[str, tuple[str, str]] = {}  # clip name → (reason, detail)
         self.used: set[str] = set()
 
@@ -62,7 +82,7 @@ class Composer:
                 if clip.name in self.dropped:
                     continue
                 try:
-                    sound = self._load(clip)
+                    sound = load_sound(clip, self._read, self._p.rate_hz, self._p.longest_clip_s, self._p.language)
                 except BadRecord as error:
                     self.dropped[clip.name] = (error.reason, error.detail)
                     continue
@@ -72,18 +92,6 @@ class Composer:
                 return
             self._clips = [self._clips[i] for i in self._rng.permutation(len(self._clips))]
 
-    def _load(self, clip: Clip) -> Sound:
-        p = self._p
-        words = tuple(normalise(clip.text, p.language).tokens)
-        if not words:
-            raise BadRecord("empty-transcript", clip.text, record=clip.name)
-        samples = decode(io.BytesIO(self._read(clip.name)), p.rate_hz)[:, 0].astype(np.float32) / np.float32(32768)
-        if len(samples) > p.longest_clip_s * p.rate_hz:
-            raise BadRecord("too-long", f"{len(samples) / p.rate_hz:.1f} s", record=clip.name)
-        start, end = audible(samples, p.rate_hz)
-        level = float(np.sqrt(np.mean(np.square(samples[start:end]))))
-        return Sound(samples * np.float32(_LEVEL / level), start, end, words, clip.text)
-
     def strings(self) -> Iterator[list[Sound]]:
         """Clips in groups of `clips_per_string`; the last one may be shorter."""
         sounds = self.sounds()
@@ -91,7 +99,7 @@ class Composer:
         while string := list(itertools.islice(sounds, int(self._rng.integers(fewest, most + 1)))):
             yield string
 
-    def recordings(self, speaker: str, prefix: str, seconds: float) -> Iterator[RawRecording]:
+    def recordings(self, speaker: str, prefix: str, seconds: float) -> Iterator[ComposedRecording]:
         """Recordings until `seconds` of audio are full, or the clips used up when it is 0."""
         p, strings, total_s = self._p, self.strings(), 0.0
         for number in itertools.count():
@@ -100,48 +108,47 @@ class Composer:
             longest_s = 0.0 if p.style == "prompts" else p.recording_minutes * 60
             if seconds:
                 longest_s = min(longest_s, seconds - total_s)
-            pieces, words, sentences = self._join(strings, longest_s)
-            if not sentences:
+            tape = self._join(strings, longest_s)
+            if not tape.sentences:
                 return
-            audio = np.concatenate(pieces)
-            total_s += len(audio) / p.rate_hz
-            yield self._finish(f"{prefix}-{number:06d}", speaker, number, audio, words, sentences)
+            total_s += tape.samples / p.rate_hz
+            yield self._finish(f"{prefix}-{number:06d}", speaker, number, tape)
 
-    def _join(
-        self, strings: Iterator[list[Sound]], seconds: float
-    ) -> tuple[list[NDArray[np.float32]], list[TrueWord], list[tuple[str, int, int]]]:
-        """Strings and pauses until `seconds` are full, one at least: audio, words, (raw, start, end) of each string."""
-        pieces = [self._pause(self._p.gap_s)]
-        position = len(pieces[0])
-        words: list[TrueWord] = []
-        sentences: list[tuple[str, int, int]] = []
-        while not sentences or position < seconds * self._p.rate_hz:
+    def _join(self, strings: Iterator[list[Sound]], seconds: float) -> _Tape:
+        """Strings, pauses and passages until `seconds` are full, one string at least."""
+        p, tape = self._p, _Tape()
+        tape.add(self._pause(p.gap_s))
+        if self._foreign is not None:
+            shares = (np.arange(p.passages) + self._rng.random(p.passages)) / p.passages
+            tape.starts = [int(share * seconds * p.rate_hz) for share in shares]
+        while not tape.sentences or tape.samples < seconds * p.rate_hz:
+            self._add_passages(tape)
             string = next(strings, None)
             if string is None:
                 break
-            first = position + string[0].start
+            first = tape.samples + string[0].start
             for i, sound in enumerate(string):
-                words += _word_truth(sound, position, len(sentences))
-                last = position + sound.end
-                pause = self._pause(self._p.gap_s if i + 1 == len(string) else self._p.pause_s)
-                pieces += [sound.samples, pause]
-                position += len(sound.samples) + len(pause)
-            sentences.append((_written([sound.raw for sound in string]), first, last))
-        return pieces, words, sentences
+                tape.words += _word_truth(sound, tape.samples, len(tape.sentences))
+                last = tape.samples + sound.end
+                tape.add(sound.samples, self._pause(p.gap_s if i + 1 == len(string) else p.pause_s))
+            tape.sentences.append((_written([sound.raw for sound in string]), first, last))
+        return tape
+
+    def _add_passages(self, tape: _Tape) -> None:
+        """Put in the passages whose time has come, between two strings."""
+        while self._foreign is not None and tape.starts and tape.samples >= tape.starts[0]:
+            tape.starts.pop(0)
+            language, pieces = self._foreign.passage()
+            begin = tape.samples
+            tape.add(*pieces)
+            tape.passages.append(Passage(language, begin, tape.samples))
+            tape.add(self._pause(self._p.gap_s))
 
     def _pause(self, seconds: tuple[float, float]) -> NDArray[np.float32]:
         return np.zeros(int(self._rng.uniform(*seconds) * self._p.rate_hz), np.float32)
 
-    def _finish(
-        self,
-        name: str,
-        speaker: str,
-        number: int,
-        audio: NDArray[np.float32],
-        words: list[TrueWord],
-        sentences: list[tuple[str, int, int]],
-    ) -> RawRecording:
-        p, rng = self._p, self._rng
+    def _finish(self, name: str, speaker: str, number: int, tape: _Tape) -> ComposedRecording:
+        p, rng, sentences = self._p, self._rng, tape.sentences
         condition = p.conditions[number % len(p.conditions)]
         lines = [Line(raw, start / p.rate_hz, end / p.rate_hz) for raw, start, end in sentences]
         wrong = Mistakes(p.drift_s, p.jitter_s, p.missing, p.extra, p.misheard, p.markup)
@@ -149,11 +156,11 @@ class Composer:
             lines, self._never_spoken(), NONE if p.style == "prompts" else wrong, p.forms, speaker, rng
         )
         spoken: dict[int, list[str]] = {}
-        for word in words:
+        for word in tape.words:
             spoken.setdefault(word.sentence, []).append(word.text)
-        return RawRecording(
+        return ComposedRecording(
             name=name,
-            samples=to_int16(rooms.apply(condition, audio, p.rate_hz, rng)),
+            samples=to_int16(rooms.apply(condition, np.concatenate(tape.pieces), p.rate_hz, rng)),
             rate_hz=p.rate_hz,
             transcript=transcript.text,
             form=transcript.form,
@@ -166,33 +173,33 @@ class Composer:
                 "created_s": _FIRST_DAY_S + key_of("created", speaker) % (300 * 86_400) + number * 86_400,
                 "source": p.source or "clips",
             },
-            words=words,
+            words=tape.words,
             sentences=[
                 TrueSentence(" ".join(spoken[i]), raw, transcript.present[i], start, end)
                 for i, (raw, start, end) in enumerate(sentences)
             ],
+            lines=transcript.lines,
+            passages=tape.passages,
         )
 
     def _never_spoken(self) -> Iterator[str]:
         fewest, most = self._p.clips_per_string
         while True:
-            count = int(self._rng.integers(fewest, most + 1))
-            yield _written([self._texts[int(i)] for i in self._rng.integers(0, len(self._texts), count)])
+            if self._unspoken:
+                yield from (_written([self._unspoken[i]]) for i in self._rng.permutation(len(self._unspoken)))
+            else:
+                count = int(self._rng.integers(fewest, most + 1))
+                yield _written([self._texts[int(i)] for i in self._rng.integers(0, len(self._texts), count)])
 
-
-def audible(samples: NDArray[np.float32], rate_hz: int) -> tuple[int, int]:
-    """(start, end) samples of the part between the first and the last block of 5 ms within 35 dB of the peak.
-
-    Raises
-    ------
-    BadRecord: ``silent-audio``.
-    """
-    block = max(1, int(rate_hz * _BLOCK_S))
-    peaks = np.abs(samples[: len(samples) // block * block]).reshape(-1, block).max(axis=1)
-    if not len(peaks) or peaks.max() < 1e-3:
-        raise BadRecord("silent-audio", f"peak {float(peaks.max(initial=0)):.5f} in {len(samples)} samples")
-    loud = np.flatnonzero(peaks >= _AUDIBLE * peaks.max())
-    return int(loud[0]) * block, (int(loud[-1]) + 1) * block
+    def _unsaid(self, texts: Sequence[str]) -> list[str]:
+        """Those of `texts`, each once, whose words are not the words of one of the clips."""
+        said = {tuple(normalise(text, self._p.language).tokens) for text in self._texts}
+        found: dict[tuple[str, ...], str] = {}
+        for text in texts:
+            words = tuple(normalise(text, self._p.language).tokens)
+            if words and words not in said:
+                found.setdefault(words, text)
+        return list(found.values())
 
 
 def _word_truth(sound: Sound, position: int, sentence: int) -> Iterator[TrueWord]:

@@ -35,12 +35,24 @@ class Line(NamedTuple):
     end_s: float
 
 
+NEVER_SPOKEN = -1
+_SOUND = -2
+
+
 class Cue(NamedTuple):
-    """A line of a transcript with its (wrong) times."""
+    """A line of a transcript with its (wrong) times; `sentence` is the number of the spoken line, or below 0."""
 
     start_s: float
     end_s: float
     text: str
+    sentence: int = NEVER_SPOKEN
+
+
+class WrittenLine(NamedTuple):
+    """A line as the transcript has it, and the number of the spoken line that it stands for, or `NEVER_SPOKEN`."""
+
+    text: str
+    sentence: int
 
 
 _SOUNDS = ("[music]", "[applause]", "(laughs)", "[inaudible]", "♪")
@@ -48,11 +60,12 @@ _SHORTEST_CUE_S = 0.3
 
 
 class Transcript(NamedTuple):
-    """A transcript's `text` in its `form` (srt, vtt or txt), and for each spoken line whether it has it."""
+    """A transcript's `text` in its `form` (srt, vtt or txt), for each spoken line whether it has it, and its lines."""
 
     text: str
     form: str
     present: list[bool]
+    lines: list[WrittenLine]
 
 
 def write_transcript(
@@ -63,11 +76,16 @@ def write_transcript(
     speaker: str,
     rng: np.random.Generator,
 ) -> Transcript:
-    """A transcript of `lines` in one of `forms`, drawn, now and then with the speaker's name in it."""
+    """A transcript of `lines` in one of `forms`, drawn, now and then with the speaker's name in it.
+
+    forms: "srt", "vtt", "txt" (paragraphs of six lines) or "lines" (a text without times, a line each).
+    """
     cues, present = make_cues(lines, never_spoken, mistakes, rng)
     form = forms[int(rng.integers(len(forms)))]
     label = speaker.replace("-", " ").title() if mistakes.markup and rng.random() < 0.4 else ""
-    return Transcript({"srt": to_srt, "vtt": to_vtt, "txt": to_text}[form](cues, label), form, present)
+    write = {"srt": to_srt, "vtt": to_vtt, "txt": to_text, "lines": to_lines}[form]
+    written = [WrittenLine(cue.text, cue.sentence) for cue in cues if cue.sentence != _SOUND]
+    return Transcript(write(cues, label), "txt" if form == "lines" else form, present, written)
 
 
 def make_cues(
@@ -96,10 +114,12 @@ def make_cues(
         present.append(bool(rng.random() >= mistakes.missing))
         if present[-1]:
             text = _mishear(line.raw, mistakes.misheard, heard, rng)
-            cues.append(_timed(line.start_s, line.end_s, text, slope, shift_s, mistakes, rng))
+            cue = _timed(line.start_s, line.end_s, text, slope, shift_s, mistakes, rng)
+            cues.append(cue._replace(sentence=len(present) - 1))
         if mistakes.markup and rng.random() < 0.02:
             sound = _SOUNDS[int(rng.integers(len(_SOUNDS)))]
-            cues.append(_timed(line.end_s, line.end_s + 0.5, sound, slope, shift_s, mistakes, rng))
+            cue = _timed(line.end_s, line.end_s + 0.5, sound, slope, shift_s, mistakes, rng)
+            cues.append(cue._replace(sentence=_SOUND))
     return _in_order(cues), present
 
 
@@ -117,7 +137,7 @@ def _in_order(cues: list[Cue]) -> list[Cue]:
     ordered: list[Cue] = []
     for cue in cues:
         start_s = max(cue.start_s, ordered[-1].start_s) if ordered else cue.start_s
-        ordered.append(Cue(start_s, max(cue.end_s, start_s + _SHORTEST_CUE_S), cue.text))
+        ordered.append(cue._replace(start_s=start_s, end_s=max(cue.end_s, start_s + _SHORTEST_CUE_S)))
     return ordered
 
 
@@ -164,6 +184,11 @@ def to_text(cues: list[Cue], label: str = "") -> str:
     if label and paragraphs:
         paragraphs[0] = f"{label}: {paragraphs[0]}"
     return "\n\n".join(paragraphs) + "\n"
+
+
+def to_lines(cues: list[Cue], label: str = "") -> str:
+    """A line for each cue, without times."""
+    return "\n".join([*([f"{label}:"] if label else []), *(cue.text for cue in cues)]) + "\n"
 
 
 def _wrap(text: str, columns: int = 42) -> str:

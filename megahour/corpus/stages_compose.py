@@ -47,12 +47,18 @@ class ComposeParams(Params):
     missing: float = Field(0.0, ge=0, le=1, description="share of strings without text")
     extra: float = Field(0.0, ge=0, le=1, description="share of lines that were never spoken")
     misheard: float = Field(0.0, ge=0, le=1, description="share of words left out or misheard by the transcriber")
+    unspoken_share: tuple[float, float] = Field(
+        (0.0, 0.0), description="part [from, to) of the clips, by a hash of their names, that lends texts never spoken"
+    )
+    passages: int = Field(0, ge=0, description="passages in other languages and voices, without text, per recording")
+    passage_s: float = Field(30.0, gt=0, description="length of such a passage, seconds")
+    passage_languages: list[str] = Field([], description="languages of the passages, from the input `clips`, in turn")
     markup: bool = Field(False, description="speaker labels, [music] cues and tags in the transcripts")
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
         ["clean"], min_length=1, description="room conditions, taken in turn"
     )
-    forms: list[Literal["srt", "vtt", "txt"]] = Field(
-        ["srt", "vtt"], min_length=1, description="forms of transcripts, drawn for each recording"
+    forms: list[Literal["srt", "vtt", "txt", "lines"]] = Field(
+        ["srt", "vtt"], min_length=1, description="forms of transcripts, drawn for each recording; lines: no times"
     )
     rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate")
     parts: int = Field(1, ge=1, description="shards per speaker")
@@ -60,12 +66,16 @@ class ComposeParams(Params):
 
     @model_validator(mode="after")
     def _ranges(self) -> ComposeParams:
-        for name in ("share", "clips_per_string", "pause_s", "gap_s"):
+        for name in ("share", "unspoken_share", "clips_per_string", "pause_s", "gap_s"):
             low, high = getattr(self, name)
             if not 0 <= low <= high:
                 raise ValueError(f"{name} = ({low}, {high}) is no range")
         if self.clips_per_string[0] < 1:
             raise ValueError("clips_per_string starts at 1")
+        if max(self.share[0], self.unspoken_share[0]) < min(self.share[1], self.unspoken_share[1]):
+            raise ValueError(f"share = {self.share} and unspoken_share = {self.unspoken_share} overlap")
+        if self.passages and not self.passage_languages:
+            raise ValueError(f"passages = {self.passages} need passage_languages")
         return self
 
 
@@ -73,12 +83,12 @@ class Compose(Stage[ComposeParams]):
     """Shard = one part of one speaker's clips."""
 
     name = "compose"
-    version = 2
+    version = 3
     params = ComposeParams
     inputs = (Input("clips", optional=True),)
 
     def plan(self, p: ComposeParams, inputs: Inputs) -> list[Task]:
-        _, clips, dropped = _find(p, inputs)
+        _, clips, _, dropped = _find(p, inputs)
         if not clips:
             raise ConfigError(
                 f"no clip to use (left out: {dropped or 'none'})",
@@ -95,18 +105,21 @@ class Compose(Stage[ComposeParams]):
     def run(self, p: ComposeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.core.records import key_of
         from megahour.corpus.compose import Composer
-        from megahour.corpus.raw import write_raw
+        from megahour.corpus.composed import write_composed
+        from megahour.corpus.foreign import Foreign
 
-        files, found, left_out = _find(p, inputs)
+        files, found, unspoken, left_out = _find(p, inputs)
         known = {
             name: files.tags[name] for name in ("licence", "attribution") if not getattr(p, name) and name in files.tags
         }
         p = p.model_copy(update=known)
         speaker, part = task["speaker"], task["part"]
         clips = [clip for clip in found if clip.speaker == speaker][part :: p.parts]
-        composer = Composer(clips, files.read, p, key_of("compose", p.seed, p.style, speaker, part))
+        seed = key_of("compose", p.seed, p.style, speaker, part)
+        foreign = Foreign.of(inputs["clips"], p, files.tags, key_of("foreign", seed)) if p.passages else None
+        composer = Composer(clips, files.read, p, seed, unspoken=unspoken, foreign=foreign)
         prefix = f"{p.style}-{speaker}-{part}"
-        write_raw(composer.recordings(speaker, prefix, p.hours * 3600 / task["of"]), out)
+        write_composed(composer.recordings(speaker, prefix, p.hours * 3600 / task["of"]), out)
         out.came_in(len(clips))
         out.kept(len(composer.used))
         for name, (reason, detail) in composer.dropped.items():
@@ -128,13 +141,18 @@ class Compose(Stage[ComposeParams]):
         }
 
 
-def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], dict[str, int]]:
+def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str], dict[str, int]]:
+    """Where the clips are, those to use, texts that nobody says, and how many clips were left out, by reason."""
     from megahour.core.records import key_of
     from megahour.corpus.clips import files_below, files_in_shards, find_clips, read_listing
 
     if bool(p.source) == ("clips" in inputs):
         raise ConfigError(
             "clips come from `source` or from the input `clips`, one of them", where="compose", remedy="set source=PATH"
+        )
+    if p.passages and p.source:
+        raise ConfigError(
+            "passages come from the input `clips`, not from `source`", where="compose", remedy="passages=0"
         )
     files = files_below(p.source) if p.source else files_in_shards(inputs["clips"], p.language)
     clips, dropped = find_clips(
@@ -146,11 +164,12 @@ def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], dict[str
         leave_out=p.leave_out,
         speaker=p.speaker,
     )
-    low, high = p.share
-    chosen = [clip for clip in clips if low <= key_of("clip", clip.name) % 10_000 / 10_000 < high]
+    place = {clip.name: key_of("clip", clip.name) % 10_000 / 10_000 for clip in clips}
+    chosen = [clip for clip in clips if p.share[0] <= place[clip.name] < p.share[1]]
+    unspoken = [clip.text for clip in clips if p.unspoken_share[0] <= place[clip.name] < p.unspoken_share[1]]
     if len(chosen) < len(clips):
         dropped["left-out"] = dropped.get("left-out", 0) + len(clips) - len(chosen)
-    return files, chosen, dropped
+    return files, chosen, unspoken, dropped
 
 
 class FetchPromptsParams(Params):

@@ -14,14 +14,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
+from megahour.score.sentences import SentenceTally, Truth, compare_lines, compare_untranscribed, sentence_table
+from megahour.score.words import TOLERANCES_MS, errors, match
 
 Row = dict[str, Any]
-TOLERANCES_MS = (50, 100, 200)
 FAR_MS = 1000
+_TABLES = (
+    (".truth.parquet", "word"),
+    (".sentences.parquet", "sentence"),
+    (".lines.parquet", "line"),
+    (".passages.parquet", "start_samples"),
+)
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Tally:
     spoken_lost: int = 0
     unspoken_cues: int = 0
     unspoken_kept: int = 0
+    by_line: SentenceTally = field(default_factory=SentenceTally)
 
     def row(self, condition: str) -> Row:
         """The figures of a condition; None where there is nothing to measure."""
@@ -45,24 +52,14 @@ class Tally:
             "recordings": self.recordings,
             "refused": self.refused,
             "words": len(start),
-            **_errors("start", start),
-            **_errors("end", end),
+            **errors("start", start, FAR_MS),
+            **errors("end", end, FAR_MS),
             "spoken_cues": self.spoken_cues,
             "spoken_lost": self.spoken_lost,
             "unspoken_cues": self.unspoken_cues,
             "unspoken_kept": self.unspoken_kept,
+            **self.by_line.row(),
         }
-
-
-def _errors(edge: str, errors_ms: NDArray[np.float64]) -> Row:
-    size = np.abs(errors_ms)
-    names = ["median_ms", "mean_ms", "p95_ms", "bias_ms", *(f"within_{limit}_ms" for limit in TOLERANCES_MS), "far"]
-    if not len(size):
-        return {f"{edge}_{name}": None for name in names}
-    figures = [np.median(size), size.mean(), np.percentile(size, 95), np.median(errors_ms)]
-    figures += [(size <= limit).mean() for limit in TOLERANCES_MS]
-    figures.append((size > FAR_MS).mean())
-    return {f"{edge}_{name}": round(float(figure), 4) for name, figure in zip(names, figures, strict=True)}
 
 
 def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, truth_rate_hz: int = 0) -> list[Row]:
@@ -73,20 +70,32 @@ def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, tr
     tallies: dict[str, Tally] = {}
     for receipt in recordings.receipts():
         index = recordings.read_table(receipt.shard).to_pylist()
-        truth = _truth(raw, {row["name"] for row in index}, receipt.shard)
+        names = {row["name"] for row in index}
+        truth = [_truth(raw, suffix, order, names, receipt.shard) for suffix, order in _TABLES]
         cues = _grouped(recordings.read_table(receipt.shard, ".cues.parquet").to_pylist(), "key")
         words = _grouped(alignment.read_table(receipt.shard).to_pylist(), "key")
         segments = _grouped(alignment.read_table(receipt.shard, ".segments.parquet").to_pylist(), "key")
         for row in index:
-            if row["name"] in truth:
-                key = row["key"]
-                ratio = row["rate_hz"] / (truth_rate_hz or row["rate_hz"])
+            key, known = row["key"], Truth(*(rows.get(row["name"], []) for rows in truth))
+            if known.words:
                 for condition in (row["condition"], "all"):
                     tally = tallies.setdefault(condition, Tally())
                     aligned = words.get(key, []), segments.get(key, [])
-                    compare(truth[row["name"]], cues.get(key, []), *aligned, row["rate_hz"], ratio, tally)
+                    _add(known, row, cues.get(key, []), *aligned, truth_rate_hz or row["rate_hz"], tally)
     total = tallies.pop("all", Tally())
     return [*(tallies[name].row(name) for name in sorted(tallies)), total.row("all")]
+
+
+def _add(
+    truth: Truth, row: Row, cues: list[Row], words: list[Row], segments: list[Row], truth_rate_hz: int, tally: Tally
+) -> None:
+    """Add the recording `row` to `tally`, by words, and by lines where its truth has them."""
+    rate_hz = row["rate_hz"]
+    compare(truth.words, cues, words, segments, rate_hz, rate_hz / truth_rate_hz, tally)
+    if truth.lines:
+        compare_lines(truth, cues, words, row["language"], (1000 / truth_rate_hz, 1000 / rate_hz), tally.by_line)
+    if truth.sentences:
+        compare_untranscribed(truth, words, segments, rate_hz, truth_rate_hz, tally.by_line)
 
 
 def compare(
@@ -110,59 +119,20 @@ def compare(
     place_of = {(cue, place): i for i, (cue, place, _) in enumerate(written)}
     pairs = [(word, partner[place_of[word["cue"], word["word"]]]) for word in words]
     true = [(word, truth[at]) for word, at in pairs if at >= 0]
-    for edge, errors in (("start_samples", tally.start_ms), ("end_samples", tally.end_ms)):
+    for edge, into in (("start_samples", tally.start_ms), ("end_samples", tally.end_ms)):
         offsets = [word[edge] - spoken[edge] * ratio for word, spoken in true if spoken[edge] >= 0]
-        errors.append(np.array(offsets, np.float64) * (1000 / rate_hz))
-
-
-def match(written: Sequence[str], spoken: Sequence[str]) -> NDArray[np.int64]:
-    """For each written word the position of its equal spoken partner, or -1, by least edit distance in order."""
-    symbols = {word: i for i, word in enumerate(dict.fromkeys([*written, *spoken]))}
-    a, b = (np.array([symbols[word] for word in words], np.int64) for words in (written, spoken))
-    partner: NDArray[np.int64] = _match(a, b)
-    return partner
-
-
-@njit(cache=True)
-def _match(a, b):  # type: ignore[no-untyped-def]
-    rows, columns = a.shape[0], b.shape[0]
-    came = np.zeros((rows + 1, columns + 1), np.uint8)  # 0 diagonal, 1 from above (deletion), 2 from the left
-    cost = np.arange(columns + 1)
-    came[0, 1:] = 2
-    for i in range(1, rows + 1):
-        diagonal = cost[0]
-        cost[0] = i
-        came[i, 0] = 1
-        for j in range(1, columns + 1):
-            best, move = diagonal + (0 if a[i - 1] == b[j - 1] else 2), 0
-            if cost[j] + 1 < best:
-                best, move = cost[j] + 1, 1
-            if cost[j - 1] + 1 < best:
-                best, move = cost[j - 1] + 1, 2
-            diagonal = cost[j]
-            cost[j] = best
-            came[i, j] = move
-    partner = np.full(rows, -1, np.int64)
-    i, j = rows, columns
-    while i > 0 or j > 0:
-        if came[i, j] == 0:
-            i, j = i - 1, j - 1
-            if a[i] == b[j]:
-                partner[i] = j
-        elif came[i, j] == 1:
-            i -= 1
-        else:
-            j -= 1
-    return partner
+        into.append(np.array(offsets, np.float64) * (1000 / rate_hz))
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """The table of `score_alignment`."""
+    """The tables of `score_alignment`: by words, and by lines where the transcripts' lines are known."""
     head = (
         "| condition | words | start median / mean / p95 ms | end median / mean / p95 ms | start ≤ 50 / 100 / 200 ms "
         "| > 1 s | unspoken cues kept | spoken cues lost | refused |\n|" + "---|" * 9
     )
-    return "\n".join([head, *(_line(row) for row in rows)]) + "\n"
+    by_word = "\n".join([head, *(_line(row) for row in rows)]) + "\n"
+    by_line = sentence_table(rows)
+    return by_word + ("\n" + by_line if by_line else "")
 
 
 def _line(row: Row) -> str:
@@ -181,18 +151,21 @@ def _line(row: Row) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def _truth(raw: Artifact, names: set[str], likely: int) -> dict[str, list[Row]]:
-    """True words of the recordings `names`, in order. Shard `likely` of `raw` is read first: ingest keeps shards."""
+def _truth(raw: Artifact, suffix: str, order: str, names: set[str], likely: int) -> dict[str, list[Row]]:
+    """Rows of a table of truth for the recordings `names`, by the column `order`.
+
+    Shard `likely` of `raw` is read first: ingest keeps shards.
+    """
     found: dict[str, list[Row]] = {}
-    shards = [receipt.shard for receipt in raw.receipts() if ".truth.parquet" in receipt.files]
+    shards = [receipt.shard for receipt in raw.receipts() if suffix in receipt.files]
     for shard in sorted(shards, key=lambda shard: (shard != likely, shard)):
-        table = raw.read_table(shard, ".truth.parquet")
+        table = raw.read_table(shard, suffix)
         for row in table.filter(pc.is_in(table["name"], pa.array(sorted(names), pa.string()))).to_pylist():
             found.setdefault(row["name"], []).append(row)
         if len(found) == len(names):  # a recording's truth is in one shard
             break
     for rows in found.values():
-        rows.sort(key=lambda row: int(row["word"]))
+        rows.sort(key=lambda row: int(row[order]))
     return found
 
 

@@ -21,10 +21,10 @@ class ScoreAlignmentParams(Params):
 
 
 class ScoreAlignment(Stage[ScoreAlignmentParams]):
-    """Writes `.json` (a row per condition) and `.md` (the table)."""
+    """Writes `.json` (a row per condition) and `.md` (the tables, by words and by lines)."""
 
     name = "score-alignment"
-    version = 2
+    version = 3
     params = ScoreAlignmentParams
     inputs = (Input("raw"), Input("recordings"), Input("alignment"))
 

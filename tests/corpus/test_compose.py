@@ -16,7 +16,7 @@ import soundfile
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.clips import clean_text, files_below, read_listing
-from megahour.corpus.compose import audible
+from megahour.corpus.sound import audible
 from megahour.corpus.debian import fetch_packages
 from megahour.corpus.espeak import RATE_HZ, speak
 from megahour.corpus.stages_compose import Compose, ComposeParams

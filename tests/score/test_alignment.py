@@ -13,7 +13,8 @@ from made_artifacts import write_artifact
 
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, RECORDINGS, TRUTH
 from megahour.core.store import Artifact
-from megahour.score.alignment import Row, Tally, compare, match, score_alignment, to_markdown
+from megahour.score.alignment import Row, Tally, compare, score_alignment, to_markdown
+from megahour.score.words import match
 
 
 def timed(words: str, begin: int = 0) -> list[Row]:

@@ -1,0 +1,176 @@
+"""How right an alignment is by whole lines of a composed recording, whose transcript's lines are known one by one.
+
+A line stands for a spoken sentence or for nothing (it was never said). The words of the recording's cues are those of
+the lines, so matching the two streams finds each line in the alignment, whatever cues `ingest` made of the transcript.
+A line is kept when at least half of its words are among the aligned ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.corpus.text import normalise
+from megahour.score.words import errors, match
+
+Row = dict[str, Any]
+Spans = Sequence[tuple[float, float]]
+FRAMES_PER_S = 100
+FAR_MS = 2000
+
+
+@dataclass
+class SentenceTally:
+    """What is added up over the recordings of a condition. Errors are aligned minus true, milliseconds.
+
+    *_frames: of 10 ms; `found` is what the alignment calls untranscribed speech, `silent` what truly is, `both` both.
+    """
+
+    start_ms: list[float] = field(default_factory=list)
+    end_ms: list[float] = field(default_factory=list)
+    spoken: int = 0
+    spoken_dropped: int = 0
+    unspoken: int = 0
+    unspoken_kept: int = 0
+    found_frames: int = 0
+    silent_frames: int = 0
+    both_frames: int = 0
+    passages: int = 0
+    passages_kept: int = 0
+
+    def row(self) -> Row:
+        """The figures of a condition; None where there is nothing to measure."""
+        start, end = np.array(self.start_ms), np.array(self.end_ms)
+        return {
+            "sentences": len(start),
+            **errors("sentence_start", start, FAR_MS),
+            **errors("sentence_end", end, FAR_MS),
+            "spoken_lines": self.spoken,
+            "spoken_lines_dropped": self.spoken_dropped,
+            "unspoken_lines": self.unspoken,
+            "unspoken_lines_kept": self.unspoken_kept,
+            "untranscribed_precision": _share(self.both_frames, self.found_frames),
+            "untranscribed_recall": _share(self.both_frames, self.silent_frames),
+            "passages": self.passages,
+            "passages_kept": self.passages_kept,
+        }
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of a recording: rows of its words, sentences, transcript lines and passages; lists may be empty."""
+
+    words: list[Row]
+    sentences: list[Row]
+    lines: list[Row]
+    passages: list[Row]
+
+
+def compare_lines(
+    truth: Truth, cues: list[Row], words: list[Row], language: str, to_ms: tuple[float, float], tally: SentenceTally
+) -> None:
+    """Add the lines of one recording to `tally`. to_ms: milliseconds per sample of the truth, and of the recording."""
+    place = {
+        (cue["cue"], i): number
+        for number, (cue, i) in enumerate((cue, i) for cue in cues for i in range(len(cue["text"].split())))
+    }
+    texts = [normalise(line["text"], language).tokens for line in truth.lines]
+    partner = match([word for cue in cues for word in cue["text"].split()], [word for text in texts for word in text])
+    aligned = {int(partner[place[word["cue"], word["word"]]]): word for word in words}
+    by_number = {sentence["sentence"]: sentence for sentence in truth.sentences}
+    begin = 0
+    for line, text in zip(truth.lines, texts, strict=True):
+        found = [aligned.get(begin + i) for i in range(len(text))]
+        begin += len(text)
+        kept = bool(found) and sum(word is not None for word in found) * 2 >= len(found)
+        if line["sentence"] < 0:
+            tally.unspoken += 1
+            tally.unspoken_kept += kept
+            continue
+        tally.spoken += 1
+        tally.spoken_dropped += not kept
+        if kept:
+            _edges(by_number[line["sentence"]], text, found, to_ms, tally)
+
+
+def _edges(
+    sentence: Row, text: Sequence[str], found: list[Row | None], to_ms: tuple[float, float], tally: SentenceTally
+) -> None:
+    """Errors of a line's first and last word, where these are words of the sentence (and not misheard)."""
+    spoken = sentence["spoken"].split()
+    for at, edge, into in ((0, "start_samples", tally.start_ms), (-1, "end_samples", tally.end_ms)):
+        word = found[at]
+        if word is not None and text[at] == spoken[at]:
+            into.append(word[edge] * to_ms[1] - sentence[edge] * to_ms[0])
+
+
+def compare_untranscribed(
+    truth: Truth, words: list[Row], segments: list[Row], rate_hz: int, truth_rate_hz: int, tally: SentenceTally
+) -> None:
+    """Add one recording's speech without text to `tally`.
+
+    A passage in another language is kept when the middle of an aligned word lies in it.
+    """
+    silent = [row for row in truth.sentences if not row["in_transcript"]] + truth.passages
+    spans = [_seconds(row, truth_rate_hz) for row in silent]
+    claims = [_seconds(row, rate_hz) for row in segments if row["cue"] < 0]
+    frames = round(max([stop for _, stop in spans + claims], default=0.0) * FRAMES_PER_S) + 1
+    is_silent, is_found = _frames(spans, frames), _frames(claims, frames)
+    tally.silent_frames += int(is_silent.sum())
+    tally.found_frames += int(is_found.sum())
+    tally.both_frames += int((is_silent & is_found).sum())
+    middles = np.array([sum(_seconds(word, rate_hz)) / 2 for word in words])
+    for passage in truth.passages:
+        start, stop = _seconds(passage, truth_rate_hz)
+        tally.passages += 1
+        tally.passages_kept += bool(((middles >= start) & (middles < stop)).any())
+
+
+def _seconds(row: Row, rate_hz: int) -> tuple[float, float]:
+    return row["start_samples"] / rate_hz, row["end_samples"] / rate_hz
+
+
+def _frames(spans: Spans, frames: int) -> NDArray[np.bool_]:
+    marked = np.zeros(frames, bool)
+    for start, stop in spans:
+        marked[round(start * FRAMES_PER_S) : round(stop * FRAMES_PER_S)] = True
+    return marked
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def sentence_table(rows: Sequence[Row]) -> str:
+    """Markdown of the figures by lines; empty where no transcript's lines are known."""
+    if not any(row["spoken_lines"] or row["unspoken_lines"] for row in rows):
+        return ""
+    head = (
+        "| condition | sentences scored | start ≤ 200 ms | off > 2 s | unspoken kept | real dropped "
+        "| untranscribed found: precision / recall | foreign passages kept | end median error ms |\n|" + "---|" * 9
+    )
+    return "\n".join([head, *(_line(row) for row in rows)]) + "\n"
+
+
+def _line(row: Row) -> str:
+    def shown(name: str, form: str) -> str:
+        return "–" if row[name] is None else format(row[name], form)
+
+    found = " / ".join(shown(f"untranscribed_{name}", ".1%") for name in ("precision", "recall"))
+    end = "–" if row["sentence_end_median_ms"] is None else f"{row['sentence_end_median_ms']:.0f}"
+    cells = (
+        row["condition"],
+        row["sentences"],
+        shown("sentence_start_within_200_ms", ".1%"),
+        shown("sentence_start_far", ".2%"),
+        f"{row['unspoken_lines_kept']}/{row['unspoken_lines']}",
+        f"{row['spoken_lines_dropped']}/{row['spoken_lines']}",
+        found,
+        f"{row['passages_kept']}/{row['passages']}",
+        end,
+    )
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
