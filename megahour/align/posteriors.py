@@ -1,160 +1,161 @@
 """CTC posteriors of long recordings, window by window through the accelerator, kept as 8-bit costs in memory.
 
-A recording is one row of 10 ms frames, computed in chunks that join without a seam; its causal mean runs over all of it
-as over a speaker's utterances in training. Windows of stacked frames overlap by a margin on each side, whose outputs
-are thrown away: the model sees context there.
+A recording is one row of frames, computed in blocks that join without a seam; a causal mean runs over all of it as over
+a speaker's utterances in training. Windows overlap by a margin on each side, whose outputs are thrown away: the model
+sees context there. All windows of a recording have the same length, the last one begins as much earlier as it needs;
+only a recording shorter than a window is one of its own length. So batches are full and nothing is padded.
+
+A window's key is (recording, window): number of the recording in this task, and of the window in the recording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import quantise
+from megahour.align.frontend import FrontEnd, Source, misfit
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, log_mel
-from megahour.features.normalise import CausalMean
-from megahour.features.stack import stack
 
 if TYPE_CHECKING:
     from megahour.engine.accelerator.client import Session
 
-CHUNK_FRAMES = 6000
-ReadSamples = Callable[[int, int], NDArray[np.int16]]
-
-
-@dataclass(frozen=True)
-class FrontEnd:
-    """How samples become a model's input. window, margin: stacked frames of a window and of its margin at each end."""
-
-    mean: NDArray[np.float32]
-    inv_std: NDArray[np.float32]
-    size: int
-    prior: float
-    low_hz: float
-    high_hz: float
-    window: int
-    margin: int
-
-    @staticmethod
-    def of(
-        config: Mapping[str, Any], *, prior: float, low_hz: float, high_hz: float, window_s: float, margin_s: float
-    ) -> FrontEnd:
-        """From a model's `.model.json` (stack, stats).
-
-        Raises
-        ------
-        ConfigError: the window has no room beside its margins.
-        """
-        mean, inv_std = (np.asarray(config["stats"][name], np.float32) for name in ("mean", "inv_std"))
-        size = int(config["stack"])
-        window, margin = round(window_s / SHIFT_S) // size, round(margin_s / SHIFT_S) // size
-        if window <= 2 * margin:
-            raise ConfigError(
-                f"window_s = {window_s} with margins of {margin_s} s leaves nothing", remedy="raise window_s"
-            )
-        return FrontEnd(mean, inv_std, size, prior, low_hz, high_hz, window, margin)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A recording to be read: `read(start, stop)` gives its int16 samples."""
-
-    samples: int
-    rate_hz: int
-    read: ReadSamples
+SILENCE = 255  # cost of every token but the blank in frames that a model leaves out at the end
+IN_FLIGHT = 6  # batches that a task may have in the service
+Window = tuple[int, NDArray[np.float32]]
 
 
 @dataclass
 class Heard:
-    """What the model said of a recording: posteriors (T, V) uint8, and level (T10,) mean log-mel energy at 10 ms."""
+    """What the model said of a recording: posteriors (T, V) uint8, and level (T10,) mean log-mel energy at 10 ms.
+
+    failed: why the model could not hear it, or "".
+    """
 
     posteriors: NDArray[np.uint8]
     level: NDArray[np.float32]
+    failed: str = ""
 
 
 @dataclass
 class _Plan:
-    """Windows of a recording that are on their way; `pieces` have come back."""
+    """A recording that is on its way."""
 
-    levels: list[NDArray[np.float32]] = field(default_factory=list)
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)  # window → rows of its output that count
-    pieces: list[NDArray[np.uint8]] = field(default_factory=list)
-    complete: bool = False
+    frames: int = 0
+    levels: list[NDArray[np.float16]] = field(default_factory=list)
+    windows: list[tuple[int, int, int]] = field(default_factory=list)  # first frame, frames that count: from, to
+    posteriors: NDArray[np.uint8] | None = None
+    missing: int = 0
+    failed: str = ""
 
 
-def listen(sources: Iterable[Source], front: FrontEnd, session: Session) -> Iterator[Heard]:
-    """Posteriors of each source, in order. Reads ahead no further than the session's window of frames.
+def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: int = 1) -> Iterator[Heard]:
+    """Posteriors of each source, in order. Reads ahead no further than a few batches.
 
-    Raises SequenceFailedError when the model fails on a window.
+    session: of a model that gives `costs`. burst: windows that are sent together, best a batch: the service then need
+    not choose between waiting and an unfinished batch.
+
+    Raises
+    ------
+    ConfigError: the model's outputs do not fit its token list or its frame shift.
     """
     plans: list[_Plan] = []
 
-    def windows() -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def windows() -> Iterator[Window]:
         for number, source in enumerate(sources):
-            plan = _Plan()
+            plan = _Plan(front.outputs(source))
             plans.append(plan)
-            for i, (features, first, last) in enumerate(_windows(source, front, plan.levels)):
-                plan.kept[i] = (first, last)
+            for i, features in enumerate(_windows(source, front, plan)):
                 yield number << 32 | i, features
-            plan.complete = True
+
+    def fail(key: int, reason: str) -> None:
+        plans[key >> 32].failed = reason
 
     done = 0
-    for key, outputs in session.infer(windows(), ordered=True):
+    in_flight = IN_FLIGHT * burst * front.sequence_frames
+    sequences = in_bursts(windows(), burst)
+    for key, outputs in session.infer(sequences, ordered=True, window_frames=in_flight, on_failure=fail):
         number, window = key >> 32, key & 0xFFFFFFFF
         while done < number:
-            yield _heard(plans, done)
+            yield _heard(plans, done, front)
             done += 1
-        plan = plans[number]
-        first, last = plan.kept[window]
-        plan.pieces.append(quantise(outputs["log_probs"][first:last]))
+        _place(plans[number], window, outputs["costs"], front)
     while done < len(plans):
-        yield _heard(plans, done)
+        yield _heard(plans, done, front)
         done += 1
 
 
-def _heard(plans: list[_Plan], number: int) -> Heard:
+def in_bursts(windows: Iterable[Window], size: int) -> Iterator[Window]:
+    """The same windows; each `size` of them are made before the first of them goes out."""
+    held: list[Window] = []
+    for window in windows:
+        held.append(window)
+        if len(held) >= size:
+            yield from held
+            held.clear()
+    yield from held
+
+
+def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> None:
+    """Copy the frames that count into the recording's row."""
+    left, first, last = plan.windows[window]
+    if costs.shape[1] != front.units:
+        raise misfit(costs.shape[1], front.units)
+    if plan.posteriors is None:
+        plan.posteriors = np.full((plan.frames, front.units), SILENCE, np.uint8)
+        plan.posteriors[:, 0] = 0
+    there = costs[first:last]
+    plan.missing += last - first - len(there)
+    # Without padding, convolutions give a frame or two less than their input has; in the margin that does not matter.
+    if len(there) < last - first and (left + last < plan.frames or plan.missing > max(3, front.margin)):
+        raise ConfigError(
+            f"the model gives {len(costs)} frames for a window where {last} are due",
+            remedy="check the model's frame_shift_samples, or raise margin_s",
+        )
+    plan.posteriors[left + first : left + first + len(there)] = there
+
+
+def _heard(plans: list[_Plan], number: int, front: FrontEnd) -> Heard:
     plan, plans[number] = plans[number], _Plan()  # let go of it
-    if not plan.complete or len(plan.pieces) != len(plan.kept):
-        raise AssertionError(f"recording {number}: {len(plan.pieces)} of {len(plan.kept)} windows")
-    posteriors = np.concatenate(plan.pieces) if plan.pieces else np.zeros((0, 1), np.uint8)
-    return Heard(posteriors, np.concatenate(plan.levels) if plan.levels else np.zeros(0, np.float32))
+    level = np.concatenate(plan.levels).astype(np.float32) if plan.levels else np.zeros(0, np.float32)
+    if plan.posteriors is None or plan.failed:
+        return Heard(np.zeros((0, front.units), np.uint8), level, plan.failed)
+    return Heard(plan.posteriors, level)
 
 
-def _windows(
-    source: Source, front: FrontEnd, levels: list[NDArray[np.float32]]
-) -> Iterator[tuple[NDArray[np.float32], int, int]]:
-    """(stacked features of a window, first and last row that count); appends each chunk's energy to `levels`."""
-    step, size = front.window - 2 * front.margin, front.size
-    total = frame_count(source.samples, source.rate_hz) // size  # stacked frames
-    held = np.zeros((0, len(front.mean)), np.float32)  # normalised 10 ms frames from stacked frame `held_from`
-    held_from, begin = 0, 0
-    chunks = _chunks(source, front, levels)
-    while begin < total:
-        left, right = max(0, begin - front.margin), min(total, begin + step + front.margin)
-        while held_from * size + len(held) < right * size:
-            held = np.concatenate([held, next(chunks)])
-        held, held_from = held[(left - held_from) * size :], left
-        features = stack(held[: (right - left) * size], 0, front.mean, front.inv_std, size)
-        end = min(total, begin + step)
-        yield features, begin - left, end - left
-        begin = end
-    for _ in chunks:  # the energy of frames that fill no stack
+def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[np.float32]]:
+    """The model's inputs; appends to the plan's `windows` and `levels`."""
+    size, stream = front.rows, front.stream(source, plan.levels)
+    held = next(stream, np.zeros((0, 1), np.float32))  # rows from output frame `held_from`
+    held_from = 0
+    for left, first, last in spans(plan.frames, front.window, front.margin):
+        right = left + min(front.window, plan.frames)
+        parts = [held[(left - held_from) * size :]]
+        rows = len(parts[0])
+        while rows < (right - left) * size:
+            parts.append(next(stream, _repeated(parts[-1], (right - left) * size - rows)))
+            rows += len(parts[-1])
+        held, held_from = np.concatenate(parts), left
+        plan.windows.append((left, first, last))
+        yield front.shape(held[: (right - left) * size])
+    for _ in stream:  # the energy of what fills no output frame
         pass
 
 
-def _chunks(source: Source, front: FrontEnd, levels: list[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
-    """Log-mel frames with the causal mean taken off, `CHUNK_FRAMES` at a time."""
-    shift, length = round(SHIFT_S * source.rate_hz), round(WINDOW_S * source.rate_hz)
-    causal = CausalMean(np.full(len(front.mean), front.prior, np.float32))
-    frames = frame_count(source.samples, source.rate_hz)
-    for first in range(0, frames, CHUNK_FRAMES):
-        last = min(frames, first + CHUNK_FRAMES)
-        samples = source.read(first * shift, (last - 1) * shift + length)
-        features = log_mel(samples, source.rate_hz, len(front.mean), front.low_hz, front.high_hz)
-        levels.append(features.mean(axis=1))
-        yield causal.apply(features)
+def _repeated(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Resampling may give a sample less than the ratio of the rates promises: the last row once more."""
+    return np.repeat(rows[-1:], count, axis=0)
+
+
+def spans(frames: int, window: int, margin: int) -> Iterator[tuple[int, int, int]]:
+    """(first frame, and which of its frames count: from, to) of each window of a recording of `frames`."""
+    begin = 0
+    while begin < frames:
+        left = min(max(0, begin - margin), max(0, frames - window))
+        right = min(frames, left + window)
+        end = frames if right == frames else right - margin
+        yield left, begin - left, end - left
+        begin = end

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, NoAnchorsError
-from megahour.align.confidence import Aligned, Costs, align_document, mean_between, untranscribed, word_frames
+from megahour.align.anchors import Anchoring, NoAnchorsError, greedy_path
+from megahour.align.candidates import choose
+from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import NoPathError
-from megahour.align.document import Document, spell
-from megahour.align.edges import loud_frames, widen
-from megahour.align.posteriors import FrontEnd, Heard, Source, listen
-from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS
+from megahour.align.document import Document
+from megahour.align.frontend import FrontEnd, Source
+from megahour.align.posteriors import Heard, listen
+from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
+from megahour.align.tables import Clock, heard_of, joined, keyed, segments_of, time_words, words_of
+from megahour.align.transcripts import COLUMNS, Speller, Transcript, by_recording, why_nothing
+from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.corpus.tar import ShardAudio
-from megahour.features.fbank import SHIFT_S
 from megahour.models.service import open_session
 
 if TYPE_CHECKING:
@@ -28,15 +34,9 @@ if TYPE_CHECKING:
     from megahour.engine.accelerator.spec import ModelSpec
 
 Row = dict[str, Any]
-UNTRANSCRIBED = "untranscribed"
-
-
-@dataclass
-class Tables:
-    """Rows of one alignment shard."""
-
-    words: list[Row] = field(default_factory=list)
-    segments: list[Row] = field(default_factory=list)
+INDEX = ["key", "offset", "size", "samples", "rate_hz"]
+LEAST_FRAMES = 8  # output frames of the shortest recording that a model is asked about
+LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
 
 
 class Refused(Exception):
@@ -47,31 +47,60 @@ class Refused(Exception):
         self.reason = reason
 
 
+@dataclass
+class Shard:
+    """What a task knows of its shard, and the tables that it fills."""
+
+    p: AlignParams
+    front: FrontEnd
+    tokens: list[str]
+    out: ShardWriter
+    words: list[pa.Table] = field(default_factory=list)
+    segments: list[pa.Table] = field(default_factory=list)
+    heard: list[pa.Table] = field(default_factory=list)
+
+
 def align_shard(
-    p: AlignParams, recordings: Artifact, aligner: Artifact, shard: int, spec: ModelSpec, out: ShardWriter, ctx: Context
+    p: AlignParams,
+    recordings: Artifact,
+    aligner: Artifact,
+    posteriors: Artifact | None,
+    shard: int,
+    spec: ModelSpec,
+    out: ShardWriter,
+    ctx: Context,
 ) -> None:
-    """Write one *alignment* shard: `.parquet` words and `.segments.parquet`, in the recordings' order."""
+    """Write one *alignment* shard, in the order of the recordings' keys: `.parquet` words, `.segments.parquet`,
+    `.heard.parquet`, and `.posteriors.arrow` when asked.
+
+    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening.
+    """
     config = aligner.read_json(0, ".model.json")
-    front = FrontEnd.of(
-        config, prior=p.prior, low_hz=p.low_hz, high_hz=p.high_hz, window_s=p.window_s, margin_s=p.margin_s
-    )
-    cues = cues_by_key(recordings.read_table(shard, ".cues.parquet"))
-    rows: list[Row] = []
-    for row in recordings.read_table(shard).to_pylist():
-        out.came_in()
-        if cues.get(row["key"]):
-            rows.append(row)
+    front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s)
+    work = Shard(p, front, config["tokens"], out)
+    speller = Speller(config["tokens"], marks=bool(config.get("marks", False)))
+    cues = by_recording(recordings.read_table(shard, ".cues.parquet", columns=COLUMNS))
+    rows, transcripts = _to_hear(work, recordings.read_table(shard, columns=INDEX), cues, speller)
+    digest = aligner.manifest.digest
+    with ExitStack() as stack:
+        if posteriors is None:
+            audio = stack.enter_context(ShardAudio(recordings, shard))
+            session = stack.enter_context(open_session(ctx.service, spec))
+            every: Iterator[Heard | None] = listen(
+                _sources(rows, audio), front, session, spec.rows(front.sequence_frames)
+            )
         else:
-            out.drop("no-transcript")
-    tables = Tables()
-    with ShardAudio(recordings, shard) as audio, open_session(ctx.service, spec) as session:
-        heard_rows = zip(rows, listen(_sources(rows, audio), front, session), strict=True)
-        for done, (row, heard) in enumerate(heard_rows, start=1):
-            _align_row(p, row, cues[row["key"]], heard, config["tokens"], front.size, tables, out)
-            out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
+            reader = stack.enter_context(open_posteriors(posteriors, shard, front, digest))
+            every = (reader.read(row["key"]) for row in rows)
+        writer = stack.enter_context(_writing(out, front, digest)) if p.write_posteriors else None
+        for done, (row, heard) in enumerate(zip(rows, every, strict=True), start=1):
+            _count_heard(work, row, heard, writer)
+            if heard is not None and not heard.failed:
+                _align_row(work, row, transcripts.pop(row["key"]), heard)
             ctx.progress(done, len(rows), "recordings")
-    out.table(pa.Table.from_pylist(tables.words, ALIGNED_WORDS))
-    out.table(pa.Table.from_pylist(tables.segments, ALIGNED_SEGMENTS), ".segments.parquet")
+    out.table(joined(work.words, ALIGNED_WORDS))
+    out.table(joined(work.segments, ALIGNED_SEGMENTS), ".segments.parquet")
+    out.table(joined(work.heard, HEARD), ".heard.parquet")
 
 
 def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
@@ -84,56 +113,112 @@ def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
     return found
 
 
+def _to_hear(
+    work: Shard, index: pa.Table, cues: dict[int, pa.Table], speller: Speller
+) -> tuple[list[Row], dict[int, list[Transcript]]]:
+    """Recordings that have something to be aligned, by key, and their transcripts; the others are dropped."""
+    rows: list[Row] = []
+    transcripts: dict[int, list[Transcript]] = {}
+    for row in index.sort_by("key").to_pylist():
+        work.out.came_in()
+        work.front.check_rate(row["rate_hz"])
+        if row["key"] not in cues:
+            work.out.drop("no-transcript")
+            continue
+        found = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
+        reason = why_nothing(found)
+        if not reason and work.front.outputs(_source(row, None)) < LEAST_FRAMES:
+            reason = "too-short"
+        if reason:
+            work.out.drop(reason)
+            continue
+        rows.append(row)
+        transcripts[row["key"]] = found
+    return rows, transcripts
+
+
+def _source(row: Row, audio: ShardAudio | None) -> Source:
+    def read(start: int, stop: int) -> NDArray[np.int16]:
+        assert audio is not None
+        return audio.read(row["offset"], row["size"], start, stop)
+
+    return Source(row["samples"], row["rate_hz"], read)
+
+
 def _sources(rows: list[Row], audio: ShardAudio) -> Iterator[Source]:
     for row in rows:
-        place = row["offset"], row["size"]
-
-        def read(start: int, stop: int, place: tuple[int, int] = place) -> Any:
-            return audio.read(*place, start, stop)
-
-        yield Source(row["samples"], row["rate_hz"], read)
+        yield _source(row, audio)
 
 
-def _align_row(
-    p: AlignParams,
-    row: Row,
-    cues: list[Row],
-    heard: Heard,
-    units: list[str],
-    size: int,
-    tables: Tables,
-    out: ShardWriter,
-) -> None:
-    rate = row["rate_hz"]
-    hints = [cue["start_samples"] / rate if cue["start_samples"] >= 0 else np.nan for cue in cues]
-    document = spell([(c["cue"], hint, c["text"]) for c, hint in zip(cues, hints, strict=True)], units)
-    frame_s = size * SHIFT_S
+@contextmanager
+def _writing(out: ShardWriter, front: FrontEnd, digest: str) -> Iterator[PosteriorWriter]:
+    writer = PosteriorWriter(out.path(SUFFIX), front, digest)
     try:
-        aligned = trusted(p, heard, document, frame_s)
+        yield writer
+    finally:
+        writer.finish()
+
+
+def _count_heard(work: Shard, row: Row, heard: Heard | None, writer: PosteriorWriter | None) -> None:
+    """Seconds of audio, what could not be heard, and the posteriors if they are to be kept."""
+    if heard is None:
+        work.out.drop("no-posteriors")
+        return
+    work.out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
+    if heard.failed:
+        work.out.quarantine(row["key"], "inference-failed", heard.failed)
+    elif writer is not None:
+        writer.add(row["key"], heard)
+
+
+def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Heard) -> None:
+    p, out = work.p, work.out
+    clock = Clock(work.front.shift_s, row["rate_hz"], row["samples"])
+    units, frames = greedy_path(heard.posteriors)
+    work.heard.append(keyed(row["key"], heard_of(units, frames, work.tokens, clock), HEARD))
+    out.stat("transcripts", len(transcripts))
+    try:
+        chosen = best_transcript(p, transcripts, units)
+        aligned = trusted(p, heard, chosen.document, work.front.shift_s)
     except Refused as refused:
         out.drop(refused.reason)
         return
     out.kept()
     out.stat("audio_samples", row["samples"])
-    out.stat("cues", len(cues))
+    out.stat("cues", len(chosen.document.cues) + len(chosen.left_out))
     out.stat("token_loss_sum", round(aligned.median_loss, 4))
-    scale = round(SHIFT_S * rate)
-    words, segments = describe(p, heard, document, aligned, size)
-    for table, found in ((tables.words, words), (tables.segments, segments)):
-        for entry in found:
-            for edge in ("start", "end"):
-                at = entry.pop(edge)
-                entry[f"{edge}_samples"] = min(int(at) * scale, row["samples"]) if at >= 0 else -1
-            table.append({"key": row["key"], **entry})
-    for segment in segments:
-        if segment["cue"] >= 0:
-            out.stat(f"cues_{segment['reason'] or 'kept'}", 1)
+    out.stat("transcripts_left_out", len(transcripts) - 1)
+    timed = time_words(chosen.document, aligned, heard.level, clock)
+    segments = segments_of(
+        chosen.document,
+        aligned,
+        timed,
+        chosen.left_out,
+        clock,
+        min_confidence=p.min_confidence,
+        min_untranscribed_s=p.min_untranscribed_s,
+    )
+    words = words_of(chosen.document, aligned, timed, segments, clock)
+    work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))
+    work.words.append(keyed(row["key"], words, ALIGNED_WORDS))
+    written = segments.filter(pa.compute.greater_equal(segments["cue"], 0))
+    for reason, count in sorted(Counter(written["reason"].to_pylist()).items()):
+        out.stat(f"cues_{reason or 'kept'}", count)
+
+
+def best_transcript(p: AlignParams, transcripts: list[Transcript], units: NDArray[np.int32]) -> Transcript:
+    """The candidate that goes best with the greedy reading `units`, or Refused when none does."""
+    written = [each for each in transcripts if not why_nothing([each])]
+    best, found = choose([each.document for each in written], units, p.anchor_length)
+    if len(units) < LEAST_HEARD * len(written[best].document.tokens):
+        raise Refused("no-speech")
+    if found.against:
+        raise Refused("wrong-transcript")
+    return written[best]
 
 
 def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float) -> Aligned:
     """Align a document, or raise Refused with the reason why it cannot be believed."""
-    if not len(document.tokens):
-        raise Refused("unspellable")
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
     anchoring = Anchoring(p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, p.max_cells)
     try:
@@ -146,52 +231,3 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float) ->
     if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
         raise Refused("text-mismatch")
     return aligned
-
-
-def describe(
-    p: AlignParams, heard: Heard, document: Document, aligned: Aligned, size: int
-) -> tuple[list[Row], list[Row]]:
-    """Rows of words and segments with `start` and `end` in 10 ms frames."""
-    start, end = word_frames(aligned.path, document)
-    word_confidence = mean_between(aligned.frame_posterior, start, end)
-    spoken = start >= 0
-    wide_start, wide_end = start.astype(np.int64) * size, end.astype(np.int64) * size
-    wide_start[spoken], wide_end[spoken] = widen(wide_start[spoken], wide_end[spoken], loud_frames(heard.level))
-    segments = _segments(p, document, aligned, wide_start, wide_end)
-    kept = {segment["cue"] for segment in segments if segment["kept"]}
-    words = [
-        {
-            "cue": int(document.word_cue[w]),
-            "word": int(document.word_index[w]),
-            "text": document.words[w],
-            "start": wide_start[w],
-            "end": wide_end[w],
-            "confidence": float(word_confidence[w]),
-        }
-        for w in np.flatnonzero(spoken)
-        if int(document.word_cue[w]) in kept
-    ]
-    least = round(p.min_untranscribed_s / (size * SHIFT_S))
-    for begin, stop in untranscribed(aligned.path, aligned.problem, aligned.frame_loss, max(1, least)):
-        segments.append(_segment(-1, UNTRANSCRIBED, 0.0, int(begin) * size, int(stop) * size))
-    return words, segments
-
-
-def _segments(p: AlignParams, document: Document, aligned: Aligned, start: Any, end: Any) -> list[Row]:
-    bounds = document.boundaries
-    first, last = aligned.path.start_frames[bounds[:-1]], aligned.path.end_frames[bounds[1:] - 1]
-    confidence = mean_between(aligned.frame_posterior, first, last)
-    segments: list[Row] = []
-    for j, cue in enumerate(document.cues.tolist()):
-        words = np.flatnonzero(document.word_cue == cue)
-        if not aligned.spoken[j]:
-            segments.append(_segment(cue, "unspoken", 0.0, -1, -1))
-            continue
-        reason = "low-confidence" if confidence[j] < p.min_confidence else ""
-        segments.append(_segment(cue, reason, float(confidence[j]), int(start[words[0]]), int(end[words[-1]])))
-    segments += [_segment(cue, "unspellable", 0.0, -1, -1) for cue in document.unspellable]
-    return sorted(segments, key=lambda segment: int(segment["cue"]))
-
-
-def _segment(cue: int, reason: str, confidence: float, start: int, end: int) -> Row:
-    return {"cue": cue, "kept": not reason, "reason": reason, "confidence": confidence, "start": start, "end": end}

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 class AlignParams(Params):
     """Word times of long recordings from their transcripts, by CTC."""
 
-    window_s: float = Field(20.0, gt=0, description="seconds of audio that the model sees at once")
+    window_s: float = Field(
+        30.72, gt=0, description="seconds of audio that the model sees at once; shortened to fill the batches' rows"
+    )
     margin_s: float = Field(1.0, ge=0, description="seconds at each end of a window that are only context")
-    prior: float = Field(14.0, description="log energy that the causal mean starts from; as in the model's features")
-    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest mel filter; as in the model's features")
-    high_hz: float = Field(0.0, description="upper edge of the highest mel filter; as in the model's features")
     star_nats: float = Field(1.0, gt=0, description="cost of a frame of untranscribed speech between cues")
     skip_cue_nats: float = Field(4.0, ge=0, description="cost of leaving out an unspoken cue")
     skip_token_nats: float = Field(4.0, gt=0, description="largest cost per token of an unspoken cue; then calibrated")
@@ -36,25 +35,34 @@ class AlignParams(Params):
     min_confidence: float = Field(0.4, ge=0, le=1, description="mean posterior below which a cue is not kept")
     min_untranscribed_s: float = Field(0.3, gt=0, description="speech between cues that counts as untranscribed")
     batch_frames: int = Field(8192, ge=1, description="stacked frames of an inference batch")
+    write_posteriors: bool = Field(False, description="write the posteriors too (8 bits), to be read again")
 
 
 class Align(Stage[AlignParams]):
-    """One task per recordings shard; posteriors come from the accelerator service and stay in memory."""
+    """One task per recordings shard; posteriors come from the accelerator service and stay in memory.
+
+    `posteriors` is an alignment that was made with `write_posteriors`, to be read instead of listening again.
+    """
 
     name = "align"
-    version = 2
+    version = 3
     params = AlignParams
-    inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"))
+    inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"), Input("posteriors", optional=True))
 
-    def accelerator(self, p: AlignParams, inputs: Inputs) -> ModelSpec:
+    def accelerator(self, p: AlignParams, inputs: Inputs) -> ModelSpec | None:
+        return None if "posteriors" in inputs else self.spec(p, inputs)
+
+    def spec(self, p: AlignParams, inputs: Inputs) -> ModelSpec:
+        """The aligner, with posteriors of 8 bits."""
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["aligner"], p.batch_frames)
+        return model_spec(inputs["aligner"], p.batch_frames, outputs="costs")
 
     def run(self, p: AlignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.align.recordings import align_shard
 
-        align_shard(p, inputs["recordings"], inputs["aligner"], task["shard"], self.accelerator(p, inputs), out, ctx)
+        recordings, aligner, posteriors = inputs["recordings"], inputs["aligner"], inputs.get("posteriors")
+        align_shard(p, recordings, aligner, posteriors, task["shard"], self.spec(p, inputs), out, ctx)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         return _sums(receipts)

@@ -31,15 +31,17 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
     moments = Moments.zero(p.mels)
     rows: list[dict[str, Any]] = []
     arrays: list[NDArray[np.float16]] = []
-    audio_s = 0.0
+    audio_s, rates_hz = 0.0, set()
     for row, features in _features(p, table, utterances, out):
         moments.add(features)
         arrays.append(features.astype(np.float16))
         rows.append({name: row[name] for name in ("key", "speaker", "text", "set", "condition")})
         rows[-1]["frames"] = features.shape[0]
         audio_s += row["samples"] / row["rate_hz"]
+        rates_hz.add(row["rate_hz"])
     out.table(features_table(rows, arrays), ".arrow")
     write_statistics(out, moments, audio_s)
+    out.stats["rates_hz"] = sorted(rates_hz)
     tags = next(receipt.tags for receipt in selection.receipts() if receipt.shard == shard)
     out.tags.update({name: value for name, value in tags.items() if name == "set"})  # of an empty shard too
 

@@ -29,7 +29,7 @@ class Features(Stage[FeaturesParams]):
     """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
 
     name = "features"
-    version = 3
+    version = 4
     params = FeaturesParams
     inputs = (Input("selection"), Input("utterances"))
 
@@ -44,7 +44,9 @@ class Features(Stage[FeaturesParams]):
         extract(p, inputs["selection"], inputs["utterances"], task["shard"], out)
 
     def finish(self, p: FeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return {"mels": p.mels, **global_statistics(receipts, p.stats_sets)}
+        rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
+        audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
+        return {"mels": p.mels, "audio": {**audio, "prior": p.prior}, **global_statistics(receipts, p.stats_sets)}
 
 
 def global_statistics(receipts: list[Receipt], sets: list[str]) -> dict[str, Any]:

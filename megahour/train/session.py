@@ -122,9 +122,16 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "offsets": list(p.offsets),
         "mels": len(front.mean),
         "frame_shift_ms": features.summary.get("frame_shift_ms", 10),
+        **_audio(features),
         "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
         **goal.config,
     }
+
+
+def _audio(features: Artifact) -> dict[str, Any]:
+    """How the features were made of audio (rate_hz, low_hz, high_hz, prior), for `align`; imported ones do not say."""
+    audio = features.summary.get("audio")
+    return {"audio": {"input": "stacked", **audio}} if audio else {}
 
 
 def _audio_s(phases: Sequence[Phase], loaders: dict[Data, Loader]) -> float:

@@ -74,7 +74,7 @@ class Train(Stage[TrainParams]):
     """One task: the whole training run, resumed from its checkpoints after a kill."""
 
     name = "train"
-    version = 2
+    version = 3
     params = TrainParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("features"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tones import RATE_HZ, sentences, speak, train_listener, write, write_recordings
 
-from megahour.align.posteriors import FrontEnd, Source, listen
+from megahour.align.frontend import FrontEnd, Source
+from megahour.align.posteriors import listen
 from megahour.align.stage import Align, AlignParams, Cut, CutParams
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -62,7 +63,7 @@ def test_windows_join_without_a_seam(corpus: Any, listener: Artifact) -> None:
         source = Source(row["samples"], RATE_HZ, lambda a, b: audio.read(row["offset"], row["size"], a, b))
         heard = []
         for window_s in (3.0, 200.0):
-            front = FrontEnd.of(config, prior=14.0, low_hz=20.0, high_hz=0.0, window_s=window_s, margin_s=0.5)
+            front = FrontEnd.of(config, window_s=window_s, margin_s=0.5)
             heard += list(listen([source], front, session))
     cut, whole = heard
     assert cut.posteriors.shape == whole.posteriors.shape

@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from megahour.align.posteriors import FrontEnd
 from megahour.core.schemas import CUES, RECORDINGS, TRUTH
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
@@ -79,14 +78,14 @@ def train_listener(folder: Path) -> Artifact:
     """A *model* artifact: frame by frame, the letter in its middle and blanks around it."""
     rng = np.random.default_rng(5)
     samples, _, letters = speak(sentences(25, rng), rng)
-    front = FrontEnd(np.zeros(MELS, np.float32), np.full(MELS, 0.3, np.float32), SIZE, PRIOR, 20.0, 0.0, 600, 30)
     normalised = CausalMean(np.full(MELS, PRIOR, np.float32)).apply(log_mel(samples, RATE_HZ, MELS))
-    features = stack(normalised, 0, front.mean, front.inv_std, SIZE)
+    features = stack(normalised, 0, np.zeros(MELS, np.float32), np.full(MELS, 0.3, np.float32), SIZE)
     labels = np.zeros(len(features), np.int64)
     for letter, begin, end in letters:
         labels[round((begin + end) / 2 / (SIZE * RATE_HZ // 100) - 0.75)] = TOKENS.index(letter)
     config = {"kind": "tdnn", "inputs": SIZE * MELS, "outputs": len(TOKENS), "layers": 2, "units": 48}
     config |= {"stack": SIZE, "tokens": TOKENS, "stats": {"mean": [0.0] * MELS, "inv_std": [0.3] * MELS}}
+    config |= {"audio": {"input": "stacked", "rate_hz": RATE_HZ, "low_hz": 20.0, "high_hz": 0.0, "prior": PRIOR}}
     module = build(config, seed=3)
     optimiser = torch.optim.Adam(module.parameters(), 0.005)
     x, y = torch.from_numpy(features)[None], torch.from_numpy(labels)

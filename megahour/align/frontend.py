@@ -1,0 +1,228 @@
+"""How the samples of a recording become a model's input, as the model's own configuration (`audio`) says.
+
+Three kinds, all made in a stream so that memory does not grow with the recording:
+
+    stacked    megahour's models: log-mel, causal mean over the recording, global statistics, neighbours joined
+    log-mel    frames of 10 ms for a model that subsamples by itself
+    waveform   samples, in rows of one output frame
+
+A row is what the stream gives (10 ms of log-mel, or the samples of an output frame); `rows` of them make an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.engine.accelerator.spec import bucket_frames
+from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, log_mel
+from megahour.features.normalise import CausalMean
+from megahour.features.stack import stack
+
+BLOCK_S = 120  # seconds read at once
+ENERGY_MELS = 64  # of the level of recordings whose model hears samples
+ReadSamples = Callable[[int, int], NDArray[np.int16]]
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recording to be read: `read(start, stop)` gives its int16 samples."""
+
+    samples: int
+    rate_hz: int
+    read: ReadSamples
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """What a model hears. window, margin: output frames of a window, and of its context at each end.
+
+    shift_s: seconds from one output frame to the next. units: number of tokens V. stats: mean and inv_std (F,) of
+    stacked input.
+    """
+
+    kind: str
+    rate_hz: int
+    shift_s: float
+    rows: int
+    window: int
+    margin: int
+    units: int
+    mels: int
+    low_hz: float
+    high_hz: float
+    prior: float = 0.0
+    scale: float = 1.0
+    normalise: bool = False
+    stats: tuple[Rows, ...] | None = None
+
+    @staticmethod
+    def of(config: Mapping[str, Any], *, window_s: float, margin_s: float) -> FrontEnd:
+        """From a model's `.model.json` (audio, tokens; stack and stats of a trained one).
+
+        The window is shortened to a length that the accelerator computes without padding.
+
+        Raises
+        ------
+        ConfigError: no CTC model of audio, or the window has no room beside its margins.
+        """
+        audio = config.get("audio") or {}
+        kind = audio.get("input")
+        if kind not in ("stacked", "log-mel", "waveform") or "tokens" not in config or not audio.get("rate_hz"):
+            raise ConfigError(
+                "the model's configuration does not say how it hears audio (`audio`, `tokens`)",
+                remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
+            )
+        if len(config["tokens"]) != config["outputs"]:
+            raise misfit(config["outputs"], len(config["tokens"]))
+        rate_hz = int(audio["rate_hz"])
+        stacked = kind == "stacked"
+        shift_s = config["stack"] * SHIFT_S if stacked else audio["frame_shift_samples"] / rate_hz
+        rows = 1 if kind == "waveform" else round(shift_s / SHIFT_S)
+        margin = round(margin_s / shift_s)
+        window = _unpadded(round(window_s / shift_s), rows if kind == "log-mel" else 1)
+        if window <= 2 * margin:
+            raise ConfigError(
+                f"window_s = {window_s} with margins of {margin_s} s leaves nothing", remedy="raise window_s"
+            )
+        stats = (
+            tuple(np.asarray(config["stats"][name], np.float32) for name in ("mean", "inv_std")) if stacked else None
+        )
+        return FrontEnd(
+            kind,
+            rate_hz,
+            shift_s,
+            rows,
+            window,
+            margin,
+            len(config["tokens"]),
+            len(stats[0]) if stats else int(audio["mels"]),
+            float(audio["low_hz"]),
+            float(audio["high_hz"]),
+            float(audio["prior"]) if stacked else 0.0,
+            1.0 if stacked or audio["scale"] == "int16" else 1 / 32768,
+            not stacked and bool(audio["normalise"]),
+            stats,
+        )
+
+    @property
+    def sequence_frames(self) -> int:
+        """Frames T of a whole window as the accelerator counts them."""
+        return self.window * (self.rows if self.kind == "log-mel" else 1)
+
+    def check_rate(self, rate_hz: int) -> None:
+        """A trained model hears features of its own rate only; imported models' audio is resampled.
+
+        Raises
+        ------
+        ConfigError: recordings of another rate than the model was trained on.
+        """
+        if self.kind == "stacked" and rate_hz != self.rate_hz:
+            raise ConfigError(
+                f"the aligner was trained on audio of {self.rate_hz} Hz, the recordings have {rate_hz} Hz",
+                remedy=f"ingest with rate_hz: {self.rate_hz}, or train an aligner for {rate_hz} Hz",
+            )
+
+    def outputs(self, source: Source) -> int:
+        """Output frames T of a recording."""
+        samples = source.samples * self.rate_hz // source.rate_hz
+        if self.kind == "waveform":
+            return int(samples // round(self.shift_s * self.rate_hz))
+        return frame_count(samples, self.rate_hz) // self.rows
+
+    def stream(self, source: Source, levels: list[NDArray[np.float16]]) -> Iterator[Rows]:
+        """Rows (N, F) of a recording from its beginning; the mean log-mel energy of its 10 ms frames goes to `levels`.
+
+        The energy is rounded to float16 here, so that it is the same when it comes back from a file.
+        """
+        blocks = _blocks(source, self.rate_hz)
+        if self.kind == "waveform":
+            energy = _Mels(self.rate_hz, ENERGY_MELS)
+
+            def measured() -> Iterator[NDArray[np.float32]]:
+                for block in blocks:
+                    levels.append(energy.push(block).mean(axis=1).astype(np.float16))
+                    yield block
+
+            yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
+            return
+        causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" else None
+        mels = _Mels(self.rate_hz, self.mels, self.low_hz, self.high_hz, self.scale)
+        for block in blocks:
+            mel = mels.push(block)
+            levels.append(mel.mean(axis=1).astype(np.float16))
+            yield mel if causal is None else causal.apply(mel)
+
+    def shape(self, rows: Rows) -> Rows:
+        """The model's input (T, F) for the rows of a window."""
+        if self.stats is not None:
+            return stack(rows, 0, self.stats[0], self.stats[1], self.rows)
+        if not self.normalise:
+            return rows
+        axis = None if self.kind == "waveform" else 0
+        spread = rows.std(axis=axis, dtype=np.float64, keepdims=True)
+        centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)
+        result: Rows = (centred / np.maximum(spread, 1e-7)).astype(np.float32)
+        return result
+
+
+def misfit(outputs: int, tokens: int) -> ConfigError:
+    """A model and a token list that do not belong together."""
+    return ConfigError(
+        f"the model gives {outputs} values a frame, the list has {tokens} tokens",
+        remedy="give the token list that the model was trained with, its blank included",
+    )
+
+
+def _unpadded(frames: int, step: int) -> int:
+    """The longest window of at most `frames` whose `step` times as many frames fill their bucket."""
+    while frames > 1 and bucket_frames(frames * step) != frames * step:
+        frames -= 1
+    return frames
+
+
+def _blocks(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
+    """Samples in the int16 scale at `rate_hz`, block after block."""
+    same = source.rate_hz == rate_hz
+    resample = None if same else soxr.ResampleStream(source.rate_hz, rate_hz, 1, dtype="float32")
+    step = BLOCK_S * source.rate_hz
+    for start in range(0, source.samples, step):
+        stop = min(source.samples, start + step)
+        block = source.read(start, stop).astype(np.float32)
+        yield block if resample is None else resample.resample_chunk(block, last=stop == source.samples)
+
+
+class _Mels:
+    """Log-mel frames (N, F) of 10 ms, made of blocks that join without a seam."""
+
+    def __init__(self, rate_hz: int, mels: int, low_hz: float = 20.0, high_hz: float = 0.0, scale: float = 1.0) -> None:
+        self._bank = rate_hz, mels, low_hz, high_hz
+        self._scale = np.float32(scale)
+        self._shift, self._length = round(SHIFT_S * rate_hz), round(WINDOW_S * rate_hz)
+        self._held = np.zeros(0, np.float32)
+
+    def push(self, block: NDArray[np.float32]) -> Rows:
+        """Frames whose last sample has come with this block of samples in the int16 scale."""
+        held = np.concatenate([self._held, block if self._scale == 1 else block * self._scale])
+        frames = frame_count(len(held), self._bank[0])
+        self._held = held[frames * self._shift :]
+        if not frames:
+            return np.zeros((0, self._bank[1]), np.float32)
+        return log_mel(held[: (frames - 1) * self._shift + self._length], *self._bank)
+
+
+def _samples(blocks: Iterator[NDArray[np.float32]], shift: int, scale: float) -> Iterator[Rows]:
+    """Rows of `shift` samples."""
+    held = np.zeros(0, np.float32)
+    for block in blocks:
+        held = np.concatenate([held, block * np.float32(scale)])
+        rows = len(held) // shift
+        yield held[: rows * shift].reshape(rows, shift)
+        held = held[rows * shift :]

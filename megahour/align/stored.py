@@ -1,0 +1,116 @@
+"""Posteriors on disk: written once by `align`, in the order of their keys, so that no one need listen again.
+
+`.posteriors.arrow` is an Arrow file with a record batch a recording and a row a piece: ``key, piece, frames, costs``
+(T, V) uint8 in 1/16 nat, and ``level``, the mean log-mel energy of the piece's stretch of 10 ms frames, float16. The
+schema's metadata tell which aligner heard it: ``aligner`` (digest), ``units`` V, ``frame_shift_samples``, ``rate_hz``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+from numpy.typing import NDArray
+
+from megahour.align.frontend import FrontEnd
+from megahour.align.posteriors import Heard
+from megahour.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+SUFFIX = ".posteriors.arrow"
+PIECE_FRAMES = 4096
+COLUMNS = [
+    ("key", pa.int64()),
+    ("piece", pa.int32()),
+    ("frames", pa.int32()),
+    ("costs", pa.large_list(pa.uint8())),
+    ("level", pa.large_list(pa.float16())),
+]
+
+
+class PosteriorWriter:
+    """Appends recordings to a binary file; close it with `finish`."""
+
+    def __init__(self, path: Path, front: FrontEnd, aligner_digest: str) -> None:
+        self._schema = pa.schema(COLUMNS).with_metadata(_labels(front, aligner_digest))
+        self._writer = pa.ipc.new_file(path, self._schema)
+
+    def add(self, key: int, heard: Heard) -> None:
+        """One recording."""
+        frames = len(heard.posteriors)
+        edges = np.append(np.arange(0, max(frames, 1), PIECE_FRAMES), frames)
+        level_edges = np.rint(edges * (len(heard.level) / max(frames, 1))).astype(np.int64)
+        pieces = len(edges) - 1
+        columns = [
+            np.full(pieces, key, np.int64),
+            np.arange(pieces, dtype=np.int32),
+            np.diff(edges).astype(np.int32),
+            pa.LargeListArray.from_arrays(edges * heard.posteriors.shape[1], heard.posteriors.reshape(-1)),
+            pa.LargeListArray.from_arrays(level_edges, heard.level.astype(np.float16)),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+class PosteriorReader:
+    """The recordings of one shard; each is read when it is asked for."""
+
+    def __init__(self, file: pa.ipc.RecordBatchFileReader, front: FrontEnd, aligner_digest: str, where: str) -> None:
+        self._file, self._units = file, front.units
+        due = _labels(front, aligner_digest)
+        found = file.schema.metadata or {}
+        for name, value in due.items():
+            if found.get(name) != value:
+                said = found.get(name, b"nothing").decode()
+                raise ConfigError(
+                    f"{name.decode()} of the posteriors is {said}, of the aligner {value.decode()}",
+                    where=where,
+                    remedy="give the aligner that made them, or listen again (leave `posteriors` out)",
+                )
+        batches = (file.get_batch(i) for i in range(file.num_record_batches))
+        self._place = {batch.column(0)[0].as_py(): i for i, batch in enumerate(batches) if len(batch)}
+
+    def read(self, key: int) -> Heard | None:
+        """What was heard of a recording; None when it was not listened to."""
+        if key not in self._place:
+            return None
+        batch = self._file.get_batch(self._place[key])
+        costs: NDArray[np.uint8] = batch.column(3).flatten().to_numpy()
+        level: NDArray[np.float16] = batch.column(4).flatten().to_numpy()
+        return Heard(costs.reshape(-1, self._units), level.astype(np.float32))
+
+
+@contextmanager
+def open_posteriors(artifact: Artifact, shard: int, front: FrontEnd, aligner_digest: str) -> Iterator[PosteriorReader]:
+    """The posteriors of one shard of an *alignment*, mapped into memory.
+
+    Raises
+    ------
+    ConfigError: the alignment has none, or they are another aligner's.
+    """
+    receipt = next((r for r in artifact.receipts() if r.shard == shard), None)
+    if receipt is None or SUFFIX not in receipt.files:
+        raise ConfigError(
+            f"shard {shard} has no {SUFFIX}", where=artifact.url, remedy="make it with write_posteriors: true"
+        )
+    with artifact.local(shard, SUFFIX) as path, pa.memory_map(str(path)) as source:
+        yield PosteriorReader(pa.ipc.open_file(source), front, aligner_digest, artifact.url)
+
+
+def _labels(front: FrontEnd, aligner_digest: str) -> dict[bytes, bytes]:
+    labels = {
+        "aligner": aligner_digest,
+        "units": front.units,
+        "frame_shift_samples": round(front.shift_s * front.rate_hz),
+        "rate_hz": front.rate_hz,
+    }
+    return {name.encode(): str(value).encode() for name, value in labels.items()}

@@ -1,0 +1,90 @@
+"""The transcripts of a recording as documents: what can be spelled, and which cues cannot be there at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from megahour.align.document import BLANK, Document, spell
+from megahour.align.pieces import spell_pieces
+
+LEAST_KNOWN = 0.5  # share of a transcript's letters and digits that the model must know
+LONGEST_WORD = 100  # characters: the longest words of German dictionaries have 80
+LATE_SHARE = 0.05  # of a recording's length: cue times that drift, of films at another speed, are not past its end
+COLUMNS = ["key", "cue", "start_samples", "text", "transcript"]
+Hinted = tuple[int, float, str]  # cue, start in seconds or NaN, text
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """number: as in the cues. known: share of its letters and digits that are in the model's tokens. left_out: reason
+    of each cue that is not in `document`."""
+
+    number: int
+    document: Document
+    known: float
+    left_out: dict[int, str]
+
+
+def by_recording(table: pa.Table) -> dict[int, pa.Table]:
+    """Cues of each recording, in order of (transcript, cue)."""
+    order = [("key", "ascending"), ("transcript", "ascending"), ("cue", "ascending")]
+    table = table.set_column(4, "transcript", table["transcript"].fill_null(0)).sort_by(order)
+    keys, first = np.unique(table["key"].to_numpy(), return_index=True)
+    bounds = [*first.tolist(), len(table)]
+    return {int(key): table.slice(bounds[i], bounds[i + 1] - bounds[i]) for i, key in enumerate(keys)}
+
+
+class Speller:
+    """Texts in a model's tokens, by characters or by pieces."""
+
+    def __init__(self, tokens: list[str], *, marks: bool) -> None:
+        self._tokens, self._spell = tokens, spell_pieces if marks else spell
+        self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
+
+    def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[Transcript]:
+        """Every candidate transcript of a recording, in the order of their numbers.
+
+        cues: of one recording. late_s: how far beyond the end of the audio a cue may begin by its time.
+        """
+        late = samples + max(late_s * rate_hz, LATE_SHARE * samples)
+        found: dict[int, list[Hinted]] = {}
+        left_out: dict[int, dict[int, str]] = {}
+        for row in cues.select(COLUMNS[1:]).to_pylist():
+            number, start = row["transcript"], row["start_samples"]
+            found.setdefault(number, [])
+            reason = "past-end" if start > late else self._unfit(row["text"])
+            if reason:
+                left_out.setdefault(number, {})[row["cue"]] = reason
+            else:
+                found[number].append((row["cue"], start / rate_hz if start >= 0 else np.nan, row["text"]))
+        return [self._transcript(number, found[number], left_out.get(number, {})) for number in sorted(found)]
+
+    def _transcript(self, number: int, cues: list[Hinted], left_out: dict[int, str]) -> Transcript:
+        letters = known = 0
+        for _, _, text in cues:
+            written = [character for character in text if character.isalnum()]
+            letters += len(written)
+            known += sum(character in self._characters for character in written)
+        document = self._spell(cues, self._tokens)
+        left_out = left_out | dict.fromkeys(document.unspellable, "unspellable")
+        return Transcript(number, document, known / letters if letters else 0.0, left_out)
+
+    def _unfit(self, text: str) -> str:
+        longest = max(map(len, text.split()), default=0)
+        return "endless-word" if longest > LONGEST_WORD else ""
+
+
+def why_nothing(transcripts: list[Transcript]) -> str:
+    """The reason why a recording none of whose transcripts has tokens is refused, or "" when one of them has.
+
+    Of a transcript in another script less than half can be spelled: what is left of it would be found anywhere.
+    """
+    if any(len(each.document.tokens) and each.known >= LEAST_KNOWN for each in transcripts):
+        return ""
+    if any(len(each.document.tokens) for each in transcripts):
+        return "other-script"
+    reasons = [reason for each in transcripts for reason in each.left_out.values()]
+    return max(sorted(set(reasons)), key=reasons.count) if reasons else "no-transcript"
