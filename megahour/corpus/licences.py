@@ -1,6 +1,7 @@
-"""Licence names and addresses as people write them → SPDX identifiers, and the policy of what may be used.
+"""Licence names, addresses and expressions as people write them → SPDX, and the policy of what may be used.
 
-Identifiers: SPDX License List 3.27. Terms without an identifier get a ``LicenseRef-`` name, as SPDX 2.3, annex D, says.
+Identifiers: SPDX License List 3.27. Terms without an identifier get a ``LicenseRef-`` name, as SPDX 2.3, annex D, says;
+expressions with AND, OR and WITH are those of annex D as well (`corpus.licence_expressions`).
 """
 
 from __future__ import annotations
@@ -9,82 +10,144 @@ import re
 from collections.abc import Iterable
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.corpus import licence_expressions as expressions
 
 PUBLIC_DOMAIN = "LicenseRef-public-domain"
+RESERVED = "LicenseRef-all-rights-reserved"
 UNKNOWN = "NOASSERTION"
+MAX_CHARACTERS = 300  # longer texts are prose, and what else they say may matter
 # A name without a version allows every version of that licence, and nothing that only begins like it.
-DEFAULT_ALLOWED = ("CC0", "public-domain", "CC-BY", "CC-BY-SA", "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause")
+DEFAULT_ALLOWED = ("CC0", "public-domain", "CC-PDM", "CC-PDDC", "CC-BY", "CC-BY-SA", "Apache-2.0", "MIT",
+    "BSD-2-Clause", "BSD-3-Clause")  # fmt: skip
 
-_CC_URL = re.compile(r"creativecommons\.org/licen[sc]es/([a-z+-]+)(?:/(\d\.\d))?", re.IGNORECASE)
+_CC_URL = re.compile(r"creativecommons\.org/licen[sc]es/([a-z+-]+)(?:/(\d\.\d))?(?:/([a-z]{2,3})\b)?", re.IGNORECASE)
+_CC_TERMS = r"((?:[\s_,-]*(?:nc|non-?\s?commercial|sa|share-?\s?alike|nd|no-?\s?deriv\w*))*)"
 _CC_NAME = re.compile(
-    r"^(?:cc|creative[\s-]commons)[\s:_-]*(by|attribution)((?:[\s_-]*(?:nc|non-?commercial|sa|share-?alike|nd|no-?deriv\w*))*)"
-    r"[\s_-]*v?(?:(\d(?:\.\d)?))?(?:\s*(?:international|unported|generic|licen[sc]e))*$",
+    r"(?:(?:cc|creative[\s-]commons)[\s:_-]*(?:by|attribution)|^attribution)\b" + _CC_TERMS
+    + r"(?:[\s_-]*licen[sc]e)?[\s_,-]*(?:v|version\s)?(?:(\d(?:\.\d)?))?\b",
     re.IGNORECASE,
-)
+)  # fmt: skip
 _EXACT = {
-    "cc0": "CC0-1.0",
     "cc-0": "CC0-1.0",
     "cc-zero": "CC0-1.0",
-    "cc0-1.0": "CC0-1.0",
-    "cc0-1.0-universal": "CC0-1.0",
-    "cc-pdm": "CC-PDM-1.0",
-    "cc-pdm-1.0": "CC-PDM-1.0",
+    "creative-commons-zero": "CC0-1.0",
     "cc-pddc": "CC-PDDC",
     "pd": PUBLIC_DOMAIN,
-    "public-domain": PUBLIC_DOMAIN,
-    "publicdomain": PUBLIC_DOMAIN,
-    "no-known-copyright": PUBLIC_DOMAIN,
-    "us-government-work": PUBLIC_DOMAIN,
+    "pd-us": PUBLIC_DOMAIN,
+    "pdm": "CC-PDM-1.0",
     "apache": "Apache-2.0",
-    "apache-2.0": "Apache-2.0",
-    "apache-license-2.0": "Apache-2.0",
     "mit": "MIT",
-    "mit-license": "MIT",
     "bsd-2-clause": "BSD-2-Clause",
     "bsd-3-clause": "BSD-3-Clause",
     "gpl-2.0": "GPL-2.0-only",
     "gpl-3.0": "GPL-3.0-only",
+    "agpl-3.0": "AGPL-3.0-only",
+    "lgpl-2.1": "LGPL-2.1-only",
+    "lgpl-3.0": "LGPL-3.0-only",
+    "gfdl": "LicenseRef-GFDL",
     "odbl": "ODbL-1.0",
-    "odbl-1.0": "ODbL-1.0",
-    "odc-by-1.0": "ODC-By-1.0",
+    "odc-by": "ODC-By-1.0",
     "pddl": "PDDL-1.0",
-    "pddl-1.0": "PDDL-1.0",
-    "all-rights-reserved": "LicenseRef-all-rights-reserved",
-    "proprietary": "LicenseRef-all-rights-reserved",
+    "unlicense": "Unlicense",
+    "isc": "ISC",
+    "proprietary": RESERVED,
 }
+# Phrases and addresses, in the order of what they would be mistaken for.
+_PHRASES = tuple(
+    (re.compile(pattern, re.IGNORECASE), identifier)
+    for pattern, identifier in (
+        (r"\bcc[\s-]?(?:0|zero)\b|publicdomain/zero|creative commons zero", "CC0-1.0"),
+        (r"public domain mark|publicdomain/mark|\bcc-pdm\b", "CC-PDM-1.0"),
+        (r"licen[sc]es/publicdomain", "CC-PDDC"),
+        (r"all rights reserved|\bcopyrighted\b|standard youtube licen[sc]e|in[\s-]?copyright", RESERVED),
+        (r"apache(?:\.org/licenses/license|,?\s+(?:software\s+)?licen[sc]e,?)?[\s-]*(?:v|version\s)?2(?:\.0)?\b",
+         "Apache-2.0"),
+        (r"^(?:the\s+)?mit(?:\s+licen[sc]e)?$|licenses/mit\b", "MIT"),
+        (r"opendatacommons\.org/licenses/by\b", "ODC-By-1.0"),
+        (r"opendatacommons\.org/licenses/odbl\b|open database licen[sc]e", "ODbL-1.0"),
+        (r"opendatacommons\.org/licenses/pddl\b", "PDDL-1.0"),
+        (r"gnu free documentation licen[sc]e\D*1\.3|gnu\.org/licenses/fdl-1\.3", "GFDL-1.3-only"),
+        (r"gnu free documentation licen[sc]e|gnu\.org/(?:copyleft|licenses)/fdl", "LicenseRef-GFDL"),
+        (r"free art licen[sc]e|licence art libre|artlibre\.org", "LAL-1.3"),
+        (r"^not (?:in )?(?:the )?public domain|^non-public domain", RESERVED),
+        (r"public[\s_-]*domain|no known copyright|(?:u\.?s\.?|united states)[\s_-]*government[\s_-]*works?|"
+         r"usa\.gov/copyright|government-works", PUBLIC_DOMAIN),
+    )
+)  # fmt: skip
 _SPDX = re.compile(r"(?:LicenseRef-[A-Za-z0-9.-]+|[A-Z][A-Za-z]*(?:-[A-Za-z0-9.]+)*-\d+(?:\.\d+)*(?:-[A-Za-z]+)*)")
-_TERMS = (("nc", r"nc|non-?commercial"), ("nd", r"nd|no-?deriv"), ("sa", r"sa|share-?alike"))
+_SPDX_PAGE = re.compile(r"spdx\.org/licenses/([A-Za-z0-9.-]+?)(?:\.html|\.json|\.txt)?/?$")
+_TERMS = (("nc", r"nc|non-?\s?commercial"), ("nd", r"nd|no-?\s?deriv"), ("sa", r"sa|share-?\s?alike"))
+_NEGATED = re.compile(r"\b(?:not|no|never|isn't|without|except|unless|other than)\b", re.IGNORECASE)
+# Licences that were adapted to a country's law and have an identifier of their own.
+_PORTED_NAMES = (
+    "CC-BY-2.5-AU CC-BY-3.0-AT CC-BY-3.0-AU CC-BY-3.0-DE CC-BY-3.0-IGO CC-BY-3.0-NL CC-BY-3.0-US CC-BY-NC-3.0-DE"
+    " CC-BY-NC-ND-3.0-DE CC-BY-NC-ND-3.0-IGO CC-BY-NC-SA-2.0-DE CC-BY-NC-SA-2.0-FR CC-BY-NC-SA-2.0-UK"
+    " CC-BY-NC-SA-3.0-DE CC-BY-NC-SA-3.0-IGO CC-BY-ND-3.0-DE CC-BY-SA-2.0-UK CC-BY-SA-2.1-JP CC-BY-SA-3.0-AT"
+    " CC-BY-SA-3.0-DE CC-BY-SA-3.0-IGO"
+)
+_PORTED = frozenset(_PORTED_NAMES.split())
 
 
 def spdx(written: str) -> str:
-    """SPDX identifier of a licence's name or address; ``NOASSERTION`` when it is not known.
+    """SPDX identifier or expression of what is written; ``NOASSERTION`` when it is not known.
 
     Examples: ``https://creativecommons.org/licenses/by-sa/4.0/`` → ``CC-BY-SA-4.0``; ``CC BY 3.0`` → ``CC-BY-3.0``;
-    ``Public Domain`` → ``LicenseRef-public-domain``. A Creative Commons name without version keeps none
-    (``LicenseRef-CC-BY``): SPDX has no identifier for it, and no version may be invented.
+    ``Public Domain`` → ``LicenseRef-public-domain``; ``MIT or CC BY 4.0`` → ``MIT OR CC-BY-4.0``. A Creative Commons
+    name without version keeps none (``LicenseRef-CC-BY``): SPDX has no identifier for it, and no version may be
+    invented. A text with a negation ("not for commercial use") is not understood, rather than understood wrongly.
     """
-    name = written.strip()
-    if "creativecommons.org" in name.lower():
-        return _from_url(name)
+    name = " ".join(written.split()).strip(" .")
+    if (single := _single(name)) != UNKNOWN:
+        return single
+    try:
+        return expressions.parse(name, _single, UNKNOWN).text
+    except expressions.NoExpressionError:
+        return UNKNOWN
+
+
+def _single(name: str) -> str:
+    """SPDX identifier of one licence."""
     slug = re.sub(r"[\s_]+", "-", name.lower())
     if slug in _EXACT:
         return _EXACT[slug]
-    if match := _CC_NAME.match(name):
-        return _cc(match[2] or "", match[3] or "")
-    return name if _SPDX.fullmatch(name) else UNKNOWN
+    if match := _SPDX_PAGE.search(name):
+        return _single(match[1])
+    if _SPDX.fullmatch(name):
+        return name
+    if (
+        expressions.looks_like_one(name)
+        or len(name) > MAX_CHARACTERS
+        or (_NEGATED.search(name) and not _PHRASES_WITH_NO.search(name))
+    ):
+        return UNKNOWN
+    if _CC_URL.search(name):
+        return _from_url(name)
+    found = {identifier for pattern, identifier in _PHRASES if pattern.search(name)}
+    if "CC0-1.0" in found:
+        found.discard(PUBLIC_DOMAIN)  # "CC0 1.0 Universal Public Domain Dedication"
+    if "CC-PDM-1.0" in found:
+        found.discard(PUBLIC_DOMAIN)
+    found |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
+    # Two different licences in one sentence are a puzzle for a human.
+    return found.pop() if len(found) == 1 else UNKNOWN
+
+
+_PHRASES_WITH_NO = re.compile(r"no known copyright|^not (?:in )?(?:the )?public domain|\bno-?\s?deriv", re.IGNORECASE)
 
 
 def _from_url(address: str) -> str:
-    if "publicdomain/zero" in address:
-        return "CC0-1.0"
-    if "publicdomain/mark" in address:
-        return "CC-PDM-1.0"
-    if "licenses/publicdomain" in address:
+    found = {_cc_of(match) for match in _CC_URL.finditer(address)}
+    return found.pop() if len(found) == 1 else UNKNOWN
+
+
+def _cc_of(match: re.Match[str]) -> str:
+    if match[1].lower() == "publicdomain":
         return "CC-PDDC"
-    match = _CC_URL.search(address)
-    if not match or not match[1].lower().startswith("by"):
+    if not match[1].lower().startswith("by"):
         return UNKNOWN
-    return _cc(match[1][2:], match[2] or "")
+    identifier = _cc(match[1][2:], match[2] or "")
+    ported = f"{identifier}-{(match[3] or '').upper()}"
+    return ported if ported in _PORTED else identifier
 
 
 def _cc(terms: str, version: str) -> str:
@@ -97,10 +160,22 @@ def _cc(terms: str, version: str) -> str:
 
 
 def is_allowed(identifier: str, allowed: Iterable[str]) -> bool:
-    """Whether a policy names this licence: by its identifier, or by its name without a version."""
-    bare = identifier.removeprefix("LicenseRef-")
-    family = re.sub(r"-\d+(\.\d+)*(-[A-Za-z]+)?$", "", bare)
-    return any(entry in (identifier, bare, family) for entry in allowed)
+    """Whether a policy names this licence, by its identifier or by its name without a version.
+
+    Of an expression: one side of an OR is enough, both sides of an AND are needed; an exception (WITH) only permits
+    more, so its licence decides, unless the policy has the whole of it.
+    """
+    entries = frozenset(allowed)
+    try:
+        return expressions.parse(identifier, _single, UNKNOWN).allows(lambda single: _names(single) & entries != set())
+    except expressions.NoExpressionError:
+        return False
+
+
+def _names(identifier: str) -> set[str]:
+    """What a policy may call a licence: its identifier, with or without ``LicenseRef-``, version and country."""
+    bare = identifier.removeprefix("LicenseRef-").removesuffix("+")
+    return {identifier, bare, re.sub(r"-\d+(\.\d+)*(-[A-Za-z]+)*$", "", bare)}
 
 
 def check_licence(written: str, allowed: Iterable[str]) -> str:

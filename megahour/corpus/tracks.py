@@ -73,7 +73,8 @@ class TrackReader:
         if not streams.audio:
             kinds = ", ".join(stream.type or "data" for stream in streams) or "no streams"
             raise BadRecord("no-audio-stream", f"the container has {kinds}")
-        best = streams.best("audio") or streams.audio[0]
+        main = streams.best("audio")
+        best = next((stream for stream in streams.audio if main and stream.index == main.index), streams.audio[0])
         for stream in streams:
             if stream is not best:
                 stream.discard = av.stream.Discard.all  # pictures need not even be fetched
