@@ -28,11 +28,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.kernels import UNREACHABLE, forward, replay, walk
+from megahour.align.kernels import GROUP, UNREACHABLE, forward, replay, walk
 from megahour.core.errors import MegahourError
 
 U8_NATS = 1.0 / 16.0
 """Size of one step of 8-bit posteriors: log p = -U8_NATS * value."""
+NARROW, WIDE = 64, 512
+"""Frames between checkpoints: a narrow block is traced back faster, since the window to recompute is as narrow."""
+SMALL_CELLS = 2e8
+"""Frames x tokens up to which narrow blocks are kept, 25 MB of them."""
 _REACHABLE = np.float32(-1e29)  # scores below are no path's
 
 
@@ -99,20 +103,22 @@ def scale_of(posteriors: NDArray[Any]) -> np.float32:
     raise TypeError(f"posteriors are float32 (nats) or uint8 (1/16 nat), not {posteriors.dtype}")
 
 
-def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 512) -> Path:
+def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0) -> Path:
     """The best path of `problem` through posteriors (T, V), float32 log posteriors or uint8 costs of 1/16 nat.
 
-    Exact. Time O(T U), memory T / checkpoint_frames * 8 U bytes. Raises NoPathError when no path exists.
+    Exact. Time O(T U), memory T / checkpoint_frames * 8 U bytes; 0 chooses checkpoints that are fast where they are few
+    and spare memory where they are many. Raises NoPathError when no path exists.
     """
     frames, tokens = len(posteriors), len(problem.tokens)
     if frames == 0:
         raise NoPathError(f"no frames for {tokens} tokens: is the audio empty?")
     scale, lattice = scale_of(posteriors), _lattice(problem)
-    blocks = -(-frames // checkpoint_frames)
+    every = checkpoint_frames or (NARROW if frames * tokens <= SMALL_CELLS else WIDE)
+    blocks = -(-frames // every)
     rests = np.empty((blocks + 1, tokens + 1), np.float32)
     emits = np.empty((blocks + 1, tokens + 1), np.float32)
     peaks = np.zeros(blocks + 1, np.float32)
-    forward(posteriors, scale, *lattice, checkpoint_frames, rests, emits, peaks)
+    forward(posteriors, scale, *lattice, every, _table(posteriors, every), rests, emits, peaks)
     resting = bool(rests[blocks, tokens] >= emits[blocks, tokens])
     final = max(rests[blocks, tokens], emits[blocks, tokens])
     if final < _REACHABLE:
@@ -120,7 +126,7 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 5
             f"{tokens} tokens do not fit in {frames} frames; allow cues to be skipped, or check the pairing"
         )
     states = np.empty(frames, np.int32)
-    _trace(posteriors, scale, lattice, checkpoint_frames, rests, emits, peaks, resting, states)
+    _trace(posteriors, scale, lattice, every, rests, emits, peaks, resting, states)
     start_frames, end_frames = spans(states, tokens)
     return Path(states, start_frames, end_frames, float(final) + float(peaks[:blocks].astype(np.float64).sum()))
 
@@ -142,6 +148,14 @@ def _lattice(problem: Problem) -> tuple[Any, ...]:
     skip_nats = np.minimum(problem.skip_nats, -UNREACHABLE).astype(np.float32)
     star_nats = np.float32(problem.star_nats)
     return (problem.blank, problem.free, star_nats, tokens, repeat, problem.boundaries, problem.star, skip_nats)
+
+
+def _table(posteriors: NDArray[Any], every: int) -> NDArray[Any]:
+    """Space for the costs of a block's frames, as `kernels.forward` wants it."""
+    units = posteriors.shape[1]
+    if posteriors.dtype == np.uint8:
+        return np.empty((-(-every // GROUP), units), np.int32)
+    return np.empty((-(-every // GROUP) * GROUP, units), np.float32)
 
 
 def _trace(

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int32, njit
+from numba.extending import overload
 
 UNREACHABLE = np.float32(-1e30)
-TILE = 512
+TILE = 512  # columns whose rows fit the first-level cache
+GROUP = 4  # frames whose 8-bit costs fit an int32
+LANES = 64  # columns of an unrolled vector loop, at most
 _FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
+
+
+@njit(cache=True, nogil=True)
+def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-untyped-def]
+    """Put frame t into `table`; return a[blank] and the score of a frame at a star boundary."""
+    best = frame.min() if scale < 0 else frame.max()
+    costs = frame - best
+    _pack(costs, t, table)
+    silence = np.float32(costs[blank]) * scale
+    starred = max(silence, -star_nats)
+    if free >= 0:
+        starred = max(starred, np.float32(costs[free]) * scale)
+    return silence, starred
 
 
 @njit(cache=True, nogil=True)
@@ -26,103 +42,182 @@ def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[
     return silence, starred
 
 
+def _pack(costs, t, table):  # type: ignore[no-untyped-def]
+    """Put a frame's `costs` (V,), in units of the posteriors below its best, where `_gather` looks for frame t."""
+    raise NotImplementedError("compiled code only")
+
+
+def _gather(table, group, tokens, scale, costs):  # type: ignore[no-untyped-def]
+    """Fill `costs` (GROUP, n) with a[y[u]] in nats of the group's frames.
+
+    Looking up a unit a cell costs more than the cell, and keeps LLVM from vectorising what is around it. So tokens are
+    looked up apart from the recursion, and 8-bit costs four frames at a time.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_pack)
+def _pack_for(costs, t, table):  # type: ignore[no-untyped-def]
+    if table.dtype == int32:
+
+        def packed(costs, t, table):  # type: ignore[no-untyped-def]
+            group, shift = t // GROUP, np.int32(8 * (t % GROUP))
+            for v in range(costs.shape[0]):
+                value = np.int32(costs[v]) << shift
+                table[group, v] = np.int32(value if shift == 0 else table[group, v] | value)
+
+        return packed
+
+    def plain(costs, t, table):  # type: ignore[no-untyped-def]
+        table[t, :] = costs
+
+    return plain
+
+
+@overload(_gather)
+def _gather_for(table, group, tokens, scale, costs):  # type: ignore[no-untyped-def]
+    if table.dtype == int32:
+
+        def packed(table, group, tokens, scale, costs):  # type: ignore[no-untyped-def]
+            row, n = table[group], tokens.shape[0]
+            first, second, third, fourth = costs[0], costs[1], costs[2], costs[3]
+            four = np.empty(n, np.int32)
+            for i in range(n):
+                four[i] = row[tokens[i]]
+            for i in range(n):
+                first[i] = np.float32(np.int32(four[i] & 255)) * scale
+                second[i] = np.float32(np.int32((four[i] >> 8) & 255)) * scale
+                third[i] = np.float32(np.int32((four[i] >> 16) & 255)) * scale
+                fourth[i] = np.float32(np.int32((four[i] >> 24) & 255)) * scale
+
+        return packed
+
+    def plain(table, group, tokens, scale, costs):  # type: ignore[no-untyped-def]
+        for k in range(GROUP):
+            row, out = table[group * GROUP + k], costs[k]
+            for i in range(tokens.shape[0]):
+                out[i] = row[tokens[i]] * scale
+
+    return plain
+
+
 @njit(cache=True, nogil=True)
-def _step(emission, silence, tokens, repeat, rest, emit, emit_next, rest_out, emit_out):  # type: ignore[no-untyped-def]
+def _step(costs, silence, repeat, rest, emit, emit_next, emit_out):  # type: ignore[no-untyped-def]
     """One frame of a tile. `emit_next`, `emit_out` are rows shifted by one: plain indices let LLVM vectorise."""
-    for u in range(tokens.shape[0]):
-        before, stay = emit[u], rest[u]
-        rest_out[u] = silence + max(stay, before)
-        emit_out[u] = emission[tokens[u]] + max(emit_next[u], max(stay, before + repeat[u]))
+    for i in range(costs.shape[0]):
+        before, stay = emit[i], rest[i]
+        emit_out[i] = costs[i] + max(emit_next[i], max(stay, before + repeat[i]))
+        rest[i] = silence + max(stay, before)
 
 
 @njit(cache=True, nogil=True)
-def _tile(emissions, silences, tokens, repeat, column, left, rest, emit):  # type: ignore[no-untyped-def]
-    """One block's frames for n neighbouring columns, small enough for the cache.
+def _tile(  # type: ignore[no-untyped-def]
+    table, scale, silences, starreds, tokens, repeat, at, star, skip_nats, previous, left, rest, row
+):
+    """One block's frames for n neighbouring columns, few enough for the cache.
 
-    column (frames,): the finished first column of rest. left (frames+1,): emit of the token before the tile, from
-    the row before the block on; becomes that of the tile's last token. rest, emit (n,): rows of rest and of the
-    tile's own tokens before the block; become those after it.
+    at: the tile's boundaries, counted from its first column; skip_nats: cost of the cue before each, and star: whether
+    it may be untranscribed speech. previous (frames,): rest at the boundary before, becomes that of the tile's last one.
+    left (frames+1,): emit of the token before the tile, from the row before the block on; becomes that of the tile's
+    last token. rest (n,), row (n+1,): rest, and emit shifted by one, before the block; become those after it.
     """
     n = tokens.shape[0]
-    row, row_out = np.empty(n + 1, np.float32), np.empty(n + 1, np.float32)
-    stay, stay_out = rest.copy(), np.empty_like(rest)
-    row[1:] = emit
-    for t in range(column.shape[0]):
+    row_out, costs, stays = np.empty(n + 1, np.float32), np.empty((GROUP, n), np.float32), np.empty(len(at), np.float32)
+    frames = silences.shape[0]
+    for t in range(frames):
+        if t % GROUP == 0:
+            _gather(table, t // GROUP, tokens, scale, costs)
         row[0], left[t] = left[t], row[n]
-        _step(emissions[t], silences[t], tokens, repeat, stay, row, row[1:], stay_out, row_out[1:])
-        stay_out[0] = column[t]
+        for k in range(at.shape[0]):  # the step overwrites rest; the star needs it
+            stays[k] = max(rest[at[k]], row[at[k]])
+        _step(costs[t % GROUP], silences[t], repeat, rest, row, row[1:], row_out[1:])
+        skipped = previous[t]
+        for k in range(at.shape[0]):
+            skipped = max((starreds[t] if star[k] else silences[t]) + stays[k], skipped - skip_nats[k])
+            rest[at[k]] = skipped
+        previous[t] = skipped
         row, row_out = row_out, row
-        stay, stay_out = stay_out, stay
-    left[column.shape[0]] = row[n]
-    rest[:], emit[:] = stay, row[1:]
-
-
-@njit(cache=True, nogil=True)
-def _boundary(silences, starreds, star, skip, left, previous, rest, column):  # type: ignore[no-untyped-def]
-    """Fill `column` (frames,) with rest at the first column of a tile, whose row before the block is `rest`.
-
-    previous: (frames,) rest at the cue boundary before it, from which `skip` leads here.
-    """
-    for t in range(column.shape[0]):
-        rest = (starreds[t] if star else silences[t]) + max(rest, left[t])
-        rest = max(rest, previous[t] - skip)
-        column[t] = rest
+    left[frames] = row[n]
+    return row
 
 
 @njit(cache=True, nogil=True)
 def forward(  # type: ignore[no-untyped-def]
-    posteriors, scale, blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats, every, rests, emits, peaks
+    posteriors,
+    scale,
+    blank,
+    free,
+    star_nats,
+    tokens,
+    repeat,
+    boundaries,
+    star,
+    skip_nats,
+    every,
+    table,
+    rests,
+    emits,
+    peaks,
 ):
     """Fill rests, emits (blocks+1, U+1): the rows before frame block*every; row u of emits is token u-1.
 
-    A block starts from its row less the row's peak, so that scores stay small enough for float32. Within a block the
-    columns are worked through tile by tile, each over all frames, so that rows stay in the cache.
+    table: space for a block's costs, (every / GROUP, V) int32 for 8-bit posteriors, (every, V) float32 for others. A
+    block starts from its row less the row's peak, so that scores stay small enough for float32. Within a block the
+    columns are worked through tile by tile, each over all frames, so that rows stay in the cache; the last tile is
+    filled up to whole vectors with columns that nothing depends on.
     """
-    n, units = tokens.shape[0], posteriors.shape[1]
+    n = tokens.shape[0]
     rests[0], emits[0] = UNREACHABLE, UNREACHABLE
     rests[0, 0] = np.float32(0.0)
     for j in range(skip_nats.shape[0]):
         rests[0, boundaries[j + 1]] = max(rests[0, boundaries[j + 1]], rests[0, boundaries[j]] - skip_nats[j])
-    emissions = np.empty((every, units), np.float32)
+    columns = -(-(n + 1) // LANES) * LANES
+    filled, blocked = np.zeros(columns, np.int32), np.full(columns, UNREACHABLE)
+    filled[:n], blocked[:n] = tokens, repeat
+    before = np.full(star.shape[0], -UNREACHABLE)  # cost of the cue before each boundary
+    before[1:] = skip_nats
     silences, starreds = np.empty(every, np.float32), np.empty(every, np.float32)
-    column, previous, left = np.empty(every, np.float32), np.empty(every, np.float32), np.empty(every + 1, np.float32)
+    previous, left = np.empty(every, np.float32), np.empty(every + 1, np.float32)
     for block in range(rests.shape[0] - 1):
         begin = block * every
         frames = min(every, posteriors.shape[0] - begin)
         for t in range(frames):
-            silences[t], starreds[t] = _emissions(posteriors[begin + t], scale, blank, free, star_nats, emissions[t])
+            silences[t], starreds[t] = _frame(posteriors[begin + t], scale, blank, free, star_nats, t, table)
         peaks[block] = max(rests[block].max(), emits[block].max())
-        rest, emit = rests[block + 1], emits[block + 1]
-        rest[:] = rests[block] - peaks[block]
-        emit[:] = emits[block] - peaks[block]
-        left[:] = UNREACHABLE
-        previous[:] = UNREACHABLE
-        left[0] = emit[0]
-        u, j = 0, 0
-        while True:
-            at_boundary = u == boundaries[j]
-            skip = skip_nats[j - 1] if at_boundary and j > 0 else -UNREACHABLE
-            starred = at_boundary and star[j]
-            _boundary(silences, starreds, starred, skip, left, previous, rest[u], column[:frames])
-            if at_boundary:
-                previous[:frames] = column[:frames]
-                j += 1
-            if u == n:
-                rest[n] = column[frames - 1]
-                break
-            stop = min(boundaries[j], u + TILE)
-            _tile(
-                emissions,
-                silences,
-                tokens[u:stop],
-                repeat[u:stop],
-                column[:frames],
+        previous[:], left[:] = UNREACHABLE, UNREACHABLE
+        j = 0
+        for low in range(0, columns, TILE):
+            stop = min(low + TILE, columns)
+            known, high = min(stop, n + 1), j
+            while high < boundaries.shape[0] and boundaries[high] < stop:
+                high += 1
+            rest, row = np.full(stop - low, UNREACHABLE), np.full(stop - low + 1, UNREACHABLE)
+            rest[: known - low] = rests[block, low:known] - peaks[block]
+            row[: known - low] = emits[block, low:known] - peaks[block]
+            if known < n + 1:
+                row[known - low] = emits[block, known] - peaks[block]
+            left[0] = row[0]
+            row = _tile(
+                table,
+                scale,
+                silences[:frames],
+                starreds[:frames],
+                filled[low:stop],
+                blocked[low:stop],
+                boundaries[j:high] - np.int32(low),
+                star[j:high],
+                before[j:high],
+                previous[:frames],
                 left[: frames + 1],
-                rest[u:stop],
-                emit[u + 1 : stop + 1],
+                rest,
+                row,
             )
-            u = stop
-        emit[0] = UNREACHABLE
+            rests[block + 1, low:known] = rest[: known - low]
+            emits[block + 1, low + 1 : known] = row[1 : known - low]
+            if known < n + 1:
+                emits[block + 1, known] = row[known - low]
+            j = high
+        emits[block + 1, 0] = UNREACHABLE
 
 
 @njit(cache=True, nogil=True)
