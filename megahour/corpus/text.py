@@ -1,41 +1,33 @@
 """Written text → spoken words, each with the place in the raw text that it came from.
 
-One pass of one regular expression per language; each match is read aloud by the rule that is named after its group.
-Words of any script pass through: NFKC, case-folded, with apostrophes kept inside.
+Markup, speaker labels and sound cues are set aside first (`markup`); then one pass of one regular expression per
+language (`grammar`), each of whose matches is read aloud by the reader named after its group (`rules`, `tongues`).
+Words of any script pass through: NFKC, case-folded, with apostrophes kept inside. Time is linear in the text.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
-from megahour.corpus.readings import (
-    fold,
-    plain_digits,
-    plural,
-    primary,
-    read_money,
-    read_number,
-    read_percent,
-    read_time,
-    speech,
+from megahour.corpus.grammar import WEB_HINT, grammar
+from megahour.corpus.markup import View, view
+from megahour.corpus.readings import fold, primary, tongue
+from megahour.corpus.rules import Piece, read
+from megahour.corpus.tongues.base import one_of
+
+_WITH_LETTERS = frozenset({"url", "email", "handle", "hashtag"})
+_BROKEN = re.compile(r"[-‐]\n[ \t]*")
+# Before a hyphen at a line's end these are words of their own: "well-\nknown" is two words, "exam-\nple" is one.
+_FIRST_PARTS = one_of(
+    "well self non re co ex anti semi multi pre post half high low long short all cross over under mid vice mother "
+    "father twenty thirty forty fifty sixty seventy eighty ninety full part left right so old new one two three "
+    "vingt trente quarante cinquante soixante quatre dix peut est a t"
 )
-
-_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
-_TITLES = {"mr": "mister", "mrs": "missus", "ms": "miss", "dr": "doctor", "prof": "professor"}
-_ABBREVIATIONS = {"vs": "versus", "etc": "et cetera", "jr": "junior", "sr": "senior", "approx": "approximately"}
-_FRACTIONS = {"2": "half", "3": "third", "4": "quarter", "5": "fifth", "8": "eighth", "10": "tenth"}
-_ORDINAL_SUFFIX = {
-    "en": r"(?:st|nd|rd|th)",
-    "fr": r"(?:er|ère|re|e|è|ème|eme)",
-    "es": r"(?:º|ª|er|ra|ro|do|da|to|ta)",
-    "it": r"[ºª]",
-    "ru": r"-(?:й|я|е|го|му|м|ый|ий|ая|ое)",
-}
-Piece = tuple[str, int, int]  # (word, start, end) of its source in the raw text
+_SUSPENDED = one_of("und oder bzw and or y o e et ou и или")  # "Haus-\nund Gartenarbeit"
 
 
 @dataclass(frozen=True)
@@ -57,172 +49,95 @@ class Normalised:
 def normalise(raw: str, language: str = "en") -> Normalised:
     """Spoken form of `raw`: numbers, dates, times, money and abbreviations as words, punctuation gone.
 
+    What `markup.view` hides (tags, speaker labels, sound cues, lyrics) leaves no token.
+
     Parameters
     ----------
-    language: BCP 47 tag; numbers are read aloud in the languages of num2words, money and symbols in en, es, fr, it,
-        de and ru; in other languages digits stay digits.
+    language: BCP 47 tag; everything is read aloud in en, es, fr, it, ru and de, numbers alone in the other languages
+        of num2words; in any other, digits stay digits.
     """
-    tongue = primary(language)
-    tokens: list[str] = []
-    offsets: list[int] = []
-    ends: list[int] = []
-    for match in _grammar(tongue).finditer(raw):
-        rule = _RULES[match.lastgroup or "word"]
-        for word, start, end in rule(match, tongue):
-            tokens.append(word)
-            offsets.append(start)
-            ends.append(end)
+    return normalise_view(view(raw), language)
+
+
+def normalise_view(shown: View, language: str) -> Normalised:
+    """`normalise` of a text whose markup is known."""
+    tokens, offsets, ends = _read(shown.text, primary(language))
+    if shown.starts is not None and shown.ends is not None:
+        offsets = [shown.starts[offset] for offset in offsets]
+        ends = [shown.ends[end - 1] for end in ends]
     return Normalised(tokens, offsets, ends)
 
 
-@cache
-def _marks() -> str:
-    """Character class of combining marks and joiners, which `\\w` leaves out but words contain."""
-    spans: list[list[int]] = []
-    for code in range(0x300, 0x1F000):
-        if unicodedata.category(chr(code)).startswith("M"):
-            if spans and spans[-1][1] == code - 1:
-                spans[-1][1] = code
-            else:
-                spans.append([code, code])
-    return "\u00ad\u200c\u200d" + "".join(f"{chr(low)}-{chr(high)}" for low, high in spans)
+def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
+    words = tongue(language)
+    tokens: list[str] = []
+    offsets: list[int] = []
+    ends: list[int] = []
+    held, held_from = "", -1  # an elided article before a number: l'8 → l'otto
+    for match in grammar(language, WEB_HINT.search(text) is not None).finditer(text):
+        kind = match.lastgroup
+        if kind == "plain":
+            start, end = match.span()
+            tokens.append(match[0] if match[0].isascii() else fold(match[0]))
+            offsets.append(start)
+            ends.append(end)
+            continue
+        if kind == "word":
+            start, end = match.span()
+            for token in _words(match[0], language):
+                tokens.append(token)
+                offsets.append(start)
+                ends.append(end)
+            continue
+        if kind == "elided":
+            held, held_from = fold(match[0]), match.start()
+            continue
+        for token, start, end in _plain_pieces(kind, read(match, words), language):
+            if held_from >= 0:
+                token, start, held_from = held + token, held_from, -1
+            elif offsets and start < offsets[-1]:
+                start = offsets[-1]
+            tokens.append(token)
+            offsets.append(start)
+            ends.append(end)
+    return tokens, offsets, ends
 
 
-@cache
-def _grammar(language: str) -> re.Pattern[str]:
-    """The rules of a language in order of precedence, one named group each."""
-    words = speech(language)
-    if words.comma_is_decimal:
-        number = r"(?:\d{1,3}(?:[.\u00a0\u202f]\d{3})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
-    else:
-        number = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?)"
-    symbols = "[" + re.escape("".join(words.money)) + "]" if words.money else "(?!)"
-    scales = f"(?:{'|'.join(words.scales)})" if words.scales else "(?!)"
-    other = "[" + re.escape("".join(words.symbols)) + "]" if words.symbols else "(?!)"
-    ordinal = _ORDINAL_SUFFIX.get(language, "(?!)")
-    letter = r"[^\W\d_]"
-    word = rf"{letter}(?:{letter}|[{_marks()}])*"
-    rules = [
-        *(_english_rules() if language == "en" else []),
-        rf"(?P<money>(?P<sign>{symbols})\s?(?P<amount>{number})(?:\s(?P<scale>{scales})\b)?)",
-        rf"(?P<price>(?P<cost>{number})\s?(?P<unit>{symbols}))",
-        rf"(?P<percent>(?P<share>{number})\s?%)",
-        r"(?P<time>(?<!\d)(?P<hours>[01]?\d|2[0-3]):(?P<minutes>[0-5]\d)(?!\d))",
-        rf"(?P<ordinal>(?P<rank>\d+){ordinal}(?!\w))",
-        rf"(?P<number>(?P<minus>(?<![\w.])[-−])?(?P<value>{number}))",
-        rf"(?P<symbol>{other})",
-        rf"(?P<word>{word}(?:['’ʼ]{word})*)",
-    ]
-    return re.compile("|".join(rules))
+def _plain_pieces(kind: str | None, pieces: Iterator[Piece], language: str) -> Iterator[Piece]:
+    """Pieces whose letters are read as words, where an address or a hashtag holds compatibility forms."""
+    if kind not in _WITH_LETTERS:
+        yield from pieces
+        return
+    for token, start, end in pieces:
+        for part in (token,) if _is_plain(token) else _read(token, language)[0]:
+            yield part, start, end
 
 
-def _english_rules() -> list[str]:
-    return [
-        r"(?P<phone>(?<![\d-])(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-]))",
-        rf"(?P<date>\b(?P<month>{_MONTHS})\s+(?P<day>[12]?\d|3[01])(?=\s*[.;!?)]?\s*$|,))",
-        r"(?P<decade>(?<![\w.,])(?P<tens>(?:1[1-9]|20)?\d0)s\b)",
-        r"(?P<year>(?<![\w.,$€£¥])(?:1[1-9]|20)\d\d(?![\w%]|[.,:]\d))",
-        r"(?P<fraction>(?<![\d/⁄])(?P<top>\d{1,2})[/⁄](?P<bottom>2|3|4|5|8|10)(?![\d/⁄]))",
-        r"(?P<initials>\b(?:[^\W\d_]\.){2,})",
-        rf"(?P<title>\b(?i:{'|'.join(_TITLES)})\b\.?(?=\s+[^\W\d_]))",
-        rf"(?P<abbreviation>\b(?i:{'|'.join(_ABBREVIATIONS)})\.)",
-        r"(?P<numero>\bNo\.(?=\s*\d))",
-        r"(?P<street>\bSt\.)",
-        r"(?P<pound>#(?!\s?\d))",
-    ]
-
-
-def _spread(words: Iterable[str], match: re.Match[str], group: str | int = 0) -> Iterator[Piece]:
-    """The words of one reading, all with the same source."""
-    for word in words:
-        yield word, match.start(group), match.end(group)
-
-
-def _word(match: re.Match[str], language: str) -> Iterator[Piece]:
-    folded = fold(match[0])
-    if _is_plain(folded) or folded == match[0]:
-        return _spread([folded], match)
+@lru_cache(maxsize=50_000)
+def _words(written: str, language: str) -> tuple[str, ...]:
+    """Tokens of a word of letters."""
+    if "\n" in written:
+        return _across_lines(written, language)
+    folded = fold(written).strip("'")
+    if folded == written or _is_plain(folded):
+        return (folded,) if folded else ()
     # Compatibility forms such as ½, x² or ﷺ fold to digits, signs or several words: read those.
-    return _spread(normalise(folded, language).tokens, match)
+    return tuple(_read(folded, language)[0])
+
+
+def _across_lines(written: str, language: str) -> tuple[str, ...]:
+    """A hyphen at a line's end parts a word, unless its first part is one that compounds begin with."""
+    first, *rest = _BROKEN.split(written)
+    done: list[str] = []
+    for part in rest:
+        is_one = part[:1].islower() and first.lower() not in _FIRST_PARTS and part.lower() not in _SUSPENDED
+        if is_one or not part[:1].isalpha():
+            first += part
+        else:
+            done.extend(_words(first, language))
+            first = part
+    return (*done, *_words(first, language))
 
 
 def _is_plain(text: str) -> bool:
-    return all(char == "'" or char.isalpha() or unicodedata.category(char)[0] == "M" for char in text)
-
-
-def _date(match: re.Match[str], language: str) -> Iterator[Piece]:
-    yield from _spread([fold(match["month"])], match, "month")
-    yield from _spread(read_number(match["day"], language, "ordinal"), match, "day")
-
-
-def _year(match: re.Match[str], language: str) -> Iterator[Piece]:
-    return _spread(read_number(plain_digits(match["year"], language), language, "year"), match)
-
-
-def _decade(match: re.Match[str], language: str) -> Iterator[Piece]:
-    digits = plain_digits(match["tens"], language)
-    return _spread(plural(read_number(digits, language, "year" if len(digits) == 4 else "cardinal")), match)
-
-
-def _fraction(match: re.Match[str], language: str) -> Iterator[Piece]:
-    top = plain_digits(match["top"], language)
-    name = _FRACTIONS[plain_digits(match["bottom"], language)]
-    many = "halves" if name == "half" else f"{name}s"
-    return _spread([*read_number(top, language), name if top == "1" else many], match)
-
-
-def _phone(match: re.Match[str], language: str) -> Iterator[Piece]:
-    for position in range(match.start(), match.end()):
-        char = match.string[position]
-        if char.isdigit():
-            yield from ((word, position, position + 1) for word in read_number(plain_digits(char, language), language))
-
-
-def _initials(match: re.Match[str], language: str) -> Iterator[Piece]:
-    for position in range(match.start(), match.end(), 2):
-        yield fold(match.string[position]), position, position + 1
-
-
-def _money(match: re.Match[str], language: str) -> Iterator[Piece]:
-    amount = plain_digits(match["amount"], language)
-    return _spread(read_money(match["sign"], amount, match["scale"] or "", language), match)
-
-
-def _price(match: re.Match[str], language: str) -> Iterator[Piece]:
-    return _spread(read_money(match["unit"], plain_digits(match["cost"], language), "", language), match)
-
-
-def _number(match: re.Match[str], language: str) -> Iterator[Piece]:
-    digits = plain_digits(match["value"], language)
-    return _spread(read_number(f"-{digits}" if match["minus"] else digits, language), match)
-
-
-def _street(match: re.Match[str], language: str) -> Iterator[Piece]:
-    """Saint before a name, street after one: "by St. Mary", "on Park St."."""
-    before = match.string[: match.start()].split()
-    follows_name = bool(before) and before[-1][0].isupper()
-    precedes_name = match.string[match.end() :].lstrip()[:1].isupper()
-    return _spread(["saint" if precedes_name and not follows_name else "street"], match)
-
-
-_RULES: dict[str, Callable[[re.Match[str], str], Iterator[Piece]]] = {
-    "word": _word,
-    "date": _date,
-    "year": _year,
-    "decade": _decade,
-    "fraction": _fraction,
-    "phone": _phone,
-    "initials": _initials,
-    "money": _money,
-    "price": _price,
-    "number": _number,
-    "street": _street,
-    "percent": lambda m, language: _spread(read_percent(plain_digits(m["share"], language), language), m),
-    "time": lambda m, language: _spread(read_time(m["hours"], m["minutes"], language), m),
-    "ordinal": lambda m, language: _spread(read_number(plain_digits(m["rank"], language), language, "ordinal"), m),
-    "title": lambda m, language: _spread([_TITLES[m[0].rstrip(".").lower()]], m),
-    "abbreviation": lambda m, language: _spread(_ABBREVIATIONS[m[0].rstrip(".").lower()].split(), m),
-    "numero": lambda m, language: _spread(["number"], m),
-    "pound": lambda m, language: _spread(["pound"], m),
-    "symbol": lambda m, language: _spread(speech(language).symbols[m[0]].split(), m),
-}
+    return text.isalpha() or all(c == "'" or c.isalpha() or unicodedata.category(c)[0] in "MC" for c in text)

@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.cues import Cue, check_order, strip_rolling
+from megahour.corpus.cues import Cue, check_order, put_back, strip_rolling, without_copies
 from megahour.corpus.encodings import decode_text
 from megahour.corpus.markup import spoken_text
+from megahour.corpus.turns import by_speaker, with_names
 
 MAX_BYTES = 64 << 20
 SUFFIXES = (".srt", ".vtt", ".txt", ".json")  # in order of preference
 TIMED_SUFFIXES = (".srt", ".vtt")
 MAX_HOURS = 100
+REACH_S = 10  # cues no farther from their place than this are put there
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
 _TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
 _NUMBER = re.compile(r"^\s*\d+\s*$")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
 _CUE_LISTS = ("cues", "segments", "subtitles", "body")
+_SPEAKER_KEYS = ("speaker", "speaker_label", "name")
 _START_KEYS, _END_KEYS, _TEXT_KEYS = ("start", "from", "begin"), ("end", "to"), ("text", "content", "sentence")
 
 
@@ -61,23 +64,33 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     absurd = sum(cue.start_samples < 0 for cue in found)
     if suffix in TIMED_SUFFIXES and absurd > len(found) / 2:
         raise BadRecord("absurd-cue-times", f"{absurd} of {len(found)} cues have a time that no clock shows")
-    return tidy(found)
+    return tidy(found, rate_hz)
 
 
-def tidy(found: list[Cue]) -> Transcript:
-    """Take out what nobody says, repeated lines of rolling captions, and times that cannot be true."""
-    repairs: dict[str, int] = {}
-    spoken = [replace(cue, raw=text) for cue in found if (text := spoken_text(cue.raw))]
+def tidy(found: list[Cue], rate_hz: int) -> Transcript:
+    """Take out what nobody says, copies, repeated lines of rolling captions, and times that cannot be true.
+
+    Cues in which several speakers are named are parted at the names.
+    """
+    spoken = [cue for cue in found if spoken_text(cue.raw)]
     if not spoken:
         raise BadRecord("empty-transcript", f"{len(found)} cues, none with words to say")
-    unrolled = strip_rolling(spoken)
-    checked = check_order(unrolled)
-    repairs["cues_without_words"] = len(found) - len(spoken)
-    repairs["cues_repeated"] = len(spoken) - len(unrolled)
-    repairs["cues_out_of_order"] = sum(
-        b.start_samples != a.start_samples for a, b in zip(unrolled, checked, strict=True)
-    )
-    return Transcript(checked, {name: n for name, n in repairs.items() if n})
+    single = without_copies(spoken)
+    unrolled = strip_rolling(single)
+    checked = _in_order(unrolled, rate_hz)
+    repairs = {
+        "cues_without_words": len(found) - len(spoken),
+        "cues_repeated": len(spoken) - len(unrolled),
+        "cues_out_of_order": sum(a.start_samples >= 0 for a in unrolled) - sum(a.start_samples >= 0 for a in checked),
+    }
+    parted = [part for cue in with_names(checked) for part in by_speaker(cue)]
+    return Transcript(parted, {name: n for name, n in repairs.items() if n})
+
+
+def _in_order(cues: list[Cue], rate_hz: int) -> list[Cue]:
+    """Cues in the order of their times; raises as `check_order` for a file that is out of order all over."""
+    check_order(cues)
+    return check_order(put_back(cues, REACH_S * rate_hz))
 
 
 def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
@@ -143,7 +156,8 @@ def _json_cues(text: str, rate_hz: int) -> Iterator[Cue]:
             raise BadRecord("unreadable-transcript", f"a cue that is a JSON {type(item).__name__}")
         start, end = _json_samples(cue, _START_KEYS, rate_hz), _json_samples(cue, _END_KEYS, rate_hz)
         content = next((cue[key] for key in _TEXT_KEYS if isinstance(cue.get(key), str)), "")
-        yield Cue(start, end if end > start >= 0 else -1, content)
+        speaker = next((value.strip() for key in _SPEAKER_KEYS if isinstance(value := cue.get(key), str)), "")
+        yield Cue(start, end if end > start >= 0 else -1, content, speaker)
 
 
 def _json_samples(cue: dict[str, Any], keys: tuple[str, ...], rate_hz: int) -> int:

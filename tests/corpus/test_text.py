@@ -29,7 +29,7 @@ from megahour.corpus.text import normalise
         ("(555) 010-4567", "five five five zero one zero four five six seven"),
         ("the 1990s, the 80s and 1905", "the nineteen nineties the eighties and nineteen oh five"),
         ("½ of it, 3/4, 1-2-3, 007", "one half of it three quarters one two three zero zero seven"),
-        ("-5 °C, Q&A, U.S.A., No. 7", "minus five degrees c q and a u s a number seven"),
+        ("-5 °C, Q&A, U.S.A., No. 7", "minus five degrees celsius q and a u s a number seven"),
         ("B2B mp3s don't—can't", "b two b mp three s don't can't"),
         ("1234567890123456", "one two three four five six seven eight nine zero one two three four five six"),
         ("Song #5 – then press #.", "song number five then press pound"),
@@ -43,8 +43,8 @@ def test_english(raw: str, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("language", "raw", "spoken"),
     [
-        ("es", "El 5 % de 1.000 y 21€", "el cinco por ciento de mil y veintiuno euros"),
-        ("fr", "L’an 21, le 1er, 3,5 €", "l'an vingt et un le premier trois virgule cinq euros"),
+        ("es", "El 5 % de 1.000 y 21€", "el cinco por ciento de mil y veintiún euros"),
+        ("fr", "L’an 21, le 1er, 3,50 €", "l'an vingt et un le premier trois euros cinquante"),
         ("it", "21 case, 100", "ventuno case cento"),
         ("ru", "25% и 2$, 1-й", "двадцать пять процентов и два доллара первый"),
         ("de-AT", "1.234 Straßen", "eintausendzweihundertvierunddreissig strassen"),

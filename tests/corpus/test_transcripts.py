@@ -12,6 +12,7 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.cues import Cue, check_order, fit_to_length
 from megahour.corpus.encodings import decode_text
 from megahour.corpus.markup import spoken_text
+from megahour.corpus.text import normalise
 from megahour.corpus.transcripts import read_table, read_transcript
 
 RATE = 16_000
@@ -49,7 +50,7 @@ def test_srt_times_are_samples() -> None:
 def test_srt_as_it_is_written_by_hand() -> None:
     careless = "1\r\n0:01.5 --> 0:02.0\r\nno hours, dots\r\n\r\nblank line before\r\n\r\n"
     careless += "2\r\n00:00:03,000 -> 00:00:04,000 X1:100\r\n12\r\n"
-    assert raws(careless) == ["no hours, dots blank line before", "12"]
+    assert raws(careless) == ["no hours, dots\nblank line before", "12"]
     no_numbers = "00:00:01,000 --> 00:00:02,000\none\n00:00:03,000 --> 00:00:04,000\ntwo"
     assert raws(no_numbers) == ["one", "two"]
 
@@ -73,17 +74,20 @@ NOTE nobody says this
 00:03.000 --> 00:04.000
 <00:00:03.000><c> word</c><00:00:03.500><c> by word</c>
 """
-    assert cues(text, ".vtt") == [Cue(RATE, 40_000, "It’s cold & wet"), Cue(48_000, 64_000, "word by word")]
+    first, second = cues(text, ".vtt")
+    assert first == Cue(RATE, 40_000, "<v.loud Esme>It’s <b>cold</b> &amp; <c.yellow>wet</c>", "Esme")
+    assert normalise(first.raw).text == "it's cold and wet"
+    assert (second.start_samples, normalise(second.raw).text) == (48_000, "word by word")
 
 
 def test_plain_text_is_paragraphs_or_lines() -> None:
-    assert cues("One\ntwo.\n\nThree.\n", ".txt") == [Cue(-1, -1, "One two."), Cue(-1, -1, "Three.")]
+    assert cues("One\ntwo.\n\nThree.\n", ".txt") == [Cue(-1, -1, "One\ntwo."), Cue(-1, -1, "Three.")]
     assert raws("One two.\nThree.\n", ".txt") == ["One two.", "Three."]
 
 
 def test_json_in_its_usual_shapes() -> None:
-    segments = [{"start": 0.5, "end": 1.0, "text": " Hi."}, {"start": 1, "end": 0.5, "text": "Ho."}]
-    expected = [Cue(8000, 16000, "Hi."), Cue(16000, -1, "Ho.")]
+    segments = [{"start": 0.5, "end": 1.0, "text": " Hi."}, {"start": 1, "end": 0.5, "text": "Ho.", "speaker": "Ann"}]
+    expected = [Cue(8000, 16000, " Hi."), Cue(16000, -1, "Ho.", "Ann")]
     assert cues(json.dumps({"segments": segments, "language": "en"}), ".json") == expected
     assert cues(json.dumps(segments), ".json") == expected
     assert raws(json.dumps({"text": "only text"}), ".json") == ["only text"]
@@ -96,8 +100,8 @@ def test_json_in_its_usual_shapes() -> None:
     ("raw", "said"),
     [
         ("JOHN: Hi there", "Hi there"),
-        (">> MARY ANN: so", "so"),
-        ("- Yes.\n- No.", "Yes. No."),
+        (">> MARY ANN: so", ">> so"),
+        ("- Yes.\n- No.", "- Yes. - No."),
         ("Speaker 2: ok", "ok"),
         ("Note: this is speech", "Note: this is speech"),
         ("at 10:30 we met", "at 10:30 we met"),

@@ -1,0 +1,64 @@
+"""Who says a cue: names of its markup and labels, and the parting of cues that several people share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from megahour.corpus.cues import Cue
+from megahour.corpus.markup import spoken_text, view
+from megahour.corpus.speakers import leading_name, named_labels
+
+
+def with_names(cues: list[Cue]) -> list[Cue]:
+    """Take names in mixed case ("Ann: hello") from the front of cues, in a file that uses them as labels throughout."""
+    names = named_labels(cue.raw for cue in cues)
+    if not names:
+        return cues
+    named = []
+    for cue in cues:
+        parts: list[tuple[str, str]] = []
+        for line in cue.raw.splitlines(keepends=True):
+            name, start = leading_name(line, names)
+            if name or not parts:
+                parts.append((name or cue.speaker, line[start:]))
+            else:
+                parts[-1] = (parts[-1][0], parts[-1][1] + line)
+        named.extend(_turns(cue, [(name, text.strip("\n")) for name, text in parts]))
+    return named
+
+
+def by_speaker(cue: Cue) -> list[Cue]:
+    """`cue` with its speaker, or a cue a speaker where several are named; the inner times are unknown."""
+    shown = view(cue.raw)
+    names = [name for name, _ in shown.labels]
+    if not names:
+        return [cue]
+    first_starts_late = any(char.isalnum() for char in _shown_before(cue.raw, shown.labels[0][1]))
+    if len(set(names)) == 1 and not first_starts_late:
+        return [replace(cue, speaker=names[0])]
+    edges = [0, *(_label_start(cue.raw, place) for _, place in shown.labels), len(cue.raw)]
+    pieces = [cue.raw[a:b] for a, b in pairwise(edges)]
+    return _turns(cue, list(zip([cue.speaker, *names], pieces, strict=True)))
+
+
+def _shown_before(raw: str, place: int) -> str:
+    return view(raw[: _label_start(raw, place)]).text
+
+
+def _label_start(raw: str, place: int) -> int:
+    """Where the label that ends at `place` begins."""
+    return max(span.start for span in view(raw).hidden if span.kind == "speaker" and span.end == place)
+
+
+def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
+    """Parts of `cue` that say something, with the times of the whole where it begins and ends."""
+    said = [(name, raw) for name, raw in parts if spoken_text(raw)]
+    if len(said) == 1 and said[0][1].strip() == cue.raw.strip():
+        return [replace(cue, speaker=said[0][0])]
+    if len(said) == 1:
+        return [replace(cue, raw=said[0][1], speaker=said[0][0])]
+    return [
+        replace(cue, raw=raw, speaker=name, start_samples=cue.start_samples if place == 0 else -1, end_samples=-1)
+        for place, (name, raw) in enumerate(said)
+    ]
