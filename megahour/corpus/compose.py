@@ -22,7 +22,7 @@ from megahour.corpus.audio import to_int16
 from megahour.corpus.composed import ComposedRecording, Passage
 from megahour.corpus.mistakes import NONE, Line, Mistakes, write_transcript
 from megahour.corpus.raw import TrueSentence, TrueWord
-from megahour.corpus.sound import Sound, load_sound
+from megahour.corpus.sound import Sound, at_speed, load_sound
 from megahour.corpus.text import normalise
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Composer:
                     self.dropped[clip.name] = (error.reason, error.detail)
                     continue
                 self.used.add(clip.name)
-                yield sound
+                slow, fast = self._p.speeds
+                yield sound if slow == fast == 1 else at_speed(sound, float(self._rng.uniform(slow, fast)))
             if not self._p.hours or not self.used:
                 return
             self._clips = [self._clips[i] for i in self._rng.permutation(len(self._clips))]

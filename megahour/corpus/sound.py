@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import resample_poly
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.audio import decode
@@ -45,6 +46,16 @@ def load_sound(clip: Clip, read: Callable[[str], bytes], rate_hz: int, longest_s
     start, end = audible(samples, rate_hz)
     level = float(np.sqrt(np.mean(np.square(samples[start:end]))))
     return Sound(samples * np.float32(_LEVEL / level), start, end, words, clip.text)
+
+
+def at_speed(sound: Sound, speed: float, parts: int = 40) -> Sound:
+    """The sound replayed at `speed` (rounded to 1/`parts`), as a tape would be: tempo and pitch change together."""
+    down = round(speed * parts)
+    if down == parts:
+        return sound
+    samples = resample_poly(sound.samples, parts, down).astype(np.float32)
+    start, end = (edge * parts // down for edge in (sound.start, sound.end))
+    return sound._replace(samples=samples, start=start, end=min(end, len(samples)))
 
 
 def audible(samples: NDArray[np.float32], rate_hz: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -29,6 +30,8 @@ class ComposeParams(Params):
     only: dict[str, str] = Field({}, description="use clips whose groups match these regular expressions")
     leave_out: dict[str, str] = Field({}, description="leave out clips whose groups match these regular expressions")
     share: tuple[float, float] = Field((0.0, 1.0), description="part [from, to) of the clips by a hash of their names")
+    also: dict[str, str] = Field({}, description="use clips whose groups match these too, whatever their hash")
+    speeds: tuple[float, float] = Field((1.0, 1.0), description="slowest and fastest replay of a clip, drawn each time")
     speaker: str = Field("speaker", min_length=1, description="speaker of clips whose names do not say")
     language: str = Field("en", description="language of the clips")
     licence: str = Field("", description="licence of the clips; empty: what the input `clips` says")
@@ -70,6 +73,8 @@ class ComposeParams(Params):
             low, high = getattr(self, name)
             if not 0 <= low <= high:
                 raise ValueError(f"{name} = ({low}, {high}) is no range")
+        if not 0.5 <= self.speeds[0] <= self.speeds[1] <= 2:
+            raise ValueError(f"speeds = {self.speeds} must rise within 0.5 and 2")
         if self.clips_per_string[0] < 1:
             raise ValueError("clips_per_string starts at 1")
         if max(self.share[0], self.unspoken_share[0]) < min(self.share[1], self.unspoken_share[1]):
@@ -165,11 +170,21 @@ def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str
         speaker=p.speaker,
     )
     place = {clip.name: key_of("clip", clip.name) % 10_000 / 10_000 for clip in clips}
-    chosen = [clip for clip in clips if p.share[0] <= place[clip.name] < p.share[1]]
+    chosen = [clip for clip in clips if p.share[0] <= place[clip.name] < p.share[1] or _always(clip.name, p)]
     unspoken = [clip.text for clip in clips if p.unspoken_share[0] <= place[clip.name] < p.unspoken_share[1]]
     if len(chosen) < len(clips):
         dropped["left-out"] = dropped.get("left-out", 0) + len(clips) - len(chosen)
     return files, chosen, unspoken, dropped
+
+
+def _always(name: str, p: ComposeParams) -> bool:
+    """Whether a clip is wanted whatever its hash."""
+    match = re.fullmatch(p.pattern, name)
+    return (
+        match is not None
+        and bool(p.also)
+        and all(re.fullmatch(wanted, match[group] or "") for group, wanted in p.also.items())
+    )
 
 
 class FetchPromptsParams(Params):

@@ -16,9 +16,9 @@ import soundfile
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.clips import clean_text, files_below, read_listing
-from megahour.corpus.sound import audible
 from megahour.corpus.debian import fetch_packages
 from megahour.corpus.espeak import RATE_HZ, speak
+from megahour.corpus.sound import audible
 from megahour.corpus.stages_compose import Compose, ComposeParams
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
@@ -112,6 +112,30 @@ def test_shares_divide_the_clips(engine: LocalEngine, tmp_path: Path, digits: Pa
     counts = [artifact.manifest.counts.kept for artifact in kept]
     assert sum(counts) == 60
     assert min(counts) > 10
+
+
+def test_some_clips_are_wanted_whatever_their_hash(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    artifact = composed(engine, tmp_path, digits, share=(0, 0), also={"speaker": "ann", "word": "[0-4]"})
+    assert artifact.manifest.counts.kept == 15
+    with pytest.raises(ValueError, match="speeds"):
+        ComposeParams(speeds=(0.1, 1.0))
+
+
+def test_clips_at_other_speeds_keep_their_edges(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    """Twice as fast: half as long, and still as loud between the true times as it is silent before them."""
+    plain, fast = (
+        composed(engine, tmp_path / name, digits, only={"speaker": "ann"}, speeds=speeds)
+        for name, speeds in (("plain", (1, 1)), ("fast", (2, 2)))
+    )
+    lengths = []
+    for artifact in (plain, fast):
+        recordings = audio(artifact, 0)
+        truth = artifact.read_table(0, ".truth.parquet").to_pylist()
+        lengths.append(sum(row["end_samples"] - row["start_samples"] for row in truth))
+        for row in truth:
+            sound, start = recordings[row["name"]], row["start_samples"]
+            assert sound[start : row["end_samples"]].std() > 5 * sound[start - 400 : start - 80].std()
+    assert lengths[1] == pytest.approx(lengths[0] / 2, rel=0.01)
 
 
 def test_bad_clips_are_quarantined_and_counted(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
