@@ -1,0 +1,49 @@
+"""Modified Kneser-Ney discounts from numbers of n-grams (Chen & Goodman 1998, equation 26), and unigrams.
+
+    D(j) = j - (j+1) · n_1/(n_1 + 2 n_2) · n_(j+1)/n_j          j = 1, 2, 3+;  D(0) = 0
+
+Where lmplz gives up or wants `--discount_fallback`, an order that cannot be estimated gets D = 0.5, 1, 1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Discount = tuple[float, float, float]
+FALLBACK: Discount = (0.5, 1.0, 1.5)
+
+
+def discounts(tallies: Sequence[Int64]) -> tuple[list[Discount], dict[int, str]]:
+    """D(1), D(2), D(3+) of each order from its numbers (5,) of n-grams with adjusted counts 0 … 4.
+
+    Also the orders that got the fallback, each with the reason.
+    """
+    found: list[Discount] = []
+    fallbacks: dict[int, str] = {}
+    for k, n in enumerate(tallies, 1):
+        missing = [j for j in (1, 2, 3) if n[j] == 0]
+        if missing:
+            fallbacks[k] = f"no {k}-gram has an adjusted count of {missing[0]}: small, artificial or repeated text"
+            found.append(FALLBACK)
+            continue
+        y = n[1] / (n[1] + 2 * n[2])
+        d1, d2, d3 = (float(j - (j + 1) * y * n[j + 1] / n[j]) for j in (1, 2, 3))
+        if not all(0 <= d <= j for j, d in enumerate((d1, d2, d3), 1)):
+            fallbacks[k] = f"{k}-gram discounts {d1:.3f} {d2:.3f} {d3:.3f} are out of range: repeated sentences?"
+            d1, d2, d3 = FALLBACK
+        found.append((d1, d2, d3))
+    return found, fallbacks
+
+
+def unigram_probabilities(adjusted: Int64, discount: Discount, bos: int) -> Float64:
+    """p(w) (V,) from adjusted counts (V,), interpolated with 1/(V-1) as in lmplz; word `bos` is never predicted: 1."""
+    taken = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
+    total = adjusted.sum()
+    probability = (adjusted - taken) / total + taken.sum() / total / (len(adjusted) - 1)
+    probability[bos] = 1.0
+    return np.asarray(probability, np.float64)

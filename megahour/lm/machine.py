@@ -1,0 +1,62 @@
+"""Unaligned 8-byte loads and stores in byte arrays, which numba's indexing cannot express."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def load8(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """The eight bytes of a uint8 array from `index` on, little-endian, as uint64. Bounds are not checked."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.uint64(array, types.intp), codegen
+
+
+@intrinsic
+def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
+    """Write a uint64 as eight bytes of a uint8 array from `index` on. Bounds are not checked."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        builder.store(args[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint64), codegen
+
+
+@intrinsic
+def float_bits(typingctx, value):  # type: ignore[no-untyped-def]
+    """The bit pattern of a float64."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.int64(types.float64), codegen
+
+
+@intrinsic
+def bits_float(typingctx, value):  # type: ignore[no-untyped-def]
+    """The float64 of a bit pattern."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx, value):  # type: ignore[no-untyped-def]
+    """Index of the lowest bit that is set in a uint64; undefined for 0."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), codegen
