@@ -19,7 +19,11 @@ VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞"
 _SPACE = "[ \u00a0\u202f\u2009]"
 _MINUS = r"(?<![\w.,)\]])[-−]"
 _END = r"(?![\w²³'’])"  # after a unit
-_SHORT_MONTHS = r"(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\."
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_MONTH_DAY = (
+    rf"(?P<month_day>\b(?P<mm>{_MONTHS}|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.)[ \u00a0]"
+    r"(?P<md>[0-2]?\d|3[01])(?:st|nd|rd|th)?(?![\w%]|[.,:]\d))"
+)
 _DOMAINS = "com|org|net|edu|gov|info|io|ai|tv|de|fr|es|it|ru|uk|eu|ch|at|mx|ar"
 WEB_HINT = re.compile(rf"://|(?i:www\.)|@\w|\.(?i:{_DOMAINS})(?!\w)")
 _ELISIONS = {
@@ -108,10 +112,7 @@ def _reading_rules(words: Tongue) -> list[str]:
     return [
         _plain_word(words),
         rf"(?=[\d(+−-])(?:{of_digits})",
-        rf"(?P<month_day>\b(?P<mm>{_english_months(words)}|{_SHORT_MONTHS})[ \u00a0](?P<md>[0-2]?\d|3[01])(?:st|nd|rd|th)?"
-        r"(?![\w%]|[.,:]\d))"
-        if words.code == "en"
-        else "(?!)",
+        _MONTH_DAY if words.code == "en" else "(?!)",
         *(f"(?P<extra_{name}>{rule})" for name, rule in words.letter_rules.items()),
         rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",
         rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?P<amount>{number})"
@@ -123,10 +124,6 @@ def _reading_rules(words: Tongue) -> list[str]:
     ]
 
 
-def _english_months(words: Tongue) -> str:
-    return "|".join(month.capitalize() for month in words.months)
-
-
 def _plain_word(words: Tongue) -> str:
     """The quick way for most words: lower-case, between spaces, with no rule that could begin with them."""
     dotless = [text for text in (*words.abbreviations, "mr", "mrs", "ms", "dr", "prof") if not text.endswith(".")]
@@ -134,7 +131,7 @@ def _plain_word(words: Tongue) -> str:
 
 
 def _date_rules(words: Tongue) -> list[str]:
-    months = _english_months(words) if words.code == "en" else f"(?i:{'|'.join(words.months)})"
+    months = _MONTHS if words.code == "en" else f"(?i:{'|'.join(words.months)})"  # "may" is a verb
     after_day = rf"(?=[ \u00a0](?:de |of )?(?:{months})\b)"
     return [
         r"(?P<iso>(?<![\w.-])(?P<iso_y>\d{4})-(?P<iso_m>0\d|1[0-2])-(?P<iso_d>[0-2]\d|3[01])(?![\w-]))",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from megahour.corpus.sounds import describes, names_sound
+from megahour.corpus.sound_words import describes, names_sound
 from megahour.corpus.speakers import LABEL, bracketed_name, label_name
 
 _HINT = re.compile(r"[<>&{\\\[(*♪♫♬#【［（〔\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|:\s|:$")

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from megahour.corpus.sounds import names_sound
+from megahour.corpus.sound_words import names_sound
 from megahour.corpus.tongues.base import one_of
 
 MAX_NAME_WORDS = 3

@@ -109,7 +109,8 @@ def _plain_pieces(kind: str | None, pieces: Iterator[Piece], language: str) -> I
         yield from pieces
         return
     for token, start, end in pieces:
-        for part in (token,) if _is_plain(token) else _read(token, language)[0]:
+        bare = token.strip("'")
+        for part in (bare,) if bare and _is_plain(bare) else _read(bare, language)[0]:
             yield part, start, end
 
 

@@ -24,7 +24,7 @@ def with_names(cues: list[Cue]) -> list[Cue]:
                 parts.append((name or cue.speaker, line[start:]))
             else:
                 parts[-1] = (parts[-1][0], parts[-1][1] + line)
-        named.extend(_turns(cue, [(name, text.strip("\n")) for name, text in parts]))
+        named.extend(_turns(cue, [(name, text.strip()) for name, text in parts]))
     return named
 
 
@@ -34,21 +34,12 @@ def by_speaker(cue: Cue) -> list[Cue]:
     names = [name for name, _ in shown.labels]
     if not names:
         return [cue]
-    first_starts_late = any(char.isalnum() for char in _shown_before(cue.raw, shown.labels[0][1]))
-    if len(set(names)) == 1 and not first_starts_late:
+    begins = {span.end: span.start for span in shown.hidden if span.kind == "speaker"}
+    edges = [0, *(begins[end] for _, end in shown.labels), len(cue.raw)]
+    if len(set(names)) == 1 and not spoken_text(cue.raw[: edges[1]]):
         return [replace(cue, speaker=names[0])]
-    edges = [0, *(_label_start(cue.raw, place) for _, place in shown.labels), len(cue.raw)]
-    pieces = [cue.raw[a:b] for a, b in pairwise(edges)]
+    pieces = (cue.raw[start:end] for start, end in pairwise(edges))
     return _turns(cue, list(zip([cue.speaker, *names], pieces, strict=True)))
-
-
-def _shown_before(raw: str, place: int) -> str:
-    return view(raw[: _label_start(raw, place)]).text
-
-
-def _label_start(raw: str, place: int) -> int:
-    """Where the label that ends at `place` begins."""
-    return max(span.start for span in view(raw).hidden if span.kind == "speaker" and span.end == place)
 
 
 def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
