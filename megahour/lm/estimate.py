@@ -34,8 +34,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Model:
-    """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; fallbacks: of `discounts`;
-    partitions: how many, and positions of the largest and of the middle one."""
+    """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; fallbacks: orders and
+    reasons; partitions: how many, and positions of the largest and of the middle one."""
 
     order: int
     sizes: list[int]

@@ -1,7 +1,7 @@
 """Positions of a corpus by their history: partitioned by its last word, sorted by the words before it.
 
 A position p stands for the predicted token T[p] and its history T[p-1], T[p-2], …, which ends at the BOUNDARY before
-the sentence. With the last word of the history as the key, all that Kneser-Ney smoothing needs above unigrams lies in one
+the sentence. With the last word of the history as the key, all that Kneser-Ney smoothing needs above unigrams is in one
 partition: n(h w), the sums over w, the number of different words before a suffix, and the suffix's own probability, for
 a suffix of two or more words ends in the same two (Heafield et al. 2013, section 3, sorts instead). Within a partition
 positions are sorted by T[p-1], then T[p-2], …: a context is a run of neighbours, and so is every shorter one.

@@ -82,7 +82,7 @@ def sweep(
 ) -> tuple[int, int]:
     """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
 
-    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped. lengths (V,): bytes of each word. Adds to unigrams (V,),
+    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped. lengths (V,): bytes of words. Adds to unigrams (V,),
     the adjusted counts of words, and to tally (order + 1, TALLIES).
     """
     found: tuple[int, int] = _sweep(windows, positions, order, prune, lengths, *scratch, *out, unigrams, tally)
@@ -133,7 +133,7 @@ def _sweep(  # type: ignore[no-untyped-def]
                 sizes[shared] = size + 1
         for length in range(shared, after, -1):
             k, begin, up = length + 1, held, length - 1
-            earliest = 1 << 62
+            earliest = np.int64(1 << 62)
             total = ones = twos = more = dropped = characters = 0
             for j in range(1, k):
                 characters += lengths[windows[i, j]]
