@@ -7,6 +7,7 @@ itself at its own length: what shares its batch cannot matter, and padding is ne
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -140,7 +141,8 @@ def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device:
     if threads:
         torch.set_num_threads(threads)
     try:
-        module = torch.jit.load(io.BytesIO(data), map_location=device).eval()  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # torch prefers its own export
+            module = torch.jit.load(io.BytesIO(data), map_location=device).eval()  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise StoreError(f"torch.jit cannot read the model: {str(error).splitlines()[0]}", where=where) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,16 @@ def sentences(count: int, rng: np.random.Generator) -> list[str]:
     ]
 
 
-def write(folder: Path, fill: Any, summary: dict[str, Any] | None = None) -> Artifact:
-    """A complete artifact of one shard that `fill(out)` writes."""
+def write(folder: Path, *fills: Any, summary: dict[str, Any] | None = None) -> Artifact:
+    """A complete artifact with a shard for each `fill(out)`."""
     artifact = Artifact(folder)
-    with ShardWriter(artifact, 0, "made") as out:
-        fill(out)
-        receipt = out.commit()
-    digest = content_digest([receipt], summary or {})
-    finish(artifact, [receipt], Manifest("made", 1, "made", digest, {}, {}, 1, Counts(), summary or {}))
+    receipts = []
+    for shard, fill in enumerate(fills):
+        with ShardWriter(artifact, shard, "made") as out:
+            fill(out)
+            receipts.append(out.commit())
+    digest = content_digest(receipts, summary or {})
+    finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(fills), Counts(), summary or {}))
     return artifact
 
 
@@ -104,29 +107,45 @@ def train_listener(folder: Path) -> Artifact:
     return write(folder, fill)
 
 
-def write_recordings(folder: Path, made: list[tuple[str, NDArray[np.int16], list[str], list[Timed]]]) -> Any:
-    """(recordings, raw with its truth) from (name, samples, cues, true words)."""
-    rows, cues, truth = [], [], []
+Made = tuple[str, NDArray[np.int16], list[str], list[Timed]]  # name, samples, cues, true words
+
+
+def write_recordings(folder: Path, *shards: list[Made], rate_hz: int = RATE_HZ) -> Any:
+    """(recordings, raw with its truth); keys are 1, 2, … over all shards."""
+    keys = iter(range(1, 1 << 20))
+    recordings = write(folder / "recordings", *(recordings_shard(made, keys, rate_hz) for made in shards))
+    truth = [
+        {"name": name, "word": i, "text": word, "start_samples": start, "end_samples": end, "sentence": 0}
+        for made in shards
+        for name, _, _, words in made
+        for i, (word, start, end) in enumerate(words)
+    ]
+    raw = write(folder / "raw", lambda out: out.table(pa.Table.from_pylist(truth, TRUTH), ".truth.parquet"))
+    return recordings, raw
+
+
+def recordings_shard(made: list[Made], keys: Iterator[int], rate_hz: int = RATE_HZ) -> Callable[[ShardWriter], None]:
+    """What writes a shard of `made`; a cue that is a tuple is (start_samples, transcript, text)."""
 
     def fill(out: ShardWriter) -> None:
+        rows, cues = [], []
         with out.open(".tar") as file, tar_writer(file) as tar:
-            for key, (name, samples, written, words) in enumerate(made, start=1):
-                offset, size = tar.add(f"{key}.flac", encode_flac(samples, RATE_HZ))
+            for name, samples, written, _ in made:
+                key = next(keys)
+                offset, size = tar.add(f"{key}.flac", encode_flac(samples, rate_hz))
                 row = {"key": key, "name": name, "offset": offset, "size": size, "samples": len(samples)}
-                fixed = {"rate_hz": RATE_HZ, "channel": 0, "speaker": "s", "language": "en", "licence": "CC0-1.0"}
+                fixed = {"rate_hz": rate_hz, "channel": 0, "speaker": "s", "language": "en", "licence": "CC0-1.0"}
                 rows.append({**row, **fixed, "attribution": "", "source": "", "condition": "clean", "created_s": 0})
-                for cue, text in enumerate(written):
-                    offsets = [i for i, c in enumerate(text) if i == 0 or text[i - 1] == " "]
-                    times = {"start_samples": -1, "end_samples": -1}
-                    cues.append(
-                        {"key": key, "cue": cue, **times, "raw": text.upper(), "text": text, "offsets": offsets}
-                    )
-                for i, (word, start, end) in enumerate(words):
-                    times = {"start_samples": start, "end_samples": end}
-                    truth.append({"name": name, "word": i, "text": word, **times, "sentence": 0})
+                cues += [{"key": key, **cue_row(cue, entry)} for cue, entry in enumerate(written)]
         out.table(pa.Table.from_pylist(rows, RECORDINGS))
         out.table(pa.Table.from_pylist(cues, CUES), ".cues.parquet")
 
-    recordings = write(folder / "recordings", fill)
-    raw = write(folder / "raw", lambda out: out.table(pa.Table.from_pylist(truth, TRUTH), ".truth.parquet"))
-    return recordings, raw
+    return fill
+
+
+def cue_row(cue: int, entry: str | tuple[int, int, str]) -> dict[str, Any]:
+    start, transcript, text = (-1, 0, entry) if isinstance(entry, str) else entry
+    offsets = [i for i, c in enumerate(text) if i == 0 or text[i - 1] == " "]
+    ends = [i for i in range(1, len(text) + 1) if i == len(text) or text[i] == " "]
+    times = {"start_samples": start, "end_samples": -1, "transcript": transcript, "speaker": ""}
+    return {"cue": cue, **times, "raw": text.upper(), "text": text, "offsets": offsets, "ends": ends}

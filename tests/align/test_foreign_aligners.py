@@ -1,0 +1,198 @@
+"""Any CTC model serves: ONNX and TorchScript files with their token lists, imported and then used by `align`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tone_models import TOKENS, MelTones, Tones, onnx_model, torchscript
+from tones import LETTERS, RATE_HZ, sentences, speak, write, write_recordings
+
+from megahour.align.ctc import quantise
+from megahour.align.pieces import spell_pieces
+from megahour.align.stage import Align, AlignParams
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.engine.accelerator.local import serve_in_process
+from megahour.features.fbank import log_mel
+from megahour.models.foreign import quantised
+from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+
+PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6)
+MELS = 40
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.txt"
+    path.write_text("\n".join(TOKENS) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    rng = np.random.default_rng(21)
+    spoken = sentences(12, rng)
+    samples, words, _ = speak(spoken, rng)
+    written = [*spoken[:4], "feed fade cafe dead bead face", *spoken[4:]]
+    folder = tmp_path_factory.mktemp("corpus")
+    return write_recordings(folder, [("tones", samples, written, words)])[0], words
+
+
+def imported(folder: Path, **values: Any) -> Artifact:
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    p = parse(ImportAlignerParams, values, where="import-aligner")
+    stage = ImportAligner()
+    (task,) = stage.plan(p, {})
+    return write(folder, lambda out: stage.run(p, {}, task, out, Context(folder)))
+
+
+def align(folder: Path, recordings: Artifact, aligner: Artifact) -> Artifact:
+    inputs = {"recordings": recordings, "aligner": aligner}
+    return write(folder, lambda out: Align().run(PARAMS, inputs, Align().plan(PARAMS, inputs)[0], out, Context(folder)))
+
+
+def assert_right(alignment: Artifact, words: list[tuple[str, int, int]], most_ms: float) -> None:
+    """Every word is there, at its time; the cue that nobody spoke is not."""
+    table = alignment.read_table(0)
+    assert table["text"].to_pylist() == [word for word, _, _ in words]
+    errors = table["start_samples"].to_numpy() - np.array([start for _, start, _ in words])
+    assert np.abs(errors).max() <= most_ms * RATE_HZ / 1000
+    segments = alignment.read_table(0, ".segments.parquet").to_pylist()
+    assert [s["cue"] for s in segments if s["reason"] == "unspoken"] == [4]
+    (heard,) = alignment.read_table(0, ".heard.parquet")["tokens"].to_pylist()
+    assert "".join(heard).replace(" ", "") == "".join(word for word, _, _ in words)
+
+
+def test_an_onnx_model_of_another_rate_aligns(tmp_path: Path, tokens: Path, corpus: Any) -> None:
+    """8 kHz, logits: the recordings' 16 kHz are resampled."""
+    model = onnx_model(tmp_path / "tones.onnx", 8000, 160)
+    aligner = imported(tmp_path / "aligner", model=model, tokens=tokens, rate_hz=8000, frame_shift_samples=160)
+    config = aligner.read_json(0, ".model.json")
+    assert config["tokens"] == ["<blank>", " ", *LETTERS, "<unk>"]
+    assert config["order"] == [8, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert_right(align(tmp_path / "alignment", corpus[0], aligner), corpus[1], 60)
+
+
+def test_a_torchscript_model_aligns(tmp_path: Path, corpus: Any) -> None:
+    """Log posteriors, a token list as JSON, an integer sample scale."""
+    listed = tmp_path / "vocabulary.json"
+    listed.write_text(json.dumps({token: i for i, token in enumerate(TOKENS)}))
+    model = torchscript(tmp_path / "tones.pt", Tones(RATE_HZ, 320), torch.zeros(1, 16000))
+    aligner = imported(tmp_path / "aligner", model=model, tokens=listed, output="log-probs")
+    assert_right(align(tmp_path / "alignment", corpus[0], aligner), corpus[1], 60)
+
+
+def test_a_model_of_log_mels_aligns(tmp_path: Path, tokens: Path, corpus: Any) -> None:
+    """Mels first, a length as second argument, every second frame an output."""
+    t = np.arange(RATE_HZ) / RATE_HZ
+    tones = [6000 * np.sin(2 * np.pi * 300 * 1.6**i * t) for i in range(len(LETTERS))]
+    bins = [int(log_mel(tone, RATE_HZ, MELS).mean(axis=0).argmax()) for tone in tones]
+    model = torchscript(tmp_path / "mels.ts", MelTones(bins))
+    given = {"input": "log-mel", "mels": MELS, "layout": "mels-first", "length_name": "length", "scale": "int16"}
+    aligner = imported(tmp_path / "aligner", model=model, tokens=tokens, **given)
+    alignment = align(tmp_path / "alignment", corpus[0], aligner)
+    assert alignment.receipts()[0].counts.kept == 1
+    words = alignment.read_table(0)
+    assert words["text"].to_pylist() == [word for word, _, _ in corpus[1]]
+    errors = words["start_samples"].to_numpy() - np.array([start for _, start, _ in corpus[1]])
+    assert np.abs(errors).max() <= 0.06 * RATE_HZ
+
+
+def test_token_times_lie_in_their_words_and_rise(tmp_path: Path, tokens: Path, corpus: Any) -> None:
+    model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320)
+    aligner = imported(tmp_path / "aligner", model=model, tokens=tokens)
+    for word in align(tmp_path / "alignment", corpus[0], aligner).read_table(0).to_pylist():
+        starts = word["token_start_samples"]
+        assert len(starts) == len(word["token_confidence"]) == len(word["text"])
+        assert word["start_samples"] <= starts[0] <= starts[-1] <= word["end_samples"]
+        assert starts == sorted(set(starts))
+        assert all(0.3 <= confidence <= 1 for confidence in word["token_confidence"])
+
+
+def test_8_bit_costs_are_those_of_the_aligner(tmp_path: Path, tokens: Path, corpus: Any) -> None:
+    rng = np.random.default_rng(0)
+    log_probs = -rng.exponential(5.0, (200, 30)).astype(np.float32)
+    assert np.array_equal(quantised(log_probs), quantise(log_probs))
+    aligner = imported(tmp_path / "aligner", model=onnx_model(tmp_path / "t.onnx", RATE_HZ, 320), tokens=tokens)
+    waveform = rng.normal(0, 0.1, (50, 320)).astype(np.float32)
+    found = {}
+    for outputs in ("log_probs", "costs"):
+        from megahour.models.service import model_spec
+
+        with serve_in_process(model_spec(aligner, 8192, outputs=outputs)) as session:
+            ((_, found[outputs]),) = session.infer([(1, waveform)])
+    assert found["costs"]["costs"].dtype == np.uint8
+    assert np.array_equal(found["costs"]["costs"], quantise(found["log_probs"]["log_probs"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tokens": TOKENS[1:]}, "the model gives 9 values a frame, the list has 8 tokens"),
+        ({"frame_shift_samples": 160}, "it looks like 320 samples"),
+        ({"input_name": "audio"}, 'the model has no "audio"; it has waveform'),
+        ({"output_name": "posteriors"}, 'the model has no "posteriors"; it has logits'),
+        ({"input": "log-mel", "frame_shift_samples": 320}, "fails on 1 s of noise"),
+        ({"output": "log-probs"}, "no log posteriors"),
+        ({"blank": "<nothing>"}, "no token '<nothing>'"),
+        ({"tokens": [*TOKENS[:-1], "q"]}, "say with `blank` which token it is"),
+        ({"tokens": [*TOKENS[:-2], "A", "<pad>"]}, "'A' occurs more than once"),
+        ({"tokens": [*TOKENS[:-2], "a", "<pad>"], "case": "upper"}, "two tokens are 'a' in lower case"),
+        ({"tokens": {token: 2 * i for i, token in enumerate(TOKENS)}}, "not numbered 0 … 8"),
+        ({"format": "torchscript"}, "torch.jit cannot read"),
+        ({"model": "absent.onnx"}, "no such file"),
+        ({"frame_shift_samples": 200, "input": "log-mel"}, "no multiple of the 10 ms"),
+    ],
+)
+def test_what_does_not_fit_is_said_on_the_spot(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320)
+    listed = tmp_path / "tokens.json"
+    listed.write_text(json.dumps(values.get("tokens", TOKENS)))
+    with pytest.raises(Exception, match=message.replace("(", r"\(")) as caught:
+        imported(tmp_path / "aligner", **({"model": model} | values | {"tokens": listed}))
+    assert isinstance(caught.value, ConfigError) or "jit" in message
+    assert not Artifact(tmp_path / "aligner").complete
+
+
+def test_a_model_that_gives_nan_is_refused(tmp_path: Path, tokens: Path) -> None:
+    broken = Tones(RATE_HZ, 320)
+    broken.bias.data[2] = float("nan")
+    model = torchscript(tmp_path / "broken.pt", broken, torch.zeros(1, 16000))
+    with pytest.raises(ConfigError, match="NaN or infinity for 1 s of noise"):
+        imported(tmp_path / "aligner", model=model, tokens=tokens)
+
+
+def test_a_pickle_is_no_model(tmp_path: Path, tokens: Path) -> None:
+    """`torch.save` files hold pickles: torch.jit does not run them."""
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "weights.pt")
+    with pytest.raises(Exception, match=r"torch.jit cannot read"):
+        imported(tmp_path / "aligner", model=tmp_path / "weights.pt", tokens=tokens)
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+PIECES = ["<blank>", "\u2581", "\u2581the", "\u2581t", "re", "he", *"abcdefghijklmnopqrstuvwxyz"]
+
+
+def test_words_are_cut_into_the_fewest_pieces() -> None:
+    document = spell_pieces([(3, 1.5, "the there è tree")], PIECES)
+    spelled = [[PIECES[t] for t in document.tokens[document.token_word == w]] for w in range(4)]
+    assert spelled == [["\u2581the"], ["\u2581the", "re"], ["\u2581"], ["\u2581t", "re", "e"]]
+    assert document.words == ["the", "there", "è", "tree"]
+    assert document.word_index.tolist() == [0, 1, 2, 3]
+
+
+@given(st.lists(st.text("thereabc", min_size=1, max_size=12), min_size=1, max_size=6))
+def test_pieces_spell_their_words(words: list[str]) -> None:
+    document = spell_pieces([(0, np.nan, " ".join(words))], PIECES)
+    assert "".join(PIECES[t] for t in document.tokens) == "".join("\u2581" + word for word in words)
+    assert document.words == words
