@@ -24,9 +24,9 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in STAGES:
-            from megahour.stage_command import stage_command
+            from megahour.stage_command import ReportCommand, stage_command
 
-            return stage_command(name)
+            return ReportCommand() if name == "report" else stage_command(name)
         return super().get_command(ctx, name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

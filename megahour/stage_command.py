@@ -61,6 +61,24 @@ def _option(key: str, info: FieldInfo) -> click.Option:
     return click.Option([f"--{flag}", key], type=choice, default=None, help=f"{text}  [{shown}]")
 
 
+class ReportCommand(click.Command):
+    """`report ARTIFACT …` is the explorer of a data set; `report --ROLE URL …` is the stage about a run."""
+
+    def __init__(self) -> None:
+        super().__init__("report", short_help=STAGES["report"][2])
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and not args[0].startswith("-"):
+            from megahour.report.command import explorer
+
+            return explorer.make_context(info_name, args, parent, **extra)
+        command = stage_command("report")
+        command.epilog = "megahour report ARTIFACT makes a page about one data set: megahour report ARTIFACT --help"
+        return command.make_context(info_name, args, parent, **extra)
+
+
 class _Yaml(click.ParamType):  # type: ignore[type-arg]
     """Lists and mappings are given as YAML, e.g. ``--sets "[labelled, test]"``."""
 

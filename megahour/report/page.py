@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -56,8 +56,8 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
         sections.costs(facts, audio_hours, p.price_per_core_hour, p.currency),
     ]
     numbers = _numbers(p, inputs, facts, audio_hours, rows)
-    body = [_header(p, numbers), _navigation(parts), tag("main", parts), _footer()]
-    return Page(_document(p.title, join(body)), numbers)
+    body = [_header(p, numbers), navigation(parts, NAMES), tag("main", parts), _footer()]
+    return Page(document(p.title, join(body)), numbers)
 
 
 def _numbers(
@@ -107,9 +107,10 @@ NAMES = {
 }
 
 
-def _navigation(parts: Sequence[Markup | None]) -> Markup:
-    shown = [name for name in NAMES if any(part and f'id="{name}"' in part[:60] for part in parts)]
-    return tag("nav", tag("div", [tag("a", NAMES[name], href=f"#{name}") for name in shown]))
+def navigation(parts: Sequence[Markup | None], names: Mapping[str, str]) -> Markup:
+    """Links to those of the named sections that the page has."""
+    shown = [name for name in names if any(part and f'id="{name}"' in part[:60] for part in parts)]
+    return tag("nav", tag("div", [tag("a", names[name], href=f"#{name}") for name in shown]), aria_label="Sections")
 
 
 def _footer() -> Markup:
@@ -117,13 +118,16 @@ def _footer() -> Markup:
     return tag("footer", tag("p", words))
 
 
-def _document(title: str, body: Markup) -> str:
-    script = _asset("page.js")
+def document(
+    title: str, body: Markup, *, scripts: Sequence[str] = ("page.js",), styles: Sequence[str] = ("style.css",)
+) -> str:
+    """The whole file. Its policy lets run what the named scripts hold, and nothing else."""
+    script = "".join(map(_asset, scripts))
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
         "SCRIPT_HASH": f"sha256-{digest}",
         "TITLE": join(title),
-        "STYLE": _asset("style.css"),
+        "STYLE": "".join(map(_asset, styles)),
         "BODY": body,
         "SCRIPT": script,
     }

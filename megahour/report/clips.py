@@ -1,0 +1,97 @@
+"""Sound for the page: FLAC from a shard, or a span of a recording, as a small MP3 with the peaks of its wave."""
+
+from __future__ import annotations
+
+import io
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from megahour.core.store import Artifact
+from megahour.corpus.tar import ShardAudio
+
+PEAKS = 400
+RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)  # that MP3 knows
+RATE_HZ = 16_000  # of sound at any other rate
+Coding = Literal["mp3", "flac"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Encoded sound; `peaks` (PEAKS,) uint8 draw its wave, the loudest part at 255."""
+
+    name: str
+    media: str
+    data: bytes
+    peaks: NDArray[np.uint8]
+    seconds: float
+
+    @property
+    def wave(self) -> str:
+        return b64encode(self.peaks.tobytes()).decode()
+
+
+def encode(name: str, samples: NDArray[np.int16], rate_hz: int, coding: Coding) -> Clip:
+    """A clip of int16 [T]. MP3 of constant bit rate: browsers find a time in it exactly, and bytes repeat."""
+    target = io.BytesIO()
+    seconds = len(samples) / rate_hz
+    if coding == "flac":
+        soundfile.write(target, samples, rate_hz, format="FLAC", subtype="PCM_16")
+    else:
+        sound: NDArray[Any] = samples
+        if rate_hz not in RATES_HZ:
+            sound, rate_hz = soxr.resample(samples, rate_hz, RATE_HZ), RATE_HZ
+        level = 0.9  # 24 kbit/s at 16 kHz: small, and enough to judge a transcript by
+        with soundfile.SoundFile(
+            target, "w", rate_hz, 1, format="MP3", bitrate_mode="CONSTANT", compression_level=level
+        ) as file:
+            file.write(sound)
+    return Clip(name, f"audio/{'mpeg' if coding == 'mp3' else 'flac'}", target.getvalue(), peaks(samples), seconds)
+
+
+def peaks(samples: NDArray[np.int16]) -> NDArray[np.uint8]:
+    """Largest absolute sample of each of PEAKS equal parts, relative to the largest of all."""
+    bounds = np.linspace(0, len(samples), PEAKS + 1).astype(int)
+    loud = np.abs(samples.astype(np.int32))
+    found = np.array([loud[a:b].max(initial=0) for a, b in pairwise(bounds)])
+    return np.round(255 * found / max(int(found.max(initial=0)), 1)).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a recording: its key, and samples from `start` to `stop`."""
+
+    name: str
+    recording: int
+    start: int
+    stop: int
+
+
+def spans(recordings: Artifact, wanted: Sequence[Span], coding: Coding) -> dict[str, Clip]:
+    """Clips by name of those spans whose recording is there. The index is read shard by shard."""
+    keys = np.array(sorted({span.recording for span in wanted}), np.int64)
+    found: dict[str, Clip] = {}
+    for receipt in recordings.receipts():
+        if not len(keys):
+            break
+        index = recordings.read_table(receipt.shard, columns=["key", "offset", "size", "samples", "rate_hz"])
+        here = np.flatnonzero(np.isin(index["key"].to_numpy(), keys))
+        if not len(here):
+            continue
+        rows = {row["key"]: row for row in index.take(here).to_pylist()}
+        keys = np.setdiff1d(keys, np.array(list(rows), np.int64))
+        with ShardAudio(recordings, receipt.shard) as audio:
+            for span in wanted:
+                if (row := rows.get(span.recording)) is not None:
+                    stop = min(span.stop, row["samples"])
+                    if 0 <= span.start < stop:
+                        sound = audio.read(row["offset"], row["size"], span.start, stop)
+                        found[span.name] = encode(span.name, sound, row["rate_hz"], coding)
+    return found

@@ -1,0 +1,136 @@
+"""`megahour report ARTIFACT`: one page about a data set, whatever its size, with a sample of it to hear and read."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.report import losses, overview
+from megahour.report.clips import Clip, Coding
+from megahour.report.losses import Lost
+from megahour.report.markup import Markup, join, tag
+from megahour.report.page import document, navigation
+from megahour.report.rows import chosen_rows, clips, payload
+from megahour.report.survey import Advance, Survey, columns_of, survey
+
+NAMES = {"hours": "Hours", "spread": "Distributions", "losses": "Left out", "explore": "Utterances", "made": "Made by"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How much of the data set the page holds."""
+
+    title: str = ""
+    rows: int = 2000
+    clips: int = 200
+    longest_s: float = 15.0
+    each: int = 5
+    top: int = 20
+    seed: int = 0
+    coding: Coding = "mp3"
+
+
+def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, advance: Advance) -> str:
+    """The page, the same bytes for the same artifact.
+
+    Parameters
+    ----------
+    recordings: where dropped stretches are heard; None looks for the artifact's own beside it.
+
+    Raises
+    ------
+    StoreError: an artifact is missing, unfinished or damaged.
+    ConfigError: `recordings` is not what such an artifact is.
+    """
+    if recordings is not None and not {"key", "offset", "size", "rate_hz"} <= set(columns_of(recordings)):
+        raise ConfigError(
+            "no recordings: its tables have no key, offset, size and rate_hz",
+            where=recordings.url,
+            remedy="give the artifact that `ingest` made",
+        )
+    manifest = artifact.manifest
+    before = _before(artifact, manifest.inputs)
+    recordings = recordings or before.get("recordings")
+    stages = [*before.values(), artifact]
+    kept_out = [(stage, _examples(stage, recordings, choice)) for stage in stages]
+    sounds: dict[str, Clip] = {
+        lost.clip.name: lost.clip for _, found in kept_out for here in found.values() for lost in here if lost.clip
+    }
+    found, table = _data_set(artifact, choice, advance)
+    parts: list[Markup | None] = []
+    if found is not None:
+        parts += [overview.hours(found, choice.top), overview.spread(found)]
+    parts.append(overview.left_out(kept_out))
+    if table is not None:
+        rows, heard = table
+        parts.append(overview.table(len(rows), len(heard), found.records if found else 0))
+        sounds |= {clip.name: clip for clip in heard.values()}
+    parts.append(overview.made(artifact))
+    title = choice.title or artifact.url.rsplit("/", 1)[-1]
+    data = payload(*table) if table is not None else {}
+    body = [overview.header(title, artifact, found), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
+    text = join([*body, _data("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
+    return document(title, text, scripts=("page.js", "explorer.js"), styles=("style.css", "explorer.css"))
+
+
+def _data_set(
+    artifact: Artifact, choice: Choice, advance: Advance
+) -> tuple[Survey | None, tuple[list[dict[str, Any]], dict[int, Clip]] | None]:
+    """What is known of all rows, and the chosen ones with their sound; None of artifacts that are no data sets."""
+    columns = set(columns_of(artifact))
+    if not {"key", "samples", "rate_hz"} <= columns:
+        return None, None
+    wanted = choice.rows if "text" in columns else 0
+    found = survey(artifact, rows=wanted, seed=choice.seed, advance=advance)
+    if "text" not in columns:
+        return found, None
+    rows = chosen_rows(artifact, found)
+    sound = {"offset", "size"} <= columns
+    count = choice.clips if sound else 0
+    heard = clips(artifact, rows, count=count, longest_s=choice.longest_s, seed=choice.seed, coding=choice.coding)
+    return found, (rows, heard)
+
+
+def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
+    """Those recordings and that alignment beside the artifact which it was made from, by their digests."""
+    parent = artifact.url.rpartition("/")[0] or "."
+    found: dict[str, Artifact] = {}
+    for role in ("recordings", "alignment"):
+        if (
+            role in inputs
+            and (beside := Artifact(f"{parent}/{role}")).complete
+            and (beside.manifest.digest == inputs[role])
+        ):
+            found[role] = beside
+    return found
+
+
+def _examples(stage: Artifact, recordings: Artifact | None, choice: Choice) -> dict[str, list[Lost]]:
+    found = losses.examples(stage, each=choice.each, seed=choice.seed)
+    if recordings is None:
+        return found
+    return losses.with_sound(found, recordings, longest_s=choice.longest_s, coding=choice.coding)
+
+
+def _data(name: str, value: Any) -> Markup:
+    """JSON in a block that is no script. Its `<` are escaped, so that no text in it ends the block."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{name}">{text}</script>\n')
+
+
+def _sound(clip: Clip) -> Markup:
+    text = b64encode(clip.data).decode()
+    attributes = f'id="clip-{clip.name}" data-media="{clip.media}"'
+    return Markup(f'<script type="text/plain" {attributes}>{text}</script>\n')
+
+
+def _footer(choice: Choice) -> Markup:
+    words = (
+        f"Made by megahour report. Rows are a sample by the hash of their keys (seed {choice.seed}): the same artifact "
+        "gives the same page. This file is whole: it loads nothing and sends nothing."
+    )
+    return tag("footer", tag("p", words))

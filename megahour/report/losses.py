@@ -1,0 +1,111 @@
+"""What a stage left out: counts by reason from its receipts, and some examples of each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megahour.core.store import Artifact
+from megahour.report.clips import Clip, Coding, Span, spans
+from megahour.report.counters import Sample
+
+MOST_REASONS = 200  # that examples are kept for
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An example: where it was (seconds, None unknown), what was to be said, and why it was left out."""
+
+    reason: str
+    name: str
+    text: str
+    detail: str
+    start_s: float | None = None
+    end_s: float | None = None
+    clip: Clip | None = None
+    span: Span | None = None
+
+
+def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost]]:
+    """Up to `each` by reason: a sample of `.dropped.parquet`, and the first of the quarantine."""
+    found: dict[str, list[Lost]] = {}
+    for reason, sample in _sampled(artifact, each, seed).items():
+        found[reason] = list(_dropped(artifact, sample))
+    for bad in artifact.bad_records() if artifact.manifest.counts.bad else ():
+        reason = bad.get("reason", "")
+        here = found.setdefault(reason, []) if reason in found or len(found) < MOST_REASONS else None
+        if here is not None and len(here) < each:
+            here.append(Lost(reason, bad.get("id", ""), bad.get("source", ""), bad.get("detail", "")))
+    return found
+
+
+def _sampled(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
+    samples: dict[str, Sample] = {}
+    for receipt in artifact.receipts():
+        if ".dropped.parquet" not in receipt.files:
+            continue
+        table = artifact.read_table(
+            receipt.shard, ".dropped.parquet", columns=["recording", "cue", "start_samples", "reason"]
+        )
+        numbers = [table[name].to_numpy().astype(np.int64) for name in ("recording", "cue", "start_samples")]
+        keys = numbers[0] ^ (numbers[1] << 40) ^ numbers[2]
+        reasons = np.array(table["reason"].to_pylist(), dtype=object)
+        for reason in sorted(set(reasons)):
+            if reason in samples or len(samples) < MOST_REASONS:
+                rows = np.flatnonzero(reasons == reason)
+                samples.setdefault(reason, Sample(each, seed)).add(receipt.shard, keys[rows], rows)
+    return samples
+
+
+def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
+    for shard, rows in sample.by_shard().items():
+        for row in artifact.read_table(shard, ".dropped.parquet").take(rows).to_pylist():
+            key, start, end = row["recording"], row["start_samples"], row["end_samples"]
+            span = Span(f"d{shard}-{key}-{row['cue']}-{start}", key, start, end)
+            yield Lost(
+                row["reason"],
+                row["name"] or "",
+                row["text"] or "",
+                row["detail"] or "",
+                span=span if 0 <= span.start < span.stop else None,
+            )
+
+
+def with_sound(
+    found: dict[str, list[Lost]], recordings: Artifact, *, longest_s: float, coding: Coding
+) -> dict[str, list[Lost]]:
+    """The same examples with their places in seconds, and the first `longest_s` seconds of their sound."""
+    rates = _rates(recordings, {lost.span.recording for here in found.values() for lost in here if lost.span})
+    placed = {reason: [_placed(lost, rates) for lost in here] for reason, here in found.items()}
+    wanted = {}
+    for lost in (lost for here in placed.values() for lost in here):
+        if lost.span and lost.start_s is not None:
+            most = lost.span.start + round(longest_s * rates[lost.span.recording])
+            wanted[lost.span.name] = replace(lost.span, stop=min(lost.span.stop, most))
+    sounds = spans(recordings, list(wanted.values()), coding)
+    return {
+        reason: [replace(lost, clip=sounds.get(lost.span.name) if lost.span else None) for lost in here]
+        for reason, here in placed.items()
+    }
+
+
+def _placed(lost: Lost, rates: dict[int, int]) -> Lost:
+    if lost.span is None or lost.span.recording not in rates:
+        return lost
+    rate = rates[lost.span.recording]
+    return replace(lost, start_s=lost.span.start / rate, end_s=lost.span.stop / rate)
+
+
+def _rates(recordings: Artifact, keys: set[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    wanted: Any = np.array(sorted(keys), np.int64)
+    for receipt in recordings.receipts():
+        if len(found) == len(keys):
+            break
+        index = recordings.read_table(receipt.shard, columns=["key", "rate_hz"])
+        here = np.flatnonzero(np.isin(index["key"].to_numpy(), wanted))
+        found |= {row["key"]: row["rate_hz"] for row in index.take(here).to_pylist()}
+    return found

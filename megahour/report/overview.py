@@ -1,0 +1,194 @@
+"""The explorer's sections: hours by name, distributions, what was left out, the table's frame, and how it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from megahour.core.store import Artifact
+from megahour.report import figures
+from megahour.report.counters import Heaviest, Tally
+from megahour.report.losses import Lost
+from megahour.report.markup import Child, Markup, tag
+from megahour.report.sections import panel, section
+from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
+from megahour.report.tables import Cell, count, percent, sortable, text
+
+CREDITED = ("licence", "source", "speaker")
+LONGEST_JSON = 20_000
+LONG_TEXT = 400  # characters of a quoted text
+SHOWN = {  # histogram: (title, label of its axis)
+    "seconds": ("Duration", "seconds"),
+    "minutes": ("Duration", "minutes"),
+    "cer": ("Character error rate of the second reading", "CER"),
+    "edge_cer": ("The same at the edges", "edge CER"),
+    "confidence": ("Alignment confidence", "confidence"),
+    "snr_db": ("Signal to noise", "SNR, dB"),
+    "words_per_s": ("Speaking rate", "words per second"),
+    "wildcard_share": ("Share of untranscribed sound", "share"),
+}
+
+
+def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
+    """Title and the figures that one asks for first."""
+    counts = artifact.manifest.counts
+    cards: list[tuple[str, str]] = []
+    if found is not None:
+        cards += [(f"{found.seconds / 3600:,.2f} h", "of audio"), (f"{found.records:,}", "records")]
+        for name, many in (("speaker", "speakers"), ("language", "languages"), ("licence", "licences")):
+            if name in found.hours and found.hours[name].records:
+                of = found.hours[name]
+                known = len(of.tallies) - ("" in of.tallies)
+                cards.append((f"{known:,}" if of.exact else f"> {of.capacity:,}", many if known != 1 else many[:-1]))
+        for name, label, unit in (("seconds", "median duration", " s"), ("cer", "median CER", " %")):
+            if name in found.histograms and (value := median(found.histograms[name])) is not None:
+                cards.append((f"{100 * value if name == 'cer' else value:.1f}{unit}", label))
+    else:
+        cards += [(f"{counts.came_in:,}", "records in"), (f"{counts.kept:,}", "kept")]
+    cards.append((f"{100 * sum(counts.dropped.values()) / max(counts.came_in, 1):.1f} %", "left out here"))
+    boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
+    lead = f"What `{artifact.manifest.stage}` made: {artifact.manifest.shards:,} shards."
+    return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+
+
+def hours(found: Survey, top: int) -> Markup:
+    """A table of hours for each kind of name."""
+    shown = [(name, found.hours[name]) for name in GROUPS if name in found.hours and _told(found.hours[name])]
+    tables = [_names_table(name, of, top) for name, of in shown]
+    note = "All of the data set, not only the sample below. Names beyond the first are added up as the rest."
+    return section("hours", "Hours", note, tag("div", tables, class_="pair"))
+
+
+def _told(of: Heaviest) -> bool:
+    return any(name.strip() for name in of.tallies)
+
+
+def _names_table(name: str, of: Heaviest, top: int) -> Markup:
+    first = of.top(top)
+    most = first[0][1].seconds if first else 0.0
+    rows = []
+    for value, tally in first:
+        bar = figures.shares([("", tally.seconds, "time"), ("", most - tally.seconds, "")])
+        hours = Cell(f"{tally.seconds / 3600:,.2f}", tally.seconds)
+        label = _label(name, value, tally)
+        rows.append([text([*label, bar]), hours, percent(tally.seconds / max(of.seconds, 1e-9)), count(tally.records)])
+    last = None
+    left = of.seconds - sum(tally.seconds for _, tally in first)
+    if len(of.tallies) > len(first) or not of.exact:
+        many = f"{len(of.tallies) - len(first):,} others" if of.exact else "all others"
+        records = of.records - sum(tally.records for _, tally in first)
+        last = [text(many), Cell(f"{left / 3600:,.2f}", left), percent(left / max(of.seconds, 1e-9)), count(records)]
+    note = None
+    if not of.exact:
+        words = f"More names than counters: hours of a name are too low by at most {of.missing_s / 3600:.2f}."
+        note = tag("p", words, class_="note")
+    table = sortable([name.capitalize(), "Hours", "Share", "Records"], rows, last)
+    return panel(note, table, title=f"By {name}")
+
+
+def _label(name: str, value: str, tally: Tally) -> list[Child]:
+    """A name and whom to credit for it; an attribution with its licence."""
+    if name == "attribution":
+        licence, _, credit = value.rpartition("\n")
+        return [tag("bdi", _cut(credit) or "nobody named"), tag("small", licence, class_="credit")]
+    label: list[Child] = [tag("bdi", _cut(value) or UNKNOWN)]
+    if name in CREDITED and tally.credit and tally.credit != value:
+        more = " and others" if tally.more else ""
+        label.append(tag("small", "credit: ", tag("bdi", _cut(tally.credit)), more, class_="credit"))
+    return label
+
+
+def spread(found: Survey) -> Markup | None:
+    """A histogram of each measure that is known."""
+    panels = []
+    for name, (title, label) in SHOWN.items():
+        histogram = found.histograms.get(name)
+        if histogram is None or not histogram.total:
+            continue
+        trimmed = histogram.trimmed()
+        series = {key: counts.tolist() for key, counts in trimmed.series.items()}
+        chart = figures.histogram(trimmed.edges.tolist(), series, x_label=label, y_label="records", label=title)
+        low, middle, high = (median(histogram, share) or 0.0 for share in (0.1, 0.5, 0.9))
+        words = f"10 % below {low:.3g}, half below {middle:.3g}, 90 % below {high:.3g}."
+        if unknown := found.unknown[name]:
+            words += f" Not known of {unknown:,}."
+        panels.append(panel(chart, tag("p", words, class_="note"), title=title))
+    note = "Values beyond an end of the axis are counted in the bar there; shares are read from the bars."
+    return section("spread", "Distributions", note, tag("div", panels, class_="pair")) if panels else None
+
+
+def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]]) -> Markup | None:
+    """Counts by reason for each stage, and examples of each."""
+    panels = []
+    for stage, found in stages:
+        counts = stage.manifest.counts
+        if not counts.dropped:
+            continue
+        rows = [
+            [text(reason), count(n), percent(n / max(counts.came_in, 1), 2)]
+            for reason, n in sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        quotes = [
+            tag("details", tag("summary", f"{reason}: examples"), _quotes(here))
+            for reason, here in sorted(found.items())
+        ]
+        lead = f"{counts.came_in:,} in, {counts.kept:,} kept, {counts.bad:,} bad."
+        title = f"{stage.manifest.stage}: {sum(counts.dropped.values()):,} left out"
+        table = sortable(["Reason", "Records", "Of what came in"], rows)
+        panels.append(panel(tag("p", lead, class_="note"), table, quotes, title=title))
+    note = (
+        "Records that each stage left out, as its receipts count them, with examples where the stage wrote them down."
+    )
+    return section("losses", "What was left out", note, panels) if panels else None
+
+
+def _quotes(found: Sequence[Lost]) -> Markup:
+    items = []
+    for lost in found:
+        where = "" if lost.start_s is None or lost.end_s is None else f"{lost.start_s:,.1f} to {lost.end_s:,.1f} s"
+        button = (
+            tag("button", type="button", class_="play small", aria_label="Play", data_clip=lost.clip.name)
+            if lost.clip
+            else tag("span", class_="mute")
+        )
+        about: list[Child] = [tag("bdi", _cut(lost.name)), f" · {where}" if where else None]
+        about += [" · ", tag("bdi", _cut(lost.detail))] if lost.detail else []
+        words = tag("div", tag("div", _cut(lost.text), dir="auto"), tag("div", about, class_="about"))
+        items.append(tag("li", button, words))
+    return tag("ul", items, class_="lost")
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= LONG_TEXT else f"{words[:LONG_TEXT]}… ({len(words):,} characters)"
+
+
+def table(rows: int, sounds: int, all_records: int) -> Markup:
+    """The frame that `explorer.js` fills."""
+    sample = "all" if rows == all_records else f"a sample of {rows:,} of all {all_records:,}"
+    note = (
+        f"Here are {sample} utterances, {sounds:,} of them with sound. Open a row to follow it word by word. "
+        "Keys: ↑ ↓ move, Enter opens, P plays."
+    )
+    status = tag("p", id="found", role="status", aria_live="polite")
+    frame = {"class_": "panel wide", "tabindex": "0", "role": "region", "aria_label": "Utterances"}
+    return section(
+        "explore",
+        "Utterances",
+        note,
+        tag("div", id="filters", class_="panel filters", role="search", aria_label="Filter utterances"),
+        tag("div", status, tag("div", id="pages", class_="pages"), class_="bar"),
+        tag("div", tag("table", id="utterances"), **frame),
+    )
+
+
+def made(artifact: Artifact) -> Markup:
+    """Parameters and summary of the stage."""
+    manifest = artifact.manifest
+    known = {"parameters": manifest.params, "summary": manifest.summary, "inputs": manifest.inputs}
+    blocks = []
+    for name, value in known.items():
+        words = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+        if value:
+            blocks.append(tag("details", tag("summary", name), tag("pre", words[:LONGEST_JSON])))
+    note = f"Stage {manifest.stage}, version {manifest.version}, digest {manifest.digest}."
+    return section("made", "How it was made", note, panel(blocks) if blocks else None)
