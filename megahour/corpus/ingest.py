@@ -8,10 +8,11 @@ equal names and equal audio are found and quarantined as ``duplicate-id``.
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -22,13 +23,19 @@ from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.corpus.archives import unpacked
 from megahour.corpus.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
-from megahour.corpus.cues import Cue, fit_to_length
+from megahour.corpus.audio_language import Head
+from megahour.corpus.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
+from megahour.corpus.candidates import read_candidates as read_all
+from megahour.corpus.language_id import UNDETERMINED, UNSURE, same_language
+from megahour.corpus.licences import LicenceRefused
+from megahour.corpus.pairing import split_suffix
 from megahour.corpus.sideinfo import SideInfo, side_info
-from megahour.corpus.sources import UNSUPPORTED, Item, archive_items, file_items, open_source, split_suffix
+from megahour.corpus.sources import Item, archive_items, file_items, open_source
+from megahour.corpus.tables import is_table, table_items
+from megahour.corpus.tally import Tally
 from megahour.corpus.tar import TarWriter, tar_writer
-from megahour.corpus.text import normalise
 from megahour.corpus.transcripts import MAX_BYTES as MAX_TRANSCRIPT_BYTES
-from megahour.corpus.transcripts import has_cues, read_table, read_transcript
+from megahour.corpus.transcripts import has_cues, read_table
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
@@ -36,7 +43,8 @@ if TYPE_CHECKING:
     from megahour.corpus.stage import IngestParams
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
-POLICY = ("licence-", "no-transcript")  # reasons of good records that may not or cannot be used: dropped, not bad
+# Reasons of good records that may not or cannot be used: dropped, not bad.
+POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch")
 Items = Iterator["Item | BadRecord | None"]
 
 
@@ -47,18 +55,21 @@ def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], w
         if raw is not None:
             file = stack.enter_context(raw.open(spec["shard"], ".tar"))
             yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
+        elif is_table(p.source):
+            offset, count = spec["table"]
+            yield table_items(p.source, offset, count, spec["row"])
         elif "archive" in spec:
             fs, root, _ = open_source(p.source)
             packed = stack.enter_context(fs.open(f"{root}/{spec['archive']}", "rb"))
-            yield _unpacked_items(packed, spec["archive"], p.max_bytes, work)
+            yield _unpacked_items(packed, spec["archive"], p, work)
         else:
             yield file_items(p.source, spec["files"])
 
 
-def _unpacked_items(packed: BinaryIO, label: str, max_bytes: int, work: Path) -> Items:
+def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:
     try:
-        with unpacked(packed, max_bytes=max_bytes, folder=work) as file:
-            yield from archive_items(file, label, max_bytes=max_bytes)
+        with unpacked(packed, max_bytes=p.max_bytes, folder=work) as file:
+            yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
     except BadRecord as bad:
         bad.record = bad.record or label
         yield bad
@@ -78,11 +89,15 @@ def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) ->
                     raise item
                 shard.add(item)
             except BadRecord as bad:
+                name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
+                if isinstance(bad, LicenceRefused):
+                    shard.tally.refused(bad.licence)
                 if bad.reason.startswith(POLICY):
                     out.drop(bad.reason)
+                    shard.tally.example(bad.reason, name, bad.detail)
                 else:
-                    name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
                     out.quarantine(name, bad.reason, bad.detail, source)
+    shard.tally.write(out)
     out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
     out.table(pa.Table.from_pylist(shard.cues, schema=CUES), ".cues.parquet")
 
@@ -106,6 +121,7 @@ class _Shard:
     table: dict[str, str]
     index: list[dict[str, Any]] = field(default_factory=list)
     cues: list[dict[str, Any]] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
     names: set[str] = field(default_factory=set)
     digests: dict[str, str] = field(default_factory=dict)
 
@@ -115,44 +131,61 @@ class _Shard:
         if item.name in self.names:
             raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
         self.names.add(item.name)
-        if (suffix := split_suffix(item.media.path)[1]) in UNSUPPORTED:
-            raise BadRecord("unsupported-format", f"{suffix} cannot be decoded; convert it to FLAC or Opus")
         info = side_info(item, p)
-        cues = self._read_cues(item, info)
-        with ExitStack() as stack:
-            encoded = self._encode(item, stack)
-            stats = encoded.stats
-            whole = "".join(encoded.digests)
-            if whole in self.digests:
-                raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
-            cues = fit_to_length(cues, stats.samples_out)
-            self.digests[whole] = item.name
-            self._write(item, info, cues, encoded)
+        found = read_all(self._written(item, info), info.language, p)
+        try:
+            with ExitStack() as stack:
+                head = Head(p.audio_language_seconds, p.rate_hz) if p.audio_language else None
+                encoded = self._encode(item, stack, head)
+                stats = encoded.stats
+                whole = "".join(encoded.digests)
+                if whole in self.digests:
+                    raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
+                fit_candidates(found, stats.samples_out, p.rate_hz)
+                language = self._language(info, found, head)
+                self.digests[whole] = item.name
+                self._write(item, replace(info, language=language), found, encoded)
+        finally:
+            for name, n in found.counts.items():
+                self.out.stat(name, n)
         self.out.stat("audio_s", round(stats.seconds_in, 3))
         self.out.stat("audio_samples_in", stats.samples_in)
         self.out.stat("clipped_samples", stats.clipped)
+        self.tally.media(stats.format, stats.subtype)
 
-    def _read_cues(self, item: Item, info: SideInfo) -> list[Cue]:
-        data, suffix = self._transcript(item, info)
-        if not suffix:
-            if self.p.require_transcript:
-                raise BadRecord("no-transcript", "no .srt, .vtt, .txt or .json beside it")
-            return []
-        transcript = read_transcript(data, suffix, self.p.rate_hz, language=info.language)
-        for repair, n in transcript.repairs.items():
-            self.out.stat(repair, n)
-        return transcript.cues
+    def _written(self, item: Item, info: SideInfo) -> list[Written]:
+        """An item's candidate transcripts, unread."""
+        written = []
+        for place in choose_by_tag([blob.path for blob in item.transcripts], info.language):
+            blob = item.transcripts[place]
+            data = blob.read(MAX_TRANSCRIPT_BYTES)
+            if split_suffix(blob.path)[1] != ".json" or _is_transcript(data):
+                written.append(from_file(blob.path, data))
+        line = item.text or self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
+        if line and not written:
+            written.append(inline(line))
+        if not written and self.p.require_transcript:
+            raise BadRecord("no-transcript", "no .srt, .vtt, .txt or .json beside it")
+        return written
 
-    def _transcript(self, item: Item, info: SideInfo) -> tuple[bytes, str]:
-        """Bytes and suffix of an item's transcript; an empty suffix when it has none."""
-        if item.transcript is not None:
-            suffix = split_suffix(item.transcript.path)[1]
-            if suffix != ".json" or has_cues(info.fields):
-                return item.transcript.read(MAX_TRANSCRIPT_BYTES), suffix
-        line = self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
-        return (line.encode(), ".txt") if line else (b"", "")
+    def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:
+        """The recording's language: as declared, else as its text or its sound says."""
+        language = info.language
+        if language == UNDETERMINED and found.kept:
+            language = found.kept[0].language
+        heard, probability = head.language(self.p.audio_language) if head else ("", 0.0)
+        if not heard or probability < self.p.min_language_probability:
+            return language
+        if language == UNDETERMINED:
+            return heard
+        if not same_language(heard, language):
+            self.out.stat("heard_in_another_language", 1)
+            if self.p.on_language_mismatch == "drop":
+                detail = f"heard is {heard} (probability {probability:.2f}), expected {language}"
+                raise BadRecord("audio-language-mismatch", detail)
+        return language
 
-    def _encode(self, item: Item, stack: ExitStack) -> _Encoded:
+    def _encode(self, item: Item, stack: ExitStack, head: Head | None) -> _Encoded:
         """Decode, check and encode in one pass; long recordings spill to scratch files that have no name."""
         p = self.p
         file = stack.enter_context(item.media.open())
@@ -164,6 +197,8 @@ class _Shard:
         with ExitStack() as encoders:
             writers = [encoders.enter_context(FlacEncoder(flac, p.rate_hz)) for flac in flacs]
             for block in decoder.blocks():
+                if head:
+                    head.add(block)
                 for channel in range(count if len(block) else 0):
                     samples = block[:, channel].copy()
                     writers[channel].write(samples)
@@ -171,9 +206,10 @@ class _Shard:
                     peaks[channel] = max(peaks[channel], int(samples.max()), -int(samples.min()))
         return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
 
-    def _write(self, item: Item, info: SideInfo, cues: list[Cue], encoded: _Encoded) -> None:
+    def _write(self, item: Item, info: SideInfo, found: Candidates, encoded: _Encoded) -> None:
         channels = len(encoded.flacs)
         self.out.came_in(channels - 1)
+        written = found.kept[0].found if found.kept else UNSURE
         for channel, flac in enumerate(encoded.flacs):
             if encoded.peaks[channel] < self.p.silent_peak * 32768:
                 self.out.drop("silent-channel")
@@ -183,7 +219,6 @@ class _Shard:
                 continue
             key = key_of("recording", self.p.corpus, item.source, channel)
             offset, size = self.tar.add(f"{key}.flac", flac)
-            speaker = info.speaker if channels == 1 else f"{info.speaker}/{channel}"
             self.index.append(
                 {
                     "key": key,
@@ -193,40 +228,54 @@ class _Shard:
                     "samples": encoded.stats.samples_out,
                     "rate_hz": self.p.rate_hz,
                     "channel": channel,
-                    "speaker": speaker,
+                    "speaker": info.speaker if channels == 1 else f"{info.speaker}/{channel}",
                     "language": info.language,
                     "licence": info.licence,
                     "attribution": info.attribution,
                     "source": info.source,
                     "condition": info.condition,
                     "created_s": info.created_s,
+                    "text_language": written.language,
+                    "text_language_probability": written.probability,
                 }
             )
-            self._write_cues(key, cues, info.language)
+            self._write_cues(key, found)
             self.out.kept()
             self.out.stat("audio_samples_out", encoded.stats.samples_out)
+            self.tally.kept(info, encoded.stats.samples_out / self.p.rate_hz)
 
-    def _write_cues(self, key: int, cues: Iterable[Cue], language: str) -> None:
-        """Rows of the cue table; a cue without a word after normalisation leaves no row."""
+    def _write_cues(self, key: int, found: Candidates) -> None:
+        """Rows of the cue table; numbers go through all of the recording's transcripts."""
         number = 0
-        for cue in cues:
-            spoken = normalise(cue.raw, language)
-            if not spoken.tokens:
-                continue
-            self.cues.append(
-                {
-                    "key": key,
-                    "cue": number,
-                    "start_samples": cue.start_samples,
-                    "end_samples": cue.end_samples,
-                    "raw": cue.raw,
-                    "text": spoken.text,
-                    "offsets": spoken.offsets,
-                }
-            )
-            number += 1
-            self.out.stat("words", len(spoken.tokens))
+        for transcript, candidate in enumerate(found.kept):
+            for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
+                self.cues.append(
+                    {
+                        "key": key,
+                        "cue": number,
+                        "start_samples": cue.start_samples,
+                        "end_samples": cue.end_samples,
+                        "raw": cue.raw,
+                        "text": spoken.text,
+                        "offsets": spoken.offsets,
+                        "ends": spoken.ends,
+                        "speaker": cue.speaker,
+                        "transcript": transcript,
+                    }
+                )
+                number += 1
+                self.out.stat("words", len(spoken.tokens))
         self.out.stat("cues", number)
+        self.out.stat("transcripts", len(found.kept))
+
+
+def _is_transcript(data: bytes) -> bool:
+    """Whether a JSON file holds cues, besides or instead of side information; broken JSON is left to its reader."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return True
+    return has_cues(value) if isinstance(value, dict) else isinstance(value, list)
 
 
 @contextmanager

@@ -42,8 +42,8 @@ _TAGS = {name: tag for tag, names in _NAMES.items() for name in names.split()}
 
 # Languages of each script, which is the first word of its characters' Unicode names. Others are not checked.
 _LANGUAGES_OF = {
-    "LATIN": "ca cs cy da de en es et eu fi fr ga gl hr hu id is it la lt lv ms nl no nb nn pl pt ro sk sl sq sr sv sw tr"
-             " vi af br eo lb mt oc so tl",
+    "LATIN": "ca cs cy da de en es et eu fi fr ga gl hr hu id is it la lt lv ms nl no nb nn pl pt ro sk sl sq sr sv sw"
+             " tr vi af br eo lb mt oc so tl",
     "CYRILLIC": "be bg kk ky mk mn ru sr tg uk", "ARABIC": "ar fa pa ps ug ur", "DEVANAGARI": "hi mr ne sa",
     "GREEK": "el", "HEBREW": "he yi", "ARMENIAN": "hy", "GEORGIAN": "ka", "BENGALI": "as bn", "GUJARATI": "gu",
     "GURMUKHI": "pa", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn", "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th",
@@ -106,7 +106,7 @@ def _script(char: str) -> str:
 
 def endless_word(text: str, limit: int) -> int:
     """Length of the first run of letters and digits beyond `limit` in a script that has spaces; 0 without one."""
-    for match in re.finditer(r"\w{%d,}" % (limit + 1), text):
+    for match in re.finditer(rf"\w{{{limit + 1},}}", text):
         if _script(match[0][0]) not in _UNSPACED:
             return len(match[0])
     return 0
@@ -118,14 +118,20 @@ def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = 
     Parameters
     ----------
     expected: the declared language, whose probability is given too.
-    among: languages to choose from; all that the model knows when empty.
+    among: languages to choose from, besides the declared one; all that the model knows when empty.
     sure: probability below which no language is named.
     """
     text = " ".join(text[:MAX_CHARACTERS].split())
     if sum(char.isalpha() for char in text) < MIN_LETTERS:
         return UNSURE
+    allowed = set(among)
+    shares = {
+        name: share
+        for name, share in _identifier().rank(text)
+        if not allowed or name in allowed or same_language(name, expected)
+    }
     # Rounded: sums of single precision differ in their last bits from machine to machine.
-    ranking = {name: round(share, 3) for name, share in _identifier(tuple(sorted(among))).rank(text)}
+    ranking = {name: round(share / sum(shares.values()), 3) for name, share in shares.items()}
     best = next(iter(ranking))
     of_expected = max((share for name, share in ranking.items() if same_language(name, expected)), default=0.0)
     if ranking[best] < sure:
@@ -135,12 +141,12 @@ def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = 
 
 def knows(language: str) -> bool:
     """Whether the model has this language: what it does not know, it takes for a neighbour."""
-    return any(same_language(language, known) for known in _identifier(()).labels)
+    return any(same_language(language, known) for known in _identifier().labels)
 
 
 def check_languages(among: Iterable[str]) -> None:
     """Raise ConfigError for a language that the model does not know."""
-    known = _identifier(()).labels
+    known = _identifier().labels
     if unknown := sorted(set(among) - set(known)):
         raise ConfigError(
             f"{', '.join(unknown)}: not known to the language model",
@@ -150,10 +156,7 @@ def check_languages(among: Iterable[str]) -> None:
 
 
 @cache
-def _identifier(among: tuple[str, ...]) -> Any:
+def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    if among:
-        identifier.set_languages(list(among))
-    return identifier
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

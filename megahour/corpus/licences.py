@@ -178,19 +178,30 @@ def _names(identifier: str) -> set[str]:
     return {identifier, bare, re.sub(r"-\d+(\.\d+)*(-[A-Za-z]+)*$", "", bare)}
 
 
+class LicenceRefused(BadRecord):
+    """A licence that may not be used; `licence` is its identifier, or what was written where there is none."""
+
+    def __init__(self, reason: str, detail: str, licence: str) -> None:
+        super().__init__(reason, detail)
+        self.licence = licence
+
+
 def check_licence(written: str, allowed: Iterable[str]) -> str:
     """The SPDX identifier of a licence that may be used.
 
     Raises
     ------
-    BadRecord: ``licence-unknown`` for none or one that is not understood, ``licence-forbidden`` for one not allowed.
+    LicenceRefused: ``licence-unknown`` for none or one that is not understood, ``licence-forbidden`` for one that the
+    policy does not name.
     """
     identifier = spdx(written)
     if identifier == UNKNOWN:
         detail = f"{written!r} is no licence known here" if written.strip() else "no licence is given"
-        raise BadRecord("licence-unknown", f"{detail}; set `licence` when all recordings share one")
+        detail += "; set `licence` when all recordings share one"
+        raise LicenceRefused("licence-unknown", detail, " ".join(written.split())[:80] or UNKNOWN)
     if not is_allowed(identifier, allowed):
-        raise BadRecord("licence-forbidden", f"{identifier} is not among the allowed: {', '.join(allowed)}")
+        detail = f"{identifier} is not among the allowed: {', '.join(allowed)}"
+        raise LicenceRefused("licence-forbidden", detail, identifier)
     return identifier
 
 

@@ -1,14 +1,16 @@
-"""Side information of a recording: what its `.json` says, what the parameters say for all, and what may be used."""
+"""Side information of a recording: what its row of a table says, its `.json`, the parameters, and what may be used."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.language_id import canonical
 from megahour.corpus.licences import check_licence
 
 if TYPE_CHECKING:
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
 ALIASES = {
     "licence": ("licence", "license", "licenseurl", "license_url"),
-    "attribution": ("attribution", "creator", "author", "credits"),
-    "speaker": ("speaker", "speaker_id", "spk"),
-    "language": ("language", "lang"),
+    "attribution": ("attribution", "credits", "creator", "author", "artist", "publisher"),
+    "speaker": ("speaker", "speaker_id", "spk", "client_id"),
+    "language": ("language", "lang", "locale"),
     "created_s": ("created_s", "created", "date"),
 }
 
@@ -29,7 +31,8 @@ ALIASES = {
 class SideInfo:
     """Who speaks what language under which licence (SPDX), and where it came from.
 
-    `source` is what the side file says, else the path; `created_s` is Unix time, 0 when unknown; `fields` is the file.
+    `language` is a BCP 47 tag; `source` is what the side file says, else the path; `created_s` is Unix time, 0 when
+    unknown; `fields` is the table's row and the file.
     """
 
     speaker: str
@@ -49,14 +52,14 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
 
     Raises
     ------
-    BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden``.
+    BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden`` (a `LicenceRefused`).
     """
-    fields = _fields(item)
+    fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
     found = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
     licence = check_licence(_text(found["licence"]) or p.licence, p.licences)
     return SideInfo(
         speaker=_text(found["speaker"]) or _speaker_in_path(item.source, p.speaker_pattern) or p.speaker or item.source,
-        language=_text(found["language"]) or p.language,
+        language=canonical(_text(found["language"]) or p.language),
         licence=licence,
         attribution=_text(found["attribution"]) or p.attribution,
         condition=_text(fields.get("condition", "")) or p.condition,
@@ -73,11 +76,17 @@ def _fields(item: Item) -> dict[str, Any]:
         value = json.loads(item.info.read(MAX_BYTES))
     except (ValueError, RecursionError) as error:
         raise BadRecord("unreadable-side-information", f"{item.info.path}: {error}") from error
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    nested = value.get("metadata")  # archive.org's answers
+    return {**nested, **value} if isinstance(nested, dict) else value
 
 
 def _text(value: Any) -> str:
-    return str(value).strip() if isinstance(value, str | int) else ""
+    """One line of a value, or of a list of them."""
+    if isinstance(value, list):
+        return ", ".join(filter(None, (_text(each) for each in value)))
+    return " ".join(str(value).split()) if isinstance(value, str | int) else ""
 
 
 def _speaker_in_path(source: str, pattern: str) -> str:
@@ -88,11 +97,15 @@ def _speaker_in_path(source: str, pattern: str) -> str:
 def _unix_time(value: Any) -> int:
     """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise)."""
     if isinstance(value, int | float):
-        return int(value)
+        return int(value) if math.isfinite(value) else 0
     if not value:
         return 0
+    if re.fullmatch(r"\d{4}", text := str(value)):  # a year, as archives have it
+        text += "-01-01"
+    elif re.fullmatch(r"-?\d{5,12}", text):  # a number in a text file
+        return int(text)
     try:
-        moment = datetime.datetime.fromisoformat(str(value))
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise BadRecord("unreadable-side-information", f"{value!r} is no date") from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp())

@@ -1,97 +1,37 @@
-"""Where raw media come from: directories, globs and URLs of files, and tar archives; grouped by the files' stems.
-
-`a/talk.mp3` belongs with `a/talk.srt` (or `a/talk.en.srt`) and with `a/talk.json`, its side information.
-"""
+"""Where raw media come from: directories, globs and URLs of files, tables of addresses, and tar archives."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import fingerprint
-from megahour.corpus.transcripts import SUFFIXES as TRANSCRIPTS
+from megahour.corpus.addresses import Blob, open_at
+from megahour.corpus.pairing import MEDIA, Group, Pairing, group_files, split_suffix
 
 if TYPE_CHECKING:
     from megahour.corpus.archives import Member
 
-MEDIA = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph")
-UNSUPPORTED = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mkv", ".avi", ".mov", ".amr", ".ac3", ".caf")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-INFO = ".json"
-_LANGUAGE = re.compile(r"\.[a-z]{2,3}(?:-[A-Za-z]{2,4})?$")
-
-
-class Group(NamedTuple):
-    """Paths of one medium, its transcript and its side information; empty where there is none."""
-
-    media: str
-    transcript: str
-    info: str
-
-
-@dataclass(frozen=True)
-class Blob:
-    """Bytes that can be opened: a file of a file system, or a member of an archive."""
-
-    path: str
-    size: int
-    open: Callable[[], BinaryIO]
-
-    def read(self, limit: int) -> bytes:
-        """All bytes. Raises BadRecord (``side-file-too-large``) beyond `limit`."""
-        if self.size > limit:
-            raise BadRecord("side-file-too-large", f"{self.path}: {self.size} bytes, the limit is {limit}")
-        with self.open() as file:
-            return file.read()
 
 
 @dataclass(frozen=True)
 class Item:
-    """One medium and what lies beside it, before anything of it is read. `name` is its path without the suffix."""
+    """One medium and what lies beside it, before anything of it is read. `name` is its path without the suffix.
+
+    `fields` is what a table says of it; `text` its transcript, where the table itself has it.
+    """
 
     name: str
     source: str
     media: Blob
-    transcript: Blob | None
+    transcripts: tuple[Blob, ...]
     info: Blob | None
-
-
-def split_suffix(path: str) -> tuple[str, str]:
-    """("a/b.c", ".wav") of "a/b.c.WAV": the suffix in lower case, with its dot."""
-    folder, _, name = path.rpartition("/")
-    stem, dot, suffix = name.rpartition(".")
-    if not dot or not stem:
-        return path, ""
-    return f"{folder}/{stem}" if folder else stem, f".{suffix.lower()}"
-
-
-def group_by_stem(paths: Iterable[str]) -> list[Group]:
-    """Groups in the order of their first file. Transcripts without a medium come as groups with an empty `media`.
-
-    Two media of one stem make two groups: the second will be quarantined as a duplicate.
-    """
-    media: dict[str, list[str]] = {}
-    texts: dict[str, dict[str, str]] = {}
-    for path in paths:
-        stem, suffix = split_suffix(path)
-        if suffix in MEDIA or suffix in UNSUPPORTED:
-            media.setdefault(stem, []).append(path)
-        elif suffix in TRANSCRIPTS:
-            texts.setdefault(stem, {})[suffix] = path
-    for stem in list(texts):
-        base = _LANGUAGE.sub("", stem)
-        if stem not in media and base in media:
-            texts[base] = {**texts.pop(stem), **texts.get(base, {})}
-    groups = []
-    for stem, files in media.items():
-        beside = texts.pop(stem, {})
-        transcript = next((beside[suffix] for suffix in TRANSCRIPTS if suffix in beside), "")
-        groups += [Group(path, transcript, beside.get(INFO, "")) for path in files]
-    orphans = (beside[suffix] for beside in texts.values() for suffix in (".srt", ".vtt") if suffix in beside)
-    return groups + [Group("", path, "") for path in orphans]
+    fields: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,9 +44,7 @@ class Listing:
     versions: dict[str, str]  # changes when a file is written again: its time or, on object stores, its ETag
 
     def blob(self, path: str) -> Blob:
-        full = f"{self.root}/{path}"
-        size = self.sizes[path] if path in self.sizes else int(self.fs.size(full))
-        return Blob(path, size, lambda: cast(BinaryIO, self.fs.open(full, "rb")))
+        return Blob(path, lambda: open_at(self.fs, f"{self.root}/{path}"))
 
 
 def open_source(source: str) -> tuple[Any, str, str]:
@@ -152,7 +90,7 @@ def source_digest(source: str) -> str:
     return fingerprint([[path, size, listing.versions[path]] for path, size in listing.sizes.items()])
 
 
-def plan_files(source: str, shard_bytes: int) -> list[dict[str, Any]]:
+def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list[dict[str, Any]]:
     """Task specs: one for each archive, and runs of groups of about `shard_bytes` of media, in the order of names.
 
     Raises
@@ -164,15 +102,15 @@ def plan_files(source: str, shard_bytes: int) -> list[dict[str, Any]]:
     specs: list[dict[str, Any]] = [{"archive": path} for path in archives]
     run: list[Group] = []
     filled = 0
-    for group in group_by_stem(listing.sizes):
+    for group in group_files(listing.sizes, pairing):
         same_stem = run and split_suffix(run[-1].media)[0] == split_suffix(group.media)[0]
         if filled >= shard_bytes and not same_stem:
-            specs.append({"files": [list(each) for each in run]})
+            specs.append({"files": [[media, list(texts), info] for media, texts, info in run]})
             run, filled = [], 0
         run.append(group)
         filled += listing.sizes.get(group.media, 0)
     if any(group.media for group in run):
-        specs.append({"files": [list(each) for each in run]})
+        specs.append({"files": [[media, list(texts), info] for media, texts, info in run]})
     if not specs:
         raise ConfigError(
             f"{len(listing.sizes)} files at {source}, none of them audio or tar",
@@ -182,15 +120,17 @@ def plan_files(source: str, shard_bytes: int) -> list[dict[str, Any]]:
     return specs
 
 
-def file_items(source: str, groups: Iterable[Iterable[str]]) -> Iterator[Item | None]:
+def file_items(source: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
     """Items of one task; None for a transcript without a medium."""
     fs, root, _ = open_source(source)
     listing = Listing(fs, root, {}, {})
-    for media, transcript, info in groups:
-        yield _item(media, transcript, info, listing.blob, media) if media else None
+    for media, transcripts, info in groups:
+        yield _item(Group(media, tuple(transcripts), info), listing.blob, media) if media else None
 
 
-def archive_items(file: BinaryIO, label: str, *, max_bytes: int) -> Iterator[Item | BadRecord | None]:
+def archive_items(
+    file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name"
+) -> Iterator[Item | BadRecord | None]:
     """Items of a tar in a seekable file, and a BadRecord for each member that must not be used."""
     from megahour.corpus.archives import read_members, window
 
@@ -202,17 +142,17 @@ def archive_items(file: BinaryIO, label: str, *, max_bytes: int) -> Iterator[Ite
             members[found.name] = found
 
     def blob(path: str) -> Blob:
-        return Blob(path, members[path].size, lambda: window(file, members[path]))
+        return Blob(path, lambda: window(file, members[path]))
 
-    for media, transcript, info in group_by_stem(members):
-        yield _item(media, transcript, info, blob, f"{label}!{media}") if media else None
+    for group in group_files(members, pairing):
+        yield _item(group, blob, f"{label}!{group.media}") if group.media else None
 
 
-def _item(media: str, transcript: str, info: str, blob: Callable[[str], Blob], source: str) -> Item:
+def _item(group: Group, blob: Callable[[str], Blob], source: str) -> Item:
     return Item(
-        name=split_suffix(media)[0],
+        name=split_suffix(group.media)[0],
         source=source,
-        media=blob(media),
-        transcript=blob(transcript) if transcript else None,
-        info=blob(info) if info else None,
+        media=blob(group.media),
+        transcripts=tuple(blob(path) for path in group.transcripts),
+        info=blob(group.info) if group.info else None,
     )

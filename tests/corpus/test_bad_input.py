@@ -106,12 +106,13 @@ def test_each_bad_record_goes_to_quarantine_with_its_reason(tmp_path: Path, engi
     add(root, "bad_side_file")
     put(root, "bad_side_file.json", "{not json")
     put(root, "video.mp4", b"whatever")
+    put(root, "video.txt", "Hello.")
     add(root, "good_1")
     add(root, "good_2")
     out = ingest(tmp_path, engine)
     expected = {name: reason for name, (_, reason) in AUDIO.items()}
     expected |= {name: reason for name, (_, _, reason) in TEXTS.items()}
-    expected |= {"bad_side_file": "unreadable-side-information", "video": "unsupported-format"}
+    expected |= {"bad_side_file": "unreadable-side-information", "video": "unreadable-audio"}
     assert quarantined(out) == expected
     assert names(out) == ["good_1", "good_2"]
     counts = out.manifest.counts

@@ -17,7 +17,8 @@ from megahour.core.errors import ConfigError
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
-from megahour.corpus.sources import group_by_stem, plan_files, split_suffix
+from megahour.corpus.pairing import group_files, split_suffix
+from megahour.corpus.sources import plan_files
 from megahour.corpus.stage import Ingest, IngestParams
 from megahour.corpus.stages_made import Synthesise, SynthesiseParams
 from megahour.corpus.tar import ShardAudio, tar_writer
@@ -91,8 +92,10 @@ def test_cues_carry_times_text_and_places(folder: Path, tmp_path: Path, engine: 
     keys = {row["name"]: row["key"] for row in rows(out)}
     first, second = (row for row in rows(out, ".cues.parquet") if row["key"] == keys["talks/one"])
     assert (first["start_samples"], first["end_samples"]) == (8_000, 24_000)
-    assert (first["raw"], first["text"]) == ("On May 3rd, 25 people", "on may third twenty five people")
-    assert first["offsets"] == [0, 3, 7, 12, 12, 15]
+    assert (first["text"], first["speaker"]) == ("on may third twenty five people", "JOHN")
+    words = [first["raw"][start:end] for start, end in zip(first["offsets"], first["ends"], strict=True)]
+    assert words == ["On", "May", "3rd", "25", "25", "people"]
+    assert (first["transcript"], second["transcript"]) == (0, 0)
     assert (second["cue"], second["end_samples"]) == (1, 32_000), "an end behind the audio's is cut to it"
     assert second["text"] == "paid forty dollars"
     plain = [row for row in rows(out, ".cues.parquet") if row["key"] == keys["bob_3"]]
@@ -218,9 +221,9 @@ def test_a_folder_without_audio_is_refused(tmp_path: Path) -> None:
 
 def test_globs_choose_files(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*", 10**9)
-    assert spec["files"] == [["one.flac", "one.srt", "one.json"], ["two.WAV", "two.en.vtt", ""]]
+    assert spec["files"] == [["one.flac", ["one.srt"], "one.json"], ["two.WAV", ["two.en.vtt"], ""]]
     (alone,) = plan_files(f"{folder}/bob_3.mp3", 10**9)
-    assert alone["files"] == [["bob_3.mp3", "", ""]]
+    assert alone["files"] == [["bob_3.mp3", [], ""]]
 
 
 @given(
@@ -230,11 +233,11 @@ def test_globs_choose_files(folder: Path) -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list[str]) -> None:
-    groups = [group for group in group_by_stem(sorted(paths)) if group.media]
+    groups = [group for group in group_files(sorted(paths)) if group.media]
     assert sorted(group.media for group in groups) == sorted(p for p in paths if p.endswith((".wav", ".mp3")))
     for group in groups:
         stem = split_suffix(group.media)[0]
-        assert group.transcript == "" or group.transcript.startswith(f"{stem}.")
+        assert all(path.startswith(f"{stem}.") for path in group.transcripts)
         assert group.info in ("", f"{stem}.json")
 
 

@@ -1,0 +1,167 @@
+"""Files at any fsspec address, opened so that they can be read by range and survive a flaky network.
+
+Local files are opened as they are. Remote ones are read in blocks of 4 MB (s3fs would keep 50 MB), a failed read is
+tried again, and what a server cannot give by range is copied to a temporary file once.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO, TypeVar, cast
+
+from megahour.core.errors import BadRecord
+
+READ_BYTES = 4 << 20
+TRIES = 3
+PAUSE_S = 0.5  # doubled after each failed try
+MAX_COPY_BYTES = 8 << 30
+LOCAL = ("file", "local")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes that can be opened: a file of a file system, or a member of an archive."""
+
+    path: str
+    open: Callable[[], BinaryIO]
+
+    def read(self, limit: int) -> bytes:
+        """All bytes. Raises BadRecord (``side-file-too-large``) beyond `limit`."""
+        with self.open() as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise BadRecord("side-file-too-large", f"{self.path}: more than {limit} bytes")
+        return data
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a file system is this machine's disk."""
+    return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
+
+
+def open_at(fs: Any, path: str) -> BinaryIO:
+    """A seekable binary file. Errors of the network are raised after `TRIES` tries."""
+    return cast(BinaryIO, fs.open(path, "rb") if is_local(fs) else Remote(fs, path))
+
+
+def open_listed(address: str) -> BinaryIO:
+    """A file that somebody's table names; what cannot be had is that row's problem.
+
+    Raises
+    ------
+    BadRecord: ``missing-file`` (not there, or not for us), ``unreachable-file`` (no answer, now or while reading).
+    """
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+    except (ValueError, ImportError) as error:
+        raise BadRecord("unreachable-file", f"{address}: {error}") from error
+    if not is_local(fs):
+        return cast(BinaryIO, Remote(fs, path, tolerant=True))
+    try:
+        return cast(BinaryIO, fs.open(path, "rb"))
+    except OSError as error:
+        raise BadRecord("missing-file", f"{address}: {error.strerror or error}") from error
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether asking again is of no use. fsspec says "not found" of a web server's every refusal: look behind it."""
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    cause = error.__cause__
+    if cause is None or not isinstance(cause, _network_errors()):
+        return True
+    status = getattr(cause, "status", 0)  # only answers of a server have one
+    return 400 <= status < 500 and status != 429
+
+
+@cache
+def _network_errors() -> tuple[type[Exception], ...]:
+    import aiohttp
+
+    return OSError, aiohttp.ClientError
+
+
+class Remote(io.RawIOBase):
+    """A remote file that tries again; with `tolerant`, its last error is a BadRecord."""
+
+    def __init__(self, fs: Any, path: str, *, tolerant: bool = False) -> None:
+        self._fs, self._path, self._tolerant = fs, path, tolerant
+        self._position = 0
+        self._file = self._try(self._open)
+
+    def _open(self) -> Any:
+        file = self._fs.open(self._path, "rb", block_size=READ_BYTES)
+        # fsspec gives a stream without a size where the server knows no ranges.
+        return self._copy() if file.size is None else file
+
+    def _copy(self) -> Any:
+        target = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        with self._fs.open(self._path, "rb", block_size=0) as source:
+            while block := source.read(READ_BYTES):
+                target.write(block)
+                if target.tell() > MAX_COPY_BYTES:
+                    raise BadRecord("too-large", f"{self._path}: more than {MAX_COPY_BYTES} bytes, without ranges")
+        return target
+
+    def _try(self, call: Callable[[], T]) -> T:
+        for attempt in range(TRIES):
+            try:
+                return call()
+            except _network_errors() as error:
+                missing = _is_missing(error)
+                if missing or attempt == TRIES - 1:
+                    if not self._tolerant:
+                        raise
+                    reason = "missing-file" if missing else "unreachable-file"
+                    raise BadRecord(reason, f"{self._path}: {error or type(error).__name__}") from error
+            time.sleep(PAUSE_S * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    def _read(self, size: int) -> bytes:
+        try:
+            self._file.seek(self._position)
+            return bytes(self._file.read(size))
+        except ValueError:  # fsspec: the server promised ranges and sends whole files
+            self._file = self._copy()
+            self._file.seek(self._position)
+            return bytes(self._file.read(size))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            self._position = max(0, self._file.seek(offset, io.SEEK_END))
+        else:
+            self._position = max(0, offset + (self._position if whence == io.SEEK_CUR else 0))
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._try(lambda: self._read(size))
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

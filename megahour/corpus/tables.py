@@ -1,0 +1,190 @@
+"""Tables of recordings: CSV, TSV, JSON Lines and Parquet with the addresses of media and what is known of them.
+
+A task reads only its own rows: text files are cut at byte offsets that the plan has found in one pass, Parquet at row
+groups. Addresses may be URLs, absolute paths, or paths relative to the table's folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.corpus.addresses import Blob, open_at, open_listed
+from megahour.corpus.pairing import split_suffix
+from megahour.corpus.sources import Item
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+AUDIO_COLUMNS = ("audio", "audio_filepath", "audio_path", "audio_url", "media", "url", "path", "file", "wav")
+TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "transcript_url", "transcript_path")
+TEXT_COLUMNS = ("text", "sentence")
+NAME_COLUMNS = ("name", "id", "utt_id")
+SIZE_COLUMNS = ("bytes", "size")
+SEPARATOR = "|"  # of several addresses in one field of a CSV; it must be escaped in a URL
+_PROBLEM = "\0"  # the column of a row that cannot be read
+MAX_LINE = 16 << 20
+_DRIVE_OR_SCHEME = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*(?:::|://)|/|[A-Za-z]:[\\\\/])")
+_LOCAL_SCHEME = re.compile(r"^(?:/|[A-Za-z]:[\\\\/]|(?:file|local|memory)(?:::|://))|::", re.IGNORECASE)
+
+csv.field_size_limit(MAX_LINE)
+
+
+def is_table(source: str) -> bool:
+    """Whether a source is a table, by its suffix."""
+    return split_suffix(source)[1] in TABLES
+
+
+def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str, Any]]:
+    """Task specs of about `shard_bytes` of media where the table has a column `bytes`, and of `shard_rows` elsewhere.
+
+    Raises
+    ------
+    ConfigError: no column of addresses, or no rows.
+    """
+    specs: list[dict[str, Any]] = []
+    filled, named = 0.0, False
+    for row, (offset, fields) in enumerate(_rows(source)):
+        if row == 0 or filled >= 1:
+            specs.append({"table": [offset, 0], "row": row})
+            filled = 0.0
+        named = named or bool(_first(fields, AUDIO_COLUMNS))
+        size = _first(fields, SIZE_COLUMNS)
+        filled += int(size) / shard_bytes if str(size).isdecimal() else 1 / shard_rows
+        specs[-1]["table"][1] += 1
+    if not named:
+        raise ConfigError(
+            f"no addresses of media in {source}", where="source", remedy=f"name a column {', '.join(AUDIO_COLUMNS)}"
+        )
+    return specs
+
+
+def table_items(source: str, offset: int, count: int, row: int) -> Iterator[Item | BadRecord]:
+    """Items of `count` rows from `offset` (of bytes, or in Parquet of rows); `row` is the first one's number.
+
+    A row without an address, or with one that a table from elsewhere must not name, comes as a BadRecord
+    (``no-audio-address``, ``local-address``, ``unreadable-row``).
+    """
+    base = source.rpartition("/")[0]
+    local = "://" not in source or source.startswith("file://")
+    for number, (_, fields) in zip(range(row, row + count), _rows(source, offset), strict=False):
+        try:
+            yield _item(fields, base, local)
+        except BadRecord as bad:
+            bad.record = f"{source.rpartition('/')[2]} row {number + 1}"
+            yield bad
+
+
+def _item(fields: dict[str, Any], base: str, local: bool) -> Item:
+    if problem := fields.get(_PROBLEM):
+        raise BadRecord("unreadable-row", str(problem)[:200])
+    address = str(_first(fields, AUDIO_COLUMNS)).strip()
+    if not address:
+        raise BadRecord("no-audio-address", f"columns {', '.join(str(name) for name in fields)[:200]}")
+    transcripts = [each.strip() for each in _addresses(_first(fields, TRANSCRIPT_COLUMNS))]
+    return Item(
+        name=str(_first(fields, NAME_COLUMNS) or split_suffix(re.sub(r"[?#].*$", "", address))[0]),
+        source=address,
+        media=_blob(address, base, local),
+        transcripts=tuple(_blob(each, base, local) for each in transcripts if each),
+        info=None,
+        fields=fields,
+        text=str(_first(fields, TEXT_COLUMNS)),
+    )
+
+
+def _addresses(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else str(value).split(SEPARATOR)
+
+
+def _blob(address: str, base: str, local: bool) -> Blob:
+    if not local and _LOCAL_SCHEME.search(address):
+        raise BadRecord("local-address", f"{address}: a table from elsewhere cannot name files of this machine")
+    absolute = address if _DRIVE_OR_SCHEME.match(address) or not base else f"{base}/{address}"
+    return Blob(address, lambda: open_listed(absolute))
+
+
+def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) not in (None, "", [])), "")
+
+
+def _rows(source: str, offset: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(offset, fields) of the rows from an offset; column names in lower case, values as they are."""
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(source)
+    suffix = split_suffix(source)[1]
+    with open_at(fs, path) as file:
+        if suffix == ".parquet":
+            yield from _parquet_rows(file, offset or 0)
+        elif suffix in (".jsonl", ".ndjson"):
+            yield from _json_rows(file, offset or 0)
+        else:
+            yield from _csv_rows(file, suffix, offset)
+
+
+def _parquet_rows(file: BinaryIO, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(file)
+    start = 0
+    for group in range(table.num_row_groups):
+        rows = table.metadata.row_group(group).num_rows
+        if start + rows > first:
+            number = start
+            for batch in table.iter_batches(1024, row_groups=[group]):
+                for fields in batch.to_pylist():
+                    if number >= first:
+                        yield number, {str(name).lower(): value for name, value in fields.items()}
+                    number += 1
+        start += rows
+
+
+class _Lines:
+    """Lines of a UTF-8 file from `offset`; `position` is where the next one begins."""
+
+    def __init__(self, file: BinaryIO, offset: int) -> None:
+        file.seek(offset)
+        self._file, self.position = file, offset
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._file.readline(MAX_LINE):
+            start, self.position = self.position, self.position + len(line)
+            yield line.decode("utf-8-sig" if start == 0 else "utf-8", "replace")
+
+
+def _json_rows(file: BinaryIO, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = _Lines(file, offset)
+    start = offset
+    for line in lines:
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                value = {_PROBLEM: f"no JSON: {error}"}
+            fields = value if isinstance(value, dict) else {_PROBLEM: f"a JSON {type(value).__name__}, not an object"}
+            yield start, {name.lower(): each for name, each in fields.items()}
+        start = lines.position
+
+
+def _csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    header = _Lines(file, 0)
+    first = next(iter(header), "")
+    delimiter = "\t" if suffix == ".tsv" else ";" if first.count(";") > first.count(",") else ","
+    names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])]
+    lines = _Lines(file, header.position if offset is None else offset)
+    start = lines.position
+    try:
+        for values in csv.reader(lines, delimiter=delimiter):
+            if values:
+                extra = (
+                    {_PROBLEM: f"{len(values)} fields, the header has {len(names)}"} if len(values) > len(names) else {}
+                )
+                yield start, {**dict(zip(names, values, strict=False)), **extra}
+            start = lines.position
+    except csv.Error as error:
+        raise ConfigError(
+            f"{error} near byte {start}", where="source", remedy="the table must be CSV in UTF-8"
+        ) from None
