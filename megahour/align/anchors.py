@@ -22,12 +22,14 @@ from megahour.align.ctc import NoPathError, Path, Problem, align, spans
 @dataclass(frozen=True, slots=True)
 class Anchoring:
     """length: characters of a k-mer. every_frames: shortest piece. max_hint_frames: how far subtitle times may be off.
-    max_cells: frames x tokens of a piece above which the exact alignment is refused."""
+    max_cells: frames x tokens of a piece above which it is refused. max_refused: share of the tokens in refused pieces
+    above which the whole is."""
 
     length: int = 10
     every_frames: int = 1500
     max_hint_frames: float = 2000.0
     max_cells: float = 4e9
+    max_refused: float = 0.5
 
 
 class NoAnchorsError(NoPathError):
@@ -73,41 +75,96 @@ def find_anchors(
     return anchors
 
 
+def anchors_of(
+    posteriors: NDArray[Any], problem: Problem, settings: Anchoring, hint_frames: NDArray[np.float64] | None = None
+) -> list[tuple[int, int]]:
+    """`find_anchors` in the greedy path of posteriors (T, V); without the hints where these leave no anchor."""
+    units, frames = greedy_path(posteriors, problem.blank)
+    anchors = find_anchors(units, frames, problem, settings, hint_frames)
+    if not anchors and hint_frames is not None:
+        anchors = find_anchors(units, frames, problem, settings)
+    return anchors
+
+
 def align_anchored(
     posteriors: NDArray[Any],
     problem: Problem,
     settings: Anchoring | None = None,
     hint_frames: NDArray[np.float64] | None = None,
 ) -> Path:
-    """`ctc.align` between anchors; the whole problem at once where there are none or a piece has no path.
-
-    Raises NoAnchorsError when that is more than `max_cells`, NoPathError as `ctc.align` does.
-    """
+    """`ctc.align` between anchors. Raises NoAnchorsError and NoPathError as `align_pieces` does."""
     settings = settings or Anchoring()
-    units, frames = greedy_path(posteriors, problem.blank)
-    anchors = find_anchors(units, frames, problem, settings, hint_frames)
-    if not anchors and hint_frames is not None:
-        anchors = find_anchors(units, frames, problem, settings)
-    try:
-        return _piecewise(posteriors, problem, anchors, settings.max_cells)
-    except NoAnchorsError:
-        raise
-    except NoPathError:
-        return _piecewise(posteriors, problem, [], settings.max_cells)
+    return align_pieces(posteriors, problem, anchors_of(posteriors, problem, settings, hint_frames), settings)[0]
 
 
-def _piecewise(posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], max_cells: float) -> Path:
+def align_pieces(
+    posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
+) -> tuple[Path, NDArray[np.bool_]]:
+    """`ctc.align` of each piece between `anchors`; the path, and (J,) which cues were refused.
+
+    A piece of more than `max_cells` is not guessed at: its cues, and those that it shares with its neighbours, are
+    refused, and its frames are rest. A piece without a path takes those beside it in. Raises NoAnchorsError when more
+    than `max_refused` of the tokens are in refused pieces, NoPathError when the whole has no path.
+    """
+    kept = list(anchors)
+    while True:
+        try:
+            return _piecewise(posteriors, problem, kept, settings)
+        except _NoPathInPiece as error:
+            if not kept:
+                raise
+            del kept[max(0, error.piece - 1) : error.piece + 1]
+
+
+class _NoPathInPiece(NoPathError):
+    """`piece` counts from 0: it begins at anchor piece-1 and ends at anchor `piece`."""
+
+    def __init__(self, error: NoPathError, piece: int) -> None:
+        super().__init__(error.message, where=error.where, remedy=error.remedy)
+        self.piece = piece
+
+
+def _piecewise(
+    posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
+) -> tuple[Path, NDArray[np.bool_]]:
     edges = [(0, 0), *anchors, (len(problem.tokens), len(posteriors))]
     states, score = np.empty(len(posteriors), np.int32), 0.0
-    for (token, frame), (next_token, next_frame) in pairwise(edges):
-        cells = (next_frame - frame) * (next_token - token)
-        if cells > max_cells:
-            minutes = f"{next_token - token} tokens and {next_frame - frame} frames without an anchor"
-            raise NoAnchorsError(minutes, remedy="check that text and audio belong together, or raise max_cells")
-        piece = align(posteriors[frame:next_frame], part(problem, token, next_token))
+    refused = np.zeros(len(problem.skip_nats), bool)
+    lost_tokens = 0
+    for i, ((token, frame), (next_token, next_frame)) in enumerate(pairwise(edges)):
+        if (next_frame - frame) * (next_token - token) > settings.max_cells:
+            refused[_cues_between(problem, token, next_token)] = True
+            states[frame:next_frame] = ~token
+            lost_tokens += next_token - token
+            if lost_tokens > settings.max_refused * len(problem.tokens):
+                size = f"{next_token - token} tokens and {next_frame - frame} frames without an anchor"
+                raise NoAnchorsError(size, remedy="check that text and audio belong together, or raise max_cells")
+            continue
+        try:
+            piece = align(posteriors[frame:next_frame], part(problem, token, next_token))
+        except NoPathError as error:
+            raise _NoPathInPiece(error, i) from error
         states[frame:next_frame] = np.where(piece.states >= 0, piece.states + token, piece.states - token)
         score += piece.score
-    return Path(states, *spans(states, len(problem.tokens)), score)
+    _silence(states, problem, refused)
+    return Path(states, *spans(states, len(problem.tokens)), score), refused
+
+
+def _cues_between(problem: Problem, begin: int, end: int) -> slice:
+    """Cues any of whose tokens is in begin .. end-1."""
+    first = int(np.searchsorted(problem.boundaries, begin, "right")) - 1
+    return slice(first, int(np.searchsorted(problem.boundaries, end)))
+
+
+def _silence(states: NDArray[np.int32], problem: Problem, refused: NDArray[np.bool_]) -> None:
+    """Make rest before the cue of all frames that are inside refused cues: an anchor may have cut these in two."""
+    if not refused.any():
+        return
+    token = np.where(states >= 0, states, ~states)
+    cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(refused) - 1)
+    before = problem.boundaries[cue]
+    inside = refused[cue] & ((states >= 0) | (token > before)) & (token < problem.boundaries[-1])
+    states[inside] = ~before[inside]
 
 
 def part(problem: Problem, begin: int, end: int) -> Problem:

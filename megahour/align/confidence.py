@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, align_anchored
+from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import Path, Problem, scale_of
 from megahour.align.document import BLANK, Document
 
@@ -32,7 +32,7 @@ class Costs:
 class Aligned:
     """A document's path and what it cost. skip_token: calibrated cost. frame_loss: (T,) nats less than the best unit of
     each frame; frame_posterior: (T,) probability of the path's unit; cue_loss: (J,) mean loss per token, NaN for
-    skipped cues."""
+    skipped cues; refused: (J,) bool, cues of stretches too large to be aligned without an anchor, which are skipped."""
 
     path: Path
     problem: Problem
@@ -40,6 +40,7 @@ class Aligned:
     frame_loss: NDArray[np.float32]
     frame_posterior: NDArray[np.float32]
     cue_loss: NDArray[np.float64]
+    refused: NDArray[np.bool_]
 
     @property
     def spoken(self) -> NDArray[np.bool_]:
@@ -58,28 +59,33 @@ def align_document(
     costs: Costs,
     anchoring: Anchoring | None = None,
     hint_frames: NDArray[np.float64] | None = None,
+    *,
+    exact: bool = False,
 ) -> Aligned:
     """Align with the starting costs, estimate the document's loss per token, and align again with costs that fit it.
 
-    posteriors: (T, V) float32 log posteriors or uint8 costs. Raises NoPathError and NoAnchorsError.
+    posteriors: (T, V) float32 log posteriors or uint8 costs. The anchors serve both times: they do not depend on the
+    costs. exact: use anchors only to estimate the loss, and align the whole document at once with the fitted costs.
+    Raises NoPathError and NoAnchorsError.
     """
-    aligned = _align_with(posteriors, document, costs, costs.skip_token, anchoring, hint_frames)
+    anchoring = anchoring or Anchoring()
+    problem = _problem(document, costs, costs.skip_token)
+    anchors = anchors_of(posteriors, problem, anchoring, hint_frames)
+    path, refused = align_pieces(posteriors, problem, anchors, anchoring)
+    aligned = _aligned(posteriors, problem, path, costs.skip_token, refused)
     fitted = float(np.clip(costs.skip_ratio * aligned.median_loss, costs.least_token, costs.skip_token))
-    if fitted < 0.9 * costs.skip_token:
-        aligned = _align_with(posteriors, document, costs, fitted, anchoring, hint_frames)
-    return aligned
+    fits = fitted >= 0.9 * costs.skip_token
+    if fits and not (exact and anchors):
+        return aligned
+    skip_token = costs.skip_token if fits else fitted
+    problem = _problem(document, costs, skip_token)
+    path, refused = align_pieces(posteriors, problem, [] if exact else anchors, anchoring)
+    return _aligned(posteriors, problem, path, skip_token, refused)
 
 
-def _align_with(
-    posteriors: NDArray[Any],
-    document: Document,
-    costs: Costs,
-    skip_token: float,
-    anchoring: Anchoring | None,
-    hint_frames: NDArray[np.float64] | None,
-) -> Aligned:
+def _problem(document: Document, costs: Costs, skip_token: float) -> Problem:
     lengths = np.diff(document.boundaries)
-    problem = Problem(
+    return Problem(
         document.tokens,
         document.boundaries,
         (costs.skip_cue + skip_token * lengths).astype(np.float32),
@@ -88,9 +94,13 @@ def _align_with(
         BLANK,
         document.space,
     )
-    path = align_anchored(posteriors, problem, anchoring, hint_frames)
+
+
+def _aligned(
+    posteriors: NDArray[Any], problem: Problem, path: Path, skip_token: float, refused: NDArray[np.bool_]
+) -> Aligned:
     loss, posterior = frame_scores(posteriors, path, problem)
-    return Aligned(path, problem, skip_token, loss, posterior, cue_losses(path, problem, loss))
+    return Aligned(path, problem, skip_token, loss, posterior, cue_losses(path, problem, loss), refused)
 
 
 def frame_scores(
@@ -118,6 +128,19 @@ def word_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDAr
     _, first = np.unique(document.token_word[letters], return_index=True)
     last = np.append(first[1:], len(letters)) - 1
     return path.start_frames[letters[first]], path.end_frames[letters[last]]
+
+
+def inner_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(W,) first frame of each word's second token, and frame after the last of its last but one; -1 if skipped.
+
+    Of words of one token: the frame after its last, and its first one.
+    """
+    letters = np.flatnonzero(document.token_word >= 0)
+    _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
+    last, single = first + counts - 1, counts == 1
+    second = np.where(single, path.end_frames[letters[first]], path.start_frames[letters[np.minimum(first + 1, last)]])
+    inner = np.where(single, path.start_frames[letters[first]], path.end_frames[letters[np.maximum(last - 1, first)]])
+    return second, inner
 
 
 def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float32]:

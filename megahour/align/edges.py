@@ -1,31 +1,73 @@
-"""Word edges from energy: CTC marks a word by short peaks that end some 180 ms before the sound does."""
+"""Word edges from energy. CTC marks a word by short peaks: the first may lie in the pause before the word's sound, and
+the last ends some 180 ms before the sound does.
+
+All frames here are of 10 ms. What is loud is judged by the levels around, so that a recording may change its noise.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-LOUD_SHARE = 0.35  # of the way from the recording's quiet (10th percentile) to its loud level (95th)
-LONGEST_TAIL = 40  # frames of 10 ms that an end may move
-LONGEST_HEAD = 20  # frames of 10 ms that a start may move
+LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
+LONGEST_TAIL = 40  # frames that an end may move out
+LONGEST_HEAD = 20  # frames that a start may move out
+LONGEST_TOKEN = 100  # frames by which a word's first or last token may be apart from the word's other tokens
+SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
+SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
+LEVEL_FRAMES = 3000  # neighbourhood whose levels count
+LEVEL_STEP = 1000
+MOST_NOISE = 0.6  # of the way from the recording's quiet to its loud level that the local quiet may be
+LEAST_SPEECH = 0.6  # of that way that the local loud level must be: a long pause has no loud frames
+
+Frames = NDArray[np.int64]
 
 
 def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which 10 ms frames of a recording are speech, from their mean log-mel energy (T,)."""
+    """Which 10 ms frames of a recording are speech, from their mean log-mel energy (T,).
+
+    The threshold follows the quiet and the loud level of half a minute around, within the bounds that the levels of the
+    whole recording set. Clicks below 30 ms do not count.
+    """
     if not len(level):
         return np.zeros(0, bool)
     quiet, loud = np.percentile(level, [10, 95])
-    result: NDArray[np.bool_] = level > quiet + LOUD_SHARE * (loud - quiet)
-    return result
+    middles = np.arange(0, len(level) + LEVEL_STEP, LEVEL_STEP)
+    reach = LEVEL_FRAMES // 2
+    around = [
+        np.percentile(level[max(0, m - reach) : m + reach], [10, 95]) for m in np.minimum(middles, len(level) - 1)
+    ]
+    local_quiet, local_loud = np.array(around).T
+    local_quiet = np.clip(local_quiet, quiet, quiet + MOST_NOISE * (loud - quiet))
+    local_loud = np.maximum(local_loud, quiet + LEAST_SPEECH * (loud - quiet))
+    threshold = local_quiet + LOUD_SHARE * (local_loud - local_quiet)
+    result: NDArray[np.bool_] = level > np.interp(np.arange(len(level)), middles, threshold)
+    return _without_runs(result, SHORTEST_SOUND)
+
+
+def _without_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
+    """`mask` (T,) without its runs of fewer than `shortest` frames."""
+    turns = np.concatenate([[0], np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]])
+    lengths = np.diff(turns)
+    long_enough: NDArray[np.bool_] = np.repeat(lengths >= shortest, lengths)
+    return mask & long_enough
 
 
 def widen(
-    start: NDArray[np.int64], end: NDArray[np.int64], loud: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move the edges of words (W,) in 10 ms frames out to the next pause, never into another word.
+    start: Frames,
+    end: Frames,
+    loud: NDArray[np.bool_],
+    second: Frames | None = None,
+    inner: Frames | None = None,
+) -> tuple[Frames, Frames]:
+    """Edges of words (W,) in order of time, moved to where their sound begins and ends; never into another word.
 
-    A start moves only where a pause is near; between words without a pause the earlier one takes the frames.
+    second, inner: (W,) where each word's second token begins and its last but one ends (`confidence.inner_frames`);
+    by default the end and the start. An edge in silence moves in to the word's sound, a start at most to `second`, an
+    end at most to `inner`. An edge in sound moves out to the next pause where one is near; between words without a
+    pause the earlier one takes the frames.
     """
+    start, end = narrow(start, end, loud, end if second is None else second, start if inner is None else inner)
     quiet = np.flatnonzero(~loud)
     limit = np.append(start[1:], len(loud))
     following = np.append(quiet, len(loud))[np.searchsorted(quiet, end)]
@@ -34,3 +76,20 @@ def widen(
     preceding = np.insert(quiet, 0, -1)[np.searchsorted(quiet, start)] + 1
     near = (preceding >= floor) & (start - preceding <= LONGEST_HEAD)
     return np.where(near, np.minimum(preceding, start), start), new_end
+
+
+def narrow(start: Frames, end: Frames, loud: NDArray[np.bool_], second: Frames, inner: Frames) -> tuple[Frames, Frames]:
+    """Edges of words (W,) that lie in silence, moved in to the nearest sound of the word; those in sound stay.
+
+    A word without sound stays as it is, but for a first or last token that is far from all others.
+    """
+    second, inner = np.clip(second, start, end), np.clip(inner, start, end)
+    start, end = np.maximum(start, second - LONGEST_TOKEN), np.minimum(end, inner + LONGEST_TOKEN)
+    sounds = np.flatnonzero(~_without_runs(~loud, SHORTEST_PAUSE))
+    onset = np.append(sounds, len(loud))[np.searchsorted(sounds, start)]
+    offset = np.insert(sounds, 0, -1)[np.searchsorted(sounds, end)] + 1
+    heard = (onset < end) & (offset > start)
+    latest, earliest = np.minimum(second, end - 1), np.maximum(inner, start + 1)
+    new_start = np.where(heard, np.maximum(start, np.minimum(onset, latest)), start)
+    new_end = np.where(heard, np.minimum(end, np.maximum(offset, earliest)), end)
+    return new_start, np.maximum(new_end, new_start + (end > start))

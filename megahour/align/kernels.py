@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, njit
+from numba import int32
 from numba.extending import overload
+
+from megahour.align.compiled import compiled
 
 UNREACHABLE = np.float32(-1e30)
 TILE = 512  # columns whose rows fit the first-level cache
@@ -13,12 +15,12 @@ LANES = 64  # columns of an unrolled vector loop, at most
 _FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-untyped-def]
     """Put frame t into `table`; return a[blank] and the score of a frame at a star boundary."""
     best = frame.min() if scale < 0 else frame.max()
     costs = frame - best
-    _pack(costs, t, table)
+    _pack(costs, t, table)  # type: ignore[no-untyped-call]
     silence = np.float32(costs[blank]) * scale
     starred = max(silence, -star_nats)
     if free >= 0:
@@ -26,7 +28,7 @@ def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-u
     return silence, starred
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[no-untyped-def]
     """Fill `emission` (V,) with a[v]; return a[blank] and the score of a frame at a star boundary."""
     best = np.float32(frame[0]) * scale
@@ -101,7 +103,7 @@ def _gather_for(table, group, tokens, scale, costs):  # type: ignore[no-untyped-
     return plain
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _step(costs, silence, repeat, rest, emit, emit_next, emit_out):  # type: ignore[no-untyped-def]
     """One frame of a tile. `emit_next`, `emit_out` are rows shifted by one: plain indices let LLVM vectorise."""
     for i in range(costs.shape[0]):
@@ -110,23 +112,24 @@ def _step(costs, silence, repeat, rest, emit, emit_next, emit_out):  # type: ign
         rest[i] = silence + max(stay, before)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tile(  # type: ignore[no-untyped-def]
     table, scale, silences, starreds, tokens, repeat, at, star, skip_nats, previous, left, rest, row
 ):
     """One block's frames for n neighbouring columns, few enough for the cache.
 
     at: the tile's boundaries, counted from its first column; skip_nats: cost of the cue before each, and star: whether
-    it may be untranscribed speech. previous (frames,): rest at the boundary before, becomes that of the tile's last one.
-    left (frames+1,): emit of the token before the tile, from the row before the block on; becomes that of the tile's
-    last token. rest (n,), row (n+1,): rest, and emit shifted by one, before the block; become those after it.
+    it may be untranscribed speech. previous (frames,): rest at the boundary before; becomes that of the tile's last
+    one. left (frames+1,): emit of the token before the tile, from the row before the block on; becomes that of the
+    tile's last token. rest (n,), row (n+1,): rest, and emit shifted by one, before the block; rest becomes that after
+    it, and the row after it is returned.
     """
     n = tokens.shape[0]
     row_out, costs, stays = np.empty(n + 1, np.float32), np.empty((GROUP, n), np.float32), np.empty(len(at), np.float32)
     frames = silences.shape[0]
     for t in range(frames):
         if t % GROUP == 0:
-            _gather(table, t // GROUP, tokens, scale, costs)
+            _gather(table, t // GROUP, tokens, scale, costs)  # type: ignore[no-untyped-call]
         row[0], left[t] = left[t], row[n]
         for k in range(at.shape[0]):  # the step overwrites rest; the star needs it
             stays[k] = max(rest[at[k]], row[at[k]])
@@ -141,7 +144,7 @@ def _tile(  # type: ignore[no-untyped-def]
     return row
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def forward(  # type: ignore[no-untyped-def]
     posteriors,
     scale,
@@ -220,7 +223,7 @@ def forward(  # type: ignore[no-untyped-def]
         emits[block + 1, 0] = UNREACHABLE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def replay(  # type: ignore[no-untyped-def]
     posteriors,
     scale,
@@ -277,7 +280,7 @@ def replay(  # type: ignore[no-untyped-def]
     return rest[width - 1] if resting else emit[width - 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk(moves, low, boundaries, resting, column, states):  # type: ignore[no-untyped-def]
     """Follow the moves from the end state to the block's first frame; return the state before it."""
     for t in range(moves.shape[0] - 1, -1, -1):
