@@ -1,0 +1,184 @@
+"""Transcripts that do not belong to their audio, and audio that is no speech: a reason each, never a wrong segment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from speech import UNITS, say
+from speech import sentences as english
+from tone_models import TOKENS, onnx_model
+from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
+
+from megahour.align.anchors import greedy_path
+from megahour.align.candidates import choose, evidence
+from megahour.align.document import spell
+from megahour.align.posteriors import spans
+from megahour.align.stage import Align, AlignParams
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+
+PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6, max_hint_error_s=2.0)
+
+
+@pytest.fixture(scope="module")
+def aligner(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("aligner")
+    (folder / "tokens.txt").write_text("\n".join(TOKENS))
+    model = onnx_model(folder / "tones.onnx", RATE_HZ, 320)
+    p = ImportAlignerParams(model=str(model), tokens=str(folder / "tokens.txt"))
+    stage = ImportAligner()
+    return write(folder / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(folder)))
+
+
+def align(folder: Path, aligner: Artifact, made: list[Made], p: AlignParams = PARAMS, **inputs: Artifact) -> Artifact:
+    recordings = inputs.pop("recordings", None) or write_recordings(folder, made)[0]
+    every = {"recordings": recordings, "aligner": aligner, **inputs}
+    return write(
+        folder / "alignment", lambda out: Align().run(p, every, Align().plan(p, every)[0], out, Context(folder))
+    )
+
+
+def spoken(seed: int, count: int = 30) -> tuple[NDArray[np.int16], list[str]]:
+    rng = np.random.default_rng(seed)
+    texts = sentences(count, rng)
+    return speak(texts, rng)[0], texts
+
+
+def only_reason(alignment: Artifact) -> str:
+    """The reason why the only recording was refused; nothing of it is in the words and segments."""
+    counts = alignment.receipts()[0].counts
+    assert (counts.came_in, counts.kept) == (1, 0)
+    assert len(alignment.read_table(0)) == len(alignment.read_table(0, ".segments.parquet")) == 0
+    (reason,) = counts.dropped
+    return reason
+
+
+def reasons(alignment: Artifact) -> dict[int, str]:
+    rows = alignment.read_table(0, ".segments.parquet").to_pylist()
+    return {row["cue"]: row["reason"] for row in rows if row["reason"]}
+
+
+def test_a_transcript_of_the_wrong_file(tmp_path: Path, aligner: Artifact) -> None:
+    samples, _ = spoken(1)
+    _, other = spoken(2)
+    assert only_reason(align(tmp_path, aligner, [("wrong", samples, other, [])])) == "wrong-transcript"
+
+
+def test_a_transcript_in_another_script(tmp_path: Path, aligner: Artifact) -> None:
+    """A few Latin letters within it do not make it fit."""
+    samples, _ = spoken(1, 4)
+    cyrillic = ["привет как дела", "это ff передача", "до свидания"]
+    assert only_reason(align(tmp_path / "some", aligner, [("ru", samples, cyrillic, [])])) == "other-script"
+    assert only_reason(align(tmp_path / "all", aligner, [("ru", samples, cyrillic[:1], [])])) == "unspellable"
+
+
+@pytest.mark.parametrize("kind", ["noise", "music", "silence"])
+def test_no_speech(tmp_path: Path, aligner: Artifact, kind: str) -> None:
+    """Chords between the letters' tones, noise, or nothing at all, under somebody's transcript."""
+    rng = np.random.default_rng(3)
+    t = np.arange(40 * RATE_HZ) / RATE_HZ
+    chords = sum(np.sin(2 * np.pi * hertz * t) * (np.sin(0.7 * t + hertz) > 0) for hertz in (220.0, 330.0, 1500.0))
+    made = {"noise": rng.normal(0, 3000, len(t)), "music": 4000 * chords, "silence": rng.normal(0, 3, len(t))}
+    reason = only_reason(align(tmp_path, aligner, [(kind, made[kind].astype(np.int16), spoken(1)[1], [])]))
+    assert reason in {"no-speech", "wrong-transcript"}
+
+
+def test_one_endless_word(tmp_path: Path, aligner: Artifact) -> None:
+    samples, texts = spoken(1, 6)
+    endless = "face" * 5000
+    assert only_reason(align(tmp_path / "alone", aligner, [("endless", samples, [endless], [])])) == "endless-word"
+    alignment = align(tmp_path / "among", aligner, [("endless", samples, [*texts[:3], endless, *texts[3:]], [])])
+    assert reasons(alignment) == {3: "endless-word"}
+    assert alignment.read_table(0)["text"].to_pylist() == " ".join(texts).split()
+
+
+def test_cues_past_the_end(tmp_path: Path, aligner: Artifact) -> None:
+    samples, texts = spoken(1, 8)
+    late = [(len(samples) + 5 * RATE_HZ, 0, text) for text in texts]
+    assert only_reason(align(tmp_path / "all", aligner, [("late", samples, late, [])])) == "past-end"
+    alignment = align(tmp_path / "some", aligner, [("late", samples, [*texts, late[0]], [])])
+    assert reasons(alignment) == {8: "past-end"}
+    assert alignment.receipts()[0].stats["cues_past-end"] == 1
+
+
+def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact) -> None:
+    """Two foreign ones, the right one, and the right one with half of its sentences changed."""
+    samples, texts = spoken(1)
+    worse = [a if i % 2 else b for i, (a, b) in enumerate(zip(texts, spoken(4)[1], strict=True))]
+    given = [spoken(2)[1], worse, texts, texts, spoken(3)[1]]
+    cues = [(-1, number, text) for number, transcript in enumerate(given) for text in transcript]
+    alignment = align(tmp_path, aligner, [("several", samples, cues, [])])
+    assert alignment.read_table(0)["text"].to_pylist() == " ".join(texts).split()
+    cue = alignment.read_table(0)["cue"].to_numpy()
+    assert (cue.min(), cue.max()) == (60, 89), "numbers of the third transcript, the first of two equal ones"
+    stats = alignment.receipts()[0].stats
+    assert (stats["transcripts"], stats["transcripts_left_out"]) == (5, 4)
+
+
+def test_posteriors_are_read_instead_of_listening_again(tmp_path: Path, aligner: Artifact) -> None:
+    """The same bytes in the tables; recordings without posteriors, and posteriors of other models, are told."""
+    made = [(f"r{i}", *spoken(i, 5), []) for i in range(1, 4)]
+    keep = PARAMS.model_copy(update={"write_posteriors": True})
+    first = align(tmp_path / "a", aligner, made, keep)
+    recordings = Artifact(tmp_path / "a" / "recordings")
+    other = PARAMS.model_copy(update={"min_confidence": 0.0})
+    again = align(tmp_path / "b", aligner, [], other, recordings=recordings, posteriors=first)
+    for suffix in (".parquet", ".segments.parquet", ".heard.parquet"):
+        assert again.read_bytes(0, suffix) == first.read_bytes(0, suffix)
+    table = first.read_table(0, ".posteriors.arrow")
+    assert table["key"].to_pylist() == [1, 2, 3]
+    frames = table["frames"].to_numpy()
+    assert [len(c) for c in table["costs"].to_pylist()] == (frames * len(TOKENS)).tolist()
+    more = write_recordings(tmp_path / "more", [*made, ("new", *spoken(9, 5), [])])[0]
+    partly = align(tmp_path / "c", aligner, [], PARAMS, recordings=more, posteriors=first)
+    assert partly.receipts()[0].counts.dropped == {"no-posteriors": 1}
+    with pytest.raises(ConfigError, match=r"has no \.posteriors\.arrow"):
+        align(tmp_path / "d", aligner, [], PARAMS, recordings=recordings, posteriors=again)
+
+
+# -- the score of a transcript ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errors", [0.0, 0.12, 0.3])
+def test_evidence_tells_right_from_wrong_at_any_error_rate(errors: float) -> None:
+    rng = np.random.default_rng(6)
+    right, wrong = english(120, rng), english(120, rng)
+    units, _ = greedy_path(say(right, rng, errors).log_probs)
+    documents = [spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS) for texts in (wrong, right)]
+    best, found = choose(documents, units, 10)
+    assert best == 1
+    assert not found.against
+    assert found.score > 0.3 * (1 - errors) ** 10
+    assert evidence(documents[0], units, 10).against
+    assert evidence(documents[0], units[:0], 10).score == 0
+
+
+def test_the_same_words_in_another_order_are_evidence_against(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    texts = english(120, rng)
+    units, _ = greedy_path(say(texts, rng, 0.1).log_probs)
+    backwards = spell([(i, np.nan, text) for i, text in enumerate(reversed(texts))], UNITS)
+    assert evidence(backwards, units, 10).against
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------
+
+
+@given(frames=st.integers(0, 5000), margin=st.integers(0, 40), room=st.integers(1, 200))
+def test_windows_cover_every_frame_once_and_have_one_length(frames: int, margin: int, room: int) -> None:
+    window = 2 * margin + room
+    covered = []
+    for left, first, last in spans(frames, window, margin):
+        right = left + min(window, frames)
+        assert 0 <= left <= left + first < left + last <= right <= frames
+        assert first >= min(margin, left)
+        assert right == frames or right - (left + last) >= margin
+        covered += range(left + first, left + last)
+    assert covered == list(range(frames))
