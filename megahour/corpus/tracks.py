@@ -81,6 +81,9 @@ class TrackReader:
         if best.codec_context is None:
             raise BadRecord("unsupported-codec", "FFmpeg has no decoder for the sound track")
         best.codec_context.thread_count = 1
+        best.codec_context.options = {
+            "err_detect": "crccheck"
+        }  # FLAC, AC-3 and MP3 have sums; by default FFmpeg skips them
         return best
 
     def _declared_samples(self, demuxer: str) -> int | None:
