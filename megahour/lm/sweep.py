@@ -134,7 +134,8 @@ def _sweep(  # type: ignore[no-untyped-def]
         for length in range(shared, after, -1):
             k, begin, up = length + 1, held, length - 1
             earliest = np.int64(1 << 62)
-            total = ones = twos = more = dropped = characters = 0
+            total, ones, twos, more, dropped = 0, 0, 0, 0, 0
+            characters = np.int64(0)
             for j in range(1, k):
                 characters += lengths[windows[i, j]]
             for seat in range(sizes[length]):
