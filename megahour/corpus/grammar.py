@@ -30,7 +30,6 @@ _ELISIONS = {
     "fr": r"(?i:[ldnsmtcj]|qu|jusqu)",
     "it": r"(?i:[ldnsc]|un|dell|all|nell|sull|dall|quell)",
 }
-_NUMERO = frozenset({"número", "numéro", "numero", "nummer"})
 
 
 @cache
@@ -115,7 +114,7 @@ def _reading_rules(words: Tongue) -> list[str]:
         _MONTH_DAY if words.code == "en" else "(?!)",
         *(f"(?P<extra_{name}>{rule})" for name, rule in words.letter_rules.items()),
         rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",
-        rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?P<amount>{number})"
+        rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?:(?P<mlow>{number})[–—-](?P=sign)?)?(?P<amount>{number})"
         rf"(?:{_SPACE}?(?P<ms>{scales}){_END})?)",
         rf"(?P<roman>(?=[IVXL]+(?:er|re|ère|ème|e)?(?!\w))(?P<latin>{numeral})"
         r"(?P<ls>er|re|ère|ème|e)?(?!\w|['’]\w))",
@@ -170,8 +169,8 @@ def _number_rules(words: Tongue) -> list[str]:
 
 
 def _abbreviation_rule(words: Tongue) -> str:
-    numero = [text for text, said in words.abbreviations.items() if said in _NUMERO]
-    others = [text for text in words.abbreviations if text not in numero]
+    """Not inside words; digits beside are no hindrance."""
     exact = f"|{_any_of(words.exact_abbreviations)}" if words.exact_abbreviations else ""
-    before_number = rf"(?i:{_any_of(numero)})(?={_SPACE}?\d)|" if numero else ""
-    return rf"(?P<abbreviation>(?<![\w'’.])(?:{before_number}(?i:{_any_of(others)}){exact})(?!\w))"
+    before_number = f"(?i:{_any_of(words.before_numbers)})(?={_SPACE}?\\d)|" if words.before_numbers else ""
+    always = f"(?i:{_any_of(words.abbreviations)})"
+    return rf"(?P<abbreviation>(?<!{LETTER})(?<!['’.])(?:{before_number}{always}{exact})(?!{LETTER}))"

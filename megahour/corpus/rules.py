@@ -70,18 +70,25 @@ def _number(match: Match, words: Tongue) -> Iterator[Piece]:
 def _range(match: Match, words: Tongue) -> Iterator[Piece]:
     low, high = plain_digits(match["low"], words), plain_digits(match["high"], words)
     beside = around(match)
-    rises = len(low) <= 15 and len(high) <= 15 and float(low) < float(high)
-    is_range = match["dash"] != "-" or rises
-    ends = [
-        words.counted(digits, beside._replace(grouped=not match[group].isdecimal()))
-        for digits, group in ((low, "low"), (high, "high"))
-    ]
+    is_range = match["dash"] != "-" or _rises(low, high)
+    ends = (
+        words.low_end(low, high, beside._replace(grouped=not match["low"].isdecimal())),
+        words.counted(high, beside._replace(grouped=not match["high"].isdecimal())),
+    )
     if is_range:
         first = words.before_range.split() if beside.before not in ("da", "dal", "dai", "dalle") else []
         yield from _spread((*first, *ends[0], *words.to.split()), match, "low")
     else:
         yield from _spread(ends[0], match, "low")
     yield from _spread(ends[1], match, "high")
+
+
+def _rises(low: str, high: str) -> bool:
+    """Whether a hyphen between two numbers means "to": 10-12, 1980-85; not 3-2, 747-400."""
+    if len(low) > 15 or len(high) > 15:
+        return False
+    years = len(low) == 4 and len(high) == 2 and low.isdecimal()
+    return float(low[-2:] if years else low) < float(high)
 
 
 def _low_end(match: Match, group: str, gender: str, words: Tongue) -> Words:
@@ -95,9 +102,10 @@ def _low_end(match: Match, group: str, gender: str, words: Tongue) -> Words:
 def _money(match: Match, words: Tongue) -> Iterator[Piece]:
     symbol = words.codes.get(match["sign"], match["sign"])
     digits = _signed(match, "amount", match["mneg"], words)
+    low, beside = _low_end(match, "mlow", words.currencies[symbol].gender, words), around(match)
     if match["ms"]:
-        return _spread(words.scaled(digits, words.scales[match["ms"]], symbol, around(match)), match)
-    return _spread(words.money(digits, symbol, around(match)), match)
+        return _spread((*low, *words.scaled(digits, words.scales[match["ms"]], symbol, beside)), match)
+    return _spread((*low, *words.money(digits, symbol, beside)), match)
 
 
 def _price(match: Match, words: Tongue) -> Iterator[Piece]:
@@ -159,7 +167,7 @@ def _iso(match: Match, words: Tongue) -> Iterator[Piece]:
 
 def _day(match: Match, words: Tongue) -> Iterator[Piece]:
     day = _ascii(match["dd"])
-    return _spread(words.day(day, around(match)) if day else words.whole(day), match)
+    return _spread(words.day_before_month(day, around(match)) if day else words.whole(day), match)
 
 
 def _month_day(match: Match, words: Tongue) -> Iterator[Piece]:
@@ -205,7 +213,7 @@ def _roman(match: Match, words: Tongue) -> Iterator[Piece]:
     value = value_of(latin) if latin else 0
     if match["ls"]:
         return _spread(words.ordinal(value, match["ls"]) if value else (fold(match[0]),), match)
-    may_be_pronoun = words.code == "en" and latin == "I"
+    may_be_pronoun = words.code == "en" and latin == "I" and not (beside.before == "war" and beside.capital)
     if value and not may_be_pronoun:
         if beside.before in words.rulers and beside.capital:
             return _spread(words.roman(value, beside, rank=True), match)
@@ -220,10 +228,12 @@ def _roman(match: Match, words: Tongue) -> Iterator[Piece]:
 
 def _abbreviation(match: Match, words: Tongue) -> Iterator[Piece]:
     written = re.sub("[\u00a0\u202f\u2009]", " ", match[0])
-    said = words.exact_abbreviations.get(written) or words.abbreviations.get(written.lower())
-    if said is None:  # spaces are missing or too many
-        every = {**words.abbreviations, **{k.lower(): v for k, v in words.exact_abbreviations.items()}}
-        squeezed = written.lower().replace(" ", "")
+    lower = written.lower()
+    said = words.exact_abbreviations.get(written) or words.abbreviations.get(lower) or words.before_numbers.get(lower)
+    if said is None:  # spaces are missing
+        exact = {key.lower(): value for key, value in words.exact_abbreviations.items()}
+        every = {**words.abbreviations, **words.before_numbers, **exact}
+        squeezed = lower.replace(" ", "")
         said = next(value for key, value in every.items() if key.replace(" ", "") == squeezed)
     return _spread((part for word in said.split() for part in (fold(word),)), match)
 

@@ -79,7 +79,7 @@ class Tongue:
     Tables map what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
     """
 
-    grouping: ClassVar[str] = "[.\u00a0\u202f\u2009]"  # regular expression of what parts thousands
+    grouping: ClassVar[str] = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
     decimal_sign: ClassVar[str] = ","
     decimal_word: ClassVar[str] = ""
     point_word: ClassVar[str] = ""  # the other sign, as in versions: 3.5 in a language of 3,5
@@ -105,6 +105,7 @@ class Tongue:
     web: ClassVar[dict[str, str]] = {}
     abbreviations: ClassVar[dict[str, str]] = {}  # whatever their case
     exact_abbreviations: ClassVar[dict[str, str]] = {}  # in this case only
+    before_numbers: ClassVar[dict[str, str]] = {}  # abbreviations only where a number follows
     digit_rules: ClassVar[dict[str, str]] = {}  # name → regular expression that begins with a digit, read by `extra`
     letter_rules: ClassVar[dict[str, str]] = {}  # the same for those that begin with a letter or a sign
     parts_of_works: ClassVar[frozenset[str]] = frozenset()  # words before Roman numerals that count
@@ -186,9 +187,17 @@ class Tongue:
         rest = [self.whole(part) for part in (minutes, seconds or 0)]
         return (*self.whole(hours), *rest[0], *(rest[1] if seconds else ()))
 
+    def low_end(self, low: str, high: str, around: Around) -> Words:
+        """Words of the first number of a range."""
+        return self.counted(low, around)
+
     def day(self, n: int, around: Around) -> Words:
         """Words of a day of a month."""
         return self.whole(n)
+
+    def day_before_month(self, n: int, around: Around) -> Words:
+        """Words of a day whose month follows."""
+        return self.day(n, around)
 
     def date(self, day: Words, month: Words, year: Words) -> Words:
         """Words of a date written in figures; `year` may be empty."""

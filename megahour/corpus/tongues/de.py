@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from megahour.corpus.tongues.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.tongues.base import Around, Noun, Tongue, Words, fold, noun, one_of, spell
 
 _WEAK_E = one_of("der die das dieser diese dieses jede jedes welche eine")
 _WEAK_EN = one_of(
@@ -19,8 +19,10 @@ _WEAK_EN = one_of(
 _ORDINAL_NOUNS = one_of(
     "jahrhundert jahrhunderts jahrtausend auflage platz stock etage klasse kapitel liga bundesliga mal weltkrieg "
     "weltkriegs tag woche runde staffel folge teil rang geburtstag akt satz spieltag lebensjahr semester quartal "
-    "halbjahr"
+    "halbjahr bezirk"
 )
+_NEUTER = one_of("jahrhundert jahrtausend kapitel mal lebensjahr semester quartal halbjahr")
+_FEMININE_RANKS = one_of("auflage etage klasse liga bundesliga woche runde staffel folge")
 _FEMININE = one_of(
     "stunde minute sekunde woche person million milliarde frau tonne seite straße meile stimme tasse flasche"
 )
@@ -117,15 +119,12 @@ class German(Tongue):
         "usw.": "und so weiter",
         "bzw.": "beziehungsweise",
         "ca.": "circa",
-        "nr.": "nummer",
         "str.": "straße",
         "ggf.": "gegebenenfalls",
         "evtl.": "eventuell",
         "inkl.": "inklusive",
         "etc.": "et cetera",
         "tel.": "telefon",
-        "abs.": "absatz",
-        "bd.": "band",
         "v. chr.": "vor christus",
         "n. chr.": "nach christus",
         "mind.": "mindestens",
@@ -133,6 +132,10 @@ class German(Tongue):
         "vgl.": "vergleiche",
         "sog.": "sogenannte",
     }
+    before_numbers: ClassVar[dict[str, str]] = {
+        **{"nr.": "nummer", "abs.": "absatz", "bd.": "band", "art.": "artikel", "kap.": "kapitel", "s.": "seite"},
+    }
+    letter_rules: ClassVar[dict[str, str]] = {"street": r"\b(?P<street>[^\W\d_]++)(?<=str)\.(?!\w)"}
     exact_abbreviations: ClassVar[dict[str, str]] = {"St.": "sankt"}
     parts_of_works = one_of("kapitel band teil akt szene titel weltkrieg artikel phase typ buch")
     rulers = one_of(
@@ -142,6 +145,8 @@ class German(Tongue):
     phone = r"0\d{2,4}[ /-]\d{4,8}(?!\d)"
     digit_rules: ClassVar[dict[str, str]] = {
         "rang": r"(?<![\d.,])(?P<stelle>\d{1,3})\.(?=[ \t\u00a0]{1,2}[^\W\d_])",
+        "monat": r"(?<![\w.,])(?P<d_of_mon>[0-2]?\d|3[01])\.(?P<mon>0?[1-9]|1[0-2])\.(?!\d)",
+        "er": r"(?<![\w.,])(?P<zig>\d{1,4})[-‐]?(?P<er>ern?|mal|fach|(?:[jJ]ährig|prozentig)(?:e[mnrs]?)?)\b",
         "uhr": r"(?<![\d.,:])(?P<h>[01]?\d|2[0-4])(?:[:.](?P<min>[0-5]\d))?[ \t\u00a0]?Uhr\b"
         r"(?:[ \t\u00a0](?P<nach>[0-5]?\d)\b(?![.,:]\d|[ \t][^\W\d_]))?",
     }
@@ -155,7 +160,9 @@ class German(Tongue):
     def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008
         *head, last = spell(n, "de", "ordinal")
         stem = last[:-1]
-        ending = "e" if around.before in _WEAK_E else "en" if around.before in _WEAK_EN else "er"
+        noun_after = around.after.lower()
+        strong = "es" if noun_after in _NEUTER else "e" if noun_after in _FEMININE_RANKS else "er"
+        ending = "e" if around.before in _WEAK_E else "en" if around.before in _WEAK_EN else strong
         return (*head, stem + ending)
 
     def year(self, n: int, around: Around = Around()) -> Words:  # noqa: B008
@@ -202,6 +209,14 @@ class German(Tongue):
         return ("der", spell(n, "de", "ordinal")[-1]) if rank else self.whole(n)
 
     def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
+        if rule == "street":
+            return (fold(match["street"][:-3] + "straße"),)
+        if rule == "monat":
+            return (*self.ordinal(int(match["d_of_mon"]), "", around), self.months[int(match["mon"]) - 1])
+        if rule == "er":  # 90er, 3-mal, 30-jährig: one word
+            n = int(match["zig"])
+            words = self.year(n) if match["er"].startswith("er") else self.whole(n, "m")
+            return (*words[:-1], words[-1] + fold(match["er"]))
         if rule == "rang":
             word, before = around.after, around.before
             ranks = word[:1].islower() or word.lower() in _ORDINAL_NOUNS or before in _WEAK_E or before in _WEAK_EN

@@ -17,7 +17,7 @@ _BOTTOMS = {2: "half", 3: "third", 4: "quarter"}
 class English(Tongue):
     """English words and rules."""
 
-    grouping = ","
+    grouping = r"(?:[,\u00a0\u202f\u2009]| (?=000(?!\d)))"
     decimal_sign = "."
     decimal_word = point_word = "point"
     minus = "minus"
@@ -54,6 +54,9 @@ class English(Tongue):
         "mn": noun("million"),
         "m": noun("million"),
         "k": noun("thousand"),
+        "K": noun("thousand"),
+        "M": noun("million"),
+        "B": noun("billion"),
     }
     units: ClassVar[dict[str, Noun]] = {
         "km/h": noun("kilometer per hour", "kilometers per hour"),
@@ -113,6 +116,7 @@ class English(Tongue):
         "e.g.": "for example",
         "i.e.": "that is",
         "dept.": "department",
+        "mt.": "mount",
         "ave.": "avenue",
         "blvd.": "boulevard",
         "inc.": "incorporated",
@@ -124,10 +128,10 @@ class English(Tongue):
         "rev.": "reverend",
     }
     digit_rules: ClassVar[dict[str, str]] = {"decade": r"(?<![\w.,])(?P<tens>(?:1[1-9]|20)?\d0)['’]?s\b"}
+    before_numbers: ClassVar[dict[str, str]] = {"no.": "number", "nos.": "numbers", "fig.": "figure", "vol.": "volume"}
     letter_rules: ClassVar[dict[str, str]] = {
-        "title": r"\b(?P<honour>(?i:mr|mrs|ms|dr|prof))\b\.?(?=[ \t]{1,3}[^\W\d_])",
+        "title": r"(?<![^\W\d_]|['’])(?P<honour>(?i:mr|mrs|dr|prof)|Ms)(?![^\W\d_]|['’]\w)\.?",
         "street": r"\bSt\.",
-        "numero": r"\b(?:No|Nos)\.(?=\s?\d)",
         "pound": r"#(?!\s?\w)",
     }
     parts_of_works = one_of(
@@ -138,7 +142,7 @@ class English(Tongue):
         "frederick philip peter alexander napoleon leo innocent gregory mary ramesses rameses"
     )
     clock_suffix = r"(?:hours|hrs)\b"
-    phone = r"(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])"
+    phone = r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         return tuple(word for word in spell(n, "en") if word != "and")
@@ -155,6 +159,11 @@ class English(Tongue):
 
     def day(self, n: int, around: Around) -> Words:
         return self.ordinal(n)
+
+    def day_before_month(self, n: int, around: Around) -> Words:
+        if around.after == "of":
+            return self.ordinal(n)
+        return (*(() if around.before == "the" else ("the",)), *self.ordinal(n), "of")
 
     def date(self, day: Words, month: Words, year: Words) -> Words:
         return (*month, *day, *year)
@@ -185,7 +194,7 @@ class English(Tongue):
             follows_name = match.string[: match.start()][-40:].split()[-1:]
             is_street = (follows_name and follows_name[0][0].isupper()) or not around.after[:1].isupper()
             return ("street",) if is_street else ("saint",)
-        return ("number",) if rule == "numero" else ("pound",)
+        return ("pound",)
 
 
 def _plural(words: Words) -> Words:

@@ -18,6 +18,10 @@ _MASCULINE_A = one_of(
     "día días problema problemas programa programas sistema sistemas tema temas poema poemas mapa mapas idioma idiomas "
     "clima climas planeta planetas gramas kilogramas telegrama telegramas drama dramas síntoma síntomas"
 )
+_FEMININE = one_of(
+    "mujeres mujer noches noche veces vez clases clase partes parte calles calle flores flor leyes ley imágenes imagen "
+    "redes red torres torre tardes tarde series serie especies especie fases fase frases frase naves nave manos mano"
+)
 _TEENS = {
     **{11: "undécimo", 12: "duodécimo", 13: "decimotercero", 14: "decimocuarto", 15: "decimoquinto"},
     **{16: "decimosexto", 17: "decimoséptimo", 18: "decimoctavo", 19: "decimonoveno"},
@@ -42,7 +46,7 @@ class Spanish(Tongue):
         *("noviembre", "diciembre"),
     )
     ordinal_suffix = r"(?:\.?[ºª]|\.?er|\.?(?:ra|ro|do|da|to|ta|mo|ma|vo|va|no|na)\b)"
-    percent = noun("por ciento")
+    percent = noun("por ciento", gender="")
     per_mille = noun("por mil")
     degree = noun("grado", "grados")
     currencies: ClassVar[dict[str, Noun]] = {
@@ -122,11 +126,6 @@ class Spanish(Tongue):
         "vd.": "usted",
         "etc.": "etcétera",
         "p. ej.": "por ejemplo",
-        "núm.": "número",
-        "n.º": "número",
-        "nº": "número",
-        "pág.": "página",
-        "págs.": "páginas",
         "tel.": "teléfono",
         "av.": "avenida",
         "avda.": "avenida",
@@ -134,6 +133,10 @@ class Spanish(Tongue):
         "aprox.": "aproximadamente",
         "a. c.": "antes de cristo",
         "d. c.": "después de cristo",
+    }
+    before_numbers: ClassVar[dict[str, str]] = {
+        **{"núm.": "número", "n.º": "número", "nº": "número", "n°": "número", "pág.": "página", "págs.": "páginas"},
+        **{"art.": "artículo", "cap.": "capítulo"},
     }
     exact_abbreviations: ClassVar[dict[str, str]] = {
         "EE. UU.": "estados unidos",
@@ -215,4 +218,4 @@ def _gender(after: str) -> str:
         return ""
     if word in _MASCULINE_A:
         return "m"
-    return "f" if word.endswith(("as", "a", "ciones", "siones", "dades", "ción", "dad")) else "m"
+    return "f" if word in _FEMININE or word.endswith(("as", "a", "ciones", "siones", "dades", "ción", "dad")) else "m"

@@ -108,8 +108,6 @@ class French(Tongue):
         "etc.": "et cetera",
         "p. ex.": "par exemple",
         "c.-à-d.": "c'est à dire",
-        "n°": "numéro",
-        "nº": "numéro",
         "av.": "avenue",
         "bd": "boulevard",
         "env.": "environ",
@@ -117,6 +115,7 @@ class French(Tongue):
         "av. j.-c.": "avant jésus christ",
         "apr. j.-c.": "après jésus christ",
     }
+    before_numbers: ClassVar[dict[str, str]] = {"n°": "numéro", "nº": "numéro", "p.": "page", "art.": "article"}
     exact_abbreviations: ClassVar[dict[str, str]] = {
         "MM.": "messieurs",
         "M.": "monsieur",

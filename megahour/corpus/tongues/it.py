@@ -6,13 +6,14 @@ The first of a month is "primo"; kings and centuries are ordinals; telephone num
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from megahour.corpus.tongues.base import Around, Noun, Tongue, Words, noun, one_of, spell
 
 _NO_NOUN = one_of(
     "a ad al alla con da dal dalla del della di e è era fra fu ha i il in la le lo ma nel nella non o per più poi se "
-    "si sono su sul tra un una volta"
+    "si sono su sul tra un una"
 )
 _BOTTOMS = {2: "mezzo", 3: "terzo", 4: "quarto", 5: "quinto", 6: "sesto", 8: "ottavo", 10: "decimo"}
 
@@ -32,8 +33,8 @@ class Italian(Tongue):
         *("gennaio", "febbraio", "marzo", "aprile", "maggio", "giugno", "luglio", "agosto", "settembre", "ottobre"),
         *("novembre", "dicembre"),
     )
-    ordinal_suffix = r"(?:[ºª]|(?<=(?<!\d)\d)°(?= [a-z]))"
-    percent = noun("per cento")
+    ordinal_suffix = "[ºª]"
+    percent = noun("per cento", gender="")
     per_mille = noun("per mille")
     degree = noun("grado", "gradi")
     currencies: ClassVar[dict[str, Noun]] = {
@@ -113,17 +114,20 @@ class Italian(Tongue):
         "ecc.": "eccetera",
         "p.es.": "per esempio",
         "p. es.": "per esempio",
-        "pag.": "pagina",
-        "pagg.": "pagine",
         "tel.": "telefono",
-        "n.": "numero",
-        "n°": "numero",
-        "nº": "numero",
         "ca.": "circa",
         "a.c.": "avanti cristo",
         "d.c.": "dopo cristo",
         "v.le": "viale",
         "p.zza": "piazza",
+    }
+    before_numbers: ClassVar[dict[str, str]] = {
+        **{"n.": "numero", "n°": "numero", "nº": "numero", "pag.": "pagina", "pagg.": "pagine", "art.": "articolo"},
+        "cap.": "capitolo",
+    }
+    digit_rules: ClassVar[dict[str, str]] = {
+        "rank": r"(?<![\w.,])(?P<n>\d)°(?= (?P<counted>[a-zà-ù]+))",
+        "hours": r"(?:(?<=alle )|(?<=ore ))(?P<h>[01]?\d|2[0-4])\.(?P<min>[0-5]\d)(?![\d.])",
     }
     parts_of_works = one_of("capitolo tomo parte volume atto scena titolo guerra articolo fase tipo")
     rulers = one_of(
@@ -166,6 +170,11 @@ class Italian(Tongue):
         if rank:
             return (*words[:-1], words[-1][:-1] + "a") if around.before in ("elisabetta", "caterina") else words
         return self.whole(n)
+
+    def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
+        if rule == "rank":
+            return self.ordinal(int(match["n"]), "ª" if match["counted"].endswith("a") else "º")
+        return self.clock(int(match["h"]), int(match["min"]), None, "")
 
 
 def _article(after: str) -> str:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import ClassVar
 
 from megahour.corpus.tongues.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.tongues.roman import value_of
 
 _GENITIVE = one_of("до от около с со более менее больше меньше свыше порядка из без для после кроме")
 _CASE_OF_SUFFIX = {
@@ -131,7 +132,6 @@ class Russian(Tongue):
         "акад.": "академик",
         "г-н": "господин",
         "г-жа": "госпожа",
-        "стр.": "страница",
         "см.": "смотри",
         "тел.": "телефон",
         "обл.": "область",
@@ -143,11 +143,17 @@ class Russian(Tongue):
         "млрд": "миллиардов",
         "тыс.": "тысяч",
     }
+    before_numbers: ClassVar[dict[str, str]] = {
+        **{"стр.": "страница", "д.": "дом", "кв.": "квартира", "ст.": "статья", "гл.": "глава", "п.": "пункт"},
+    }
     digit_rules: ClassVar[dict[str, str]] = {
+        "years": r"(?<![\w.,])(?P<from>\d{4})[–—-](?P<upto>\d{4})[ \t\u00a0](?P<many>гг\.|годах|годы|годов)(?!\w)",
+        "age": r"(?<![\w.,])(?P<old>\d{1,3})[-‐](?P<letn>лет[а-яё]+|дневн[а-яё]+|кратн[а-яё]+)",
         "god": r"(?<![\w.,])(?P<anno>\d{1,4})(?:[-‐‑](?:й|го|м|му))?[ \t\u00a0](?P<noun>год[ауе]?|годом|гг?\.)(?!\w)",
     }
     letter_rules: ClassVar[dict[str, str]] = {
         "vek": r"\b(?P<century>[IVX]{1,5})[ \t\u00a0](?P<age>век[ауе]?|веком|вв?\.)(?!\w)",
+        "world": r"\b(?P<war>[IVX]{1,3})(?= миров(?P<ending>ая|ой|ую))",
         "city": r"(?<!\w)г\.(?=[ \t\u00a0]?[А-ЯЁ])",
     }
     parts_of_works = one_of("глава часть том акт сцена раздел статья")
@@ -179,11 +185,16 @@ class Russian(Tongue):
     def counted(self, digits: str, around: Around) -> Words:
         if not digits.isdecimal():
             return self.number(digits)
+        if around.before in ("с", "от", "до") and around.after in ("по", "до") and len(digits) == 4:
+            return self.year(int(digits))
         if around.before in self.months and len(digits) == 4:
             return (*self.year(int(digits)), "года")
         if around.before in _GENITIVE:
             return self.number(digits, _gender(digits, around.after), "g")
         return self.number(digits, _gender(digits, around.after))
+
+    def low_end(self, low: str, high: str, around: Around) -> Words:
+        return self.number(low, _gender(high, around.after)) if low.isdecimal() else self.number(low)
 
     def quantity(self, digits: str, name: Noun, around: Around) -> Words:
         if around.before in _GENITIVE and digits.isdecimal():
@@ -239,6 +250,13 @@ class Russian(Tongue):
     def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
         if rule == "city":
             return ("города",) if around.before in (*_GENITIVE, "из") else ("город",)
+        if rule == "age":  # 20-летний: the genitive and the rest are one word
+            return ("".join((*self.whole(int(match["old"]), "", "g"), match["letn"])),)
+        if rule == "years":
+            return self._of_years(match, around)
+        if rule == "world":
+            case = {"ая": "n", "ой": "g", "ую": "a"}[match["ending"]]
+            return spell(value_of(match["war"]), "ru", "ordinal", case, "f")
         if rule == "vek":
             return self._of_age(match["century"], match["age"], around)
         noun_written, n = match["noun"], int(match["anno"])
@@ -251,9 +269,16 @@ class Russian(Tongue):
             return self.quantity(str(n), noun("год", "года", "лет"), around)
         return (*spell(n, "ru", "ordinal", _YEARS.get(noun_written, "n")), noun_written)
 
-    def _of_age(self, latin: str, age: str, around: Around) -> Words:
-        from megahour.corpus.tongues.roman import value_of
+    def _of_years(self, match: re.Match[str], around: Around) -> Words:
+        name, case = match["many"], "n"
+        if name == "гг.":
+            name = "годах" if around.before in ("в", "во") else "годы"
+        if name != "годы":
+            case = "p" if name == "годах" else "g"
+        ends = (spell(int(match[end]), "ru", "ordinal", case) for end in ("from", "upto"))
+        return (*(word for end in ends for word in end), name)
 
+    def _of_age(self, latin: str, age: str, around: Around) -> Words:
         if age == "вв.":
             return (*spell(value_of(latin), "ru", "ordinal", "n"), "века")
         if age == "в.":
