@@ -92,7 +92,8 @@ class _Parser:
         while self._take(operator):
             parts.append(self._term(operator))
         flat = [inner for part in parts for inner in (part.parts if part.operator == operator else (part,))]
-        return flat[0] if len(flat) == 1 else Expression(operator=operator, parts=tuple(dict.fromkeys(flat)))
+        different = tuple(dict.fromkeys(flat))
+        return different[0] if len(different) == 1 else Expression(operator=operator, parts=different)
 
     def _term(self, operator: Literal["AND", "OR"]) -> Expression:
         return self.joined("AND") if operator == "OR" else self._factor()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from media import encode, murmur, put
+from tracks_made import film, track
 
 from megahour.core.errors import TooManyBad
 from megahour.core.store import Artifact
@@ -66,6 +67,14 @@ def poisoned() -> bytes:
     return encode(samples, subtype="FLOAT")
 
 
+def sparse_silence(seconds: int) -> bytes:
+    """A WAV header of 8 kHz, 8 bits; `add` makes the file as long as it says."""
+    form = struct.pack("<HHIIHH", 1, 1, 8000, 8000, 1, 8)
+    size = seconds * 8000
+    head = b"RIFF" + struct.pack("<I", size + 36) + b"WAVEfmt " + struct.pack("<I", 16) + form
+    return head + b"data" + struct.pack("<I", size) + b"\x80" * size
+
+
 def reversed_srt() -> str:
     return "\n".join(f"{i}\n00:00:{30 - i:02d},000 --> 00:00:{31 - i:02d},000\nline {i}\n" for i in range(1, 20))
 
@@ -83,6 +92,10 @@ AUDIO: dict[str, tuple[Callable[[], bytes], str]] = {
     "clipped": (lambda: encode(np.clip(murmur(1) * 30.0, -32768, 32767).astype(np.int16)), "clipped-audio"),
     "wrong_rate": (lambda: encode(murmur(1), 500), "sample-rate"),
     "wrong_channels": (lambda: encode(np.ones((9000, 24), np.int16)), "too-many-channels"),
+    "ten_hours_of_silence": (lambda: sparse_silence(10 * 3600), "silent-audio"),
+    "damaged_film": (lambda: track(murmur(5, 48_000), "mp4", "aac")[:20_000], "truncated-audio"),
+    "film_without_sound": (lambda: film(None), "no-audio-stream"),
+    "two_rates": (lambda: track(murmur(1), "adts", "aac", 16_000) + track(murmur(1), "adts", "aac"), "changing-format"),
     "web_page": (lambda: b"<html>404 not found</html>" * 40, "unreadable-audio"),
 }
 TEXTS: dict[str, tuple[str | bytes, str, str]] = {
@@ -93,6 +106,14 @@ TEXTS: dict[str, tuple[str | bytes, str, str]] = {
     "notes_only": ("WEBVTT\n\nNOTE to be written\n", ".vtt", "empty-transcript"),
     "out_of_order": (reversed_srt(), ".srt", "cues-out-of-order"),
     "of_another": ("1\n00:10:00,000 --> 00:10:01,000\nmuch later\n", ".srt", "transcript-too-long"),
+    "half_past_the_end": (
+        "1\n00:00:00,100 --> 00:00:00,900\nhere\n\n2\n00:00:05,000 --> 00:00:06,000\nthere\n\n"
+        "3\n00:00:07,000 --> 00:00:08,000\nand there\n",
+        ".srt",
+        "transcript-too-long",
+    ),
+    "empty_cue_file": ("\n\n", ".srt", "empty-transcript"),
+    "one_endless_word": ("x" * 10_000_000, ".txt", "endless-word"),
     "no_subtitle": ("just some prose", ".srt", "unreadable-transcript"),
 }
 
@@ -134,6 +155,39 @@ def test_duplicate_ids_are_found_by_name_and_by_samples(tmp_path: Path, engine: 
         ("a.wav", "duplicate-id"),
         ("copy_of_a_as_flac.flac", "duplicate-id"),
     ]
+
+
+def test_names_that_lie_about_the_format_do_no_harm(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "in"
+    for name, data in {
+        "mp3.wav": encode(murmur(2), kind="MP3", subtype="MPEG_LAYER_III"),
+        "wav.mp3": encode(murmur(2, seed=1)),
+        "flac.m4a": encode(murmur(2, seed=2), kind="FLAC"),
+        "aac.flac": track(murmur(2, 48_000, seed=3), "ipod", "aac"),
+    }.items():
+        put(root, name, data)
+        put(root, f"{name.partition('.')[0]}.txt", "Hello.")
+    out = ingest(tmp_path, engine)
+    assert sorted(names(out)) == ["aac", "flac", "mp3", "wav"]
+    assert sorted(out.receipts()[0].stats["formats"]) == ["FLAC PCM_16", "MOV aac", "MP3 MPEG_LAYER_III", "WAV PCM_16"]
+
+
+def test_a_transcript_in_another_script_is_dropped(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "in"
+    add(root, "russian", text="Привет, как дела?")
+    add(root, "english")
+    out = ingest(tmp_path, engine)
+    assert names(out) == ["english"]
+    assert out.manifest.counts.dropped == {"script-mismatch": 1}
+
+
+def test_a_few_cues_past_the_end_lose_their_times_and_are_counted(tmp_path: Path, engine: LocalEngine) -> None:
+    text = "".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},500\nline {i}\n\n" for i in range(4))
+    add(tmp_path / "in", "talk", encode(murmur(3)), text, ".srt")
+    out = ingest(tmp_path, engine)
+    starts = out.read_table(0, ".cues.parquet")["start_samples"].to_pylist()
+    assert starts == [0, 16_000, 32_000, -1]
+    assert out.receipts()[0].stats["cues_past_end"] == 1
 
 
 def test_two_gigabyte_files_are_refused_in_bounded_memory(tmp_path: Path, engine: LocalEngine) -> None:
