@@ -97,7 +97,8 @@
   }
   filters.append(make("button", { type: "button", id: "reset", onclick: () => {
     for (const input of filters.querySelectorAll("input, select")) { if (input.type === "checkbox") input.checked = false; else input.value = ""; }
-    Object.assign(state, { words: [], names: {}, low: {}, high: {}, sound: false });
+    Object.assign(state, { words: [], names: {}, low: {}, high: {}, sound: false, sort: null });
+    for (const head of headCells) head.removeAttribute("aria-sort");
     again();
   } }, "Reset"));
   const keep = (row) => state.words.every((word) => hay[row].includes(word))

@@ -14,7 +14,7 @@ from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
 from megahour.report.tables import Cell, count, percent, sortable, text
 
-CREDITED = ("licence", "source", "speaker")
+CREDITED = ("source", "speaker")  # licences are told with all their attributions
 LONGEST_JSON = 20_000
 LONG_TEXT = 400  # characters of a quoted text
 SHOWN = {  # histogram: (title, label of its axis)
@@ -47,7 +47,7 @@ def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
         cards += [(f"{counts.came_in:,}", "records in"), (f"{counts.kept:,}", "kept")]
     cards.append((f"{100 * sum(counts.dropped.values()) / max(counts.came_in, 1):.1f} %", "left out here"))
     boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
-    lead = f"What `{artifact.manifest.stage}` made: {artifact.manifest.shards:,} shards."
+    lead = f"Made by the stage {artifact.manifest.stage}, {artifact.manifest.shards:,} shards."
     return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
 
 

@@ -21,7 +21,7 @@ from megahour.report.counters import Heaviest, Sample
 from megahour.report.gather import Histogram
 
 Advance = Callable[[int, int], None]  # shards done, shards in all
-# Columns that hours are counted by. `licence` and `source` are told with whom to credit.
+# Columns that hours are counted by; attributions with the licence that asks for them.
 GROUPS = ("language", "licence", "source", "speaker", "tier", "split", "set", "condition", "attribution")
 EDGES = {
     "seconds": np.arange(0, 30.5, 0.5),
