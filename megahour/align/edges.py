@@ -63,9 +63,8 @@ def widen(
     """Edges of words (W,) in order of time, moved to where their sound begins and ends; never into another word.
 
     second, inner: (W,) where each word's second token begins and its last but one ends (`confidence.inner_frames`);
-    by default the end and the start. An edge in silence moves in to the word's sound, a start at most to `second`, an
-    end at most to `inner`. An edge in sound moves out to the next pause where one is near; between words without a
-    pause the earlier one takes the frames.
+    by default the end and the start. An edge in silence moves in to the word's sound. An edge in sound moves out to the
+    next pause where one is near; between words without a pause the earlier one takes the frames.
     """
     start, end = narrow(start, end, loud, end if second is None else second, start if inner is None else inner)
     quiet = np.flatnonzero(~loud)
@@ -81,6 +80,7 @@ def widen(
 def narrow(start: Frames, end: Frames, loud: NDArray[np.bool_], second: Frames, inner: Frames) -> tuple[Frames, Frames]:
     """Edges of words (W,) that lie in silence, moved in to the nearest sound of the word; those in sound stay.
 
+    A start may so pass its word's second token, but only one that lies in the same silence, where nothing is spoken.
     A word without sound stays as it is, but for a first or last token that is far from all others.
     """
     second, inner = np.clip(second, start, end), np.clip(inner, start, end)
@@ -89,7 +89,4 @@ def narrow(start: Frames, end: Frames, loud: NDArray[np.bool_], second: Frames, 
     onset = np.append(sounds, len(loud))[np.searchsorted(sounds, start)]
     offset = np.insert(sounds, 0, -1)[np.searchsorted(sounds, end)] + 1
     heard = (onset < end) & (offset > start)
-    latest, earliest = np.minimum(second, end - 1), np.maximum(inner, start + 1)
-    new_start = np.where(heard, np.maximum(start, np.minimum(onset, latest)), start)
-    new_end = np.where(heard, np.minimum(end, np.maximum(offset, earliest)), end)
-    return new_start, np.maximum(new_end, new_start + (end > start))
+    return np.where(heard, onset, start), np.where(heard, offset, end)

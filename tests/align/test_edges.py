@@ -36,9 +36,14 @@ def test_an_end_in_the_pause_moves_in_to_the_offset() -> None:
     assert (start.tolist(), end.tolist()) == ([50], [90])
 
 
-def test_a_start_stays_before_the_second_token() -> None:
+def test_two_tokens_in_the_pause_are_both_early() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    assert widen(ints(20), ints(80), loud, second=ints(40))[0].tolist() == [40]
+    assert widen(ints(20), ints(80), loud, second=ints(40), inner=ints(70))[0].tolist() == [50]
+
+
+def test_a_word_without_sound_stays_where_it_is() -> None:
+    loud = loud_frames(level_of([(50, 90)], 300))
+    assert [edge.tolist() for edge in widen(ints(110), ints(140), loud)] == [[110], [140]]
 
 
 def test_a_first_token_lost_far_away_comes_back() -> None:
