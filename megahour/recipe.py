@@ -53,6 +53,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
     ),
     "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
+    "export": (
+        "megahour.corpus.interchange.export_stage",
+        "Export",
+        "Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.",
+    ),
     "features": (
         "megahour.features.stage",
         "Features",

@@ -1,0 +1,184 @@
+"""Worker side of `export`: which utterances go into which output shard, and one shard in all its formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from megahour.core.errors import StoreError
+from megahour.corpus.interchange.ctm import ctm_lines
+from megahour.corpus.interchange.files import write_files
+from megahour.corpus.interchange.kaldi import write_ark
+from megahour.corpus.interchange.lhotse import write_shar
+from megahour.corpus.interchange.nemo import write_tarred
+from megahour.corpus.interchange.parquet import write_parquet
+from megahour.corpus.interchange.record import Row, filled, record_json, recording_id, table_rows
+from megahour.corpus.interchange.srt import srt_text
+from megahour.corpus.interchange.textgrid import textgrid
+from megahour.corpus.interchange.webdataset import Add, write_webdataset
+from megahour.corpus.tar import TarWriter, tar_writer
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Context, Inputs
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.interchange.export_stage import ExportParams
+
+
+def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
+    """Task specs {shard, part, parts}: as many parts of a shard as its tar holds `max_bytes`. Reads only receipts."""
+    specs = []
+    for receipt in utterances.receipts():
+        held = receipt.files[".tar"].bytes if ".tar" in receipt.files else 0
+        parts = max(1, int(-(-held // max_bytes)))
+        specs += [{"shard": receipt.shard, "part": part, "parts": parts} for part in range(parts)]
+    return specs
+
+
+class Filter:
+    """Which utterances of one shard are exported, and the set of each.
+
+    Only this shard's keys are held in memory; the tables of the selection and of the duplicates are read through.
+    """
+
+    def __init__(self, p: ExportParams, inputs: Inputs, shard: int) -> None:
+        self._p = p
+        keys = inputs["utterances"].read_table(shard, columns=["key"])["key"]
+        self._sets: dict[int, str] | None = None
+        if selection := inputs.get("selection"):
+            self._sets = {}
+            for table in _rows_of(selection, keys, ["key", "set"]):
+                self._sets.update(zip(table["key"].to_pylist(), table["set"].to_pylist(), strict=True))
+        self._twice: set[int] = set()
+        if duplicates := inputs.get("duplicates"):
+            for table in _rows_of(duplicates, keys, ["key"]):
+                self._twice.update(table["key"].to_pylist())
+
+    def reason(self, row: Row) -> str:
+        """Why a row is left out; empty for one that is exported."""
+        p = self._p
+        if row["key"] in self._twice:
+            return "duplicate"
+        if self._sets is not None and row["key"] not in self._sets:
+            return "not-selected"
+        if p.sets and self.set_of(row) not in p.sets:
+            return "other-set"
+        if p.splits and row["split"] not in p.splits:
+            return "other-split"
+        return "other-tier" if p.tiers and row["tier"] not in p.tiers else ""
+
+    def set_of(self, row: Row) -> str:
+        return (self._sets or {}).get(row["key"], "")
+
+
+def _rows_of(artifact: Artifact, keys: pa.ChunkedArray, columns: list[str]) -> Iterator[pa.Table]:
+    for receipt in artifact.receipts():
+        table = artifact.read_table(receipt.shard, columns=columns)
+        yield table.filter(pa.compute.is_in(table["key"], value_set=keys))
+
+
+def part_of_rows(sizes: Any, parts: int) -> list[int]:
+    """Part of each row: runs of rows with about equal bytes. `sizes` are bytes (rows,)."""
+    sizes = np.asarray(sizes, np.int64)
+    total = max(1, int(sizes.sum()))
+    starts = np.cumsum(sizes) - sizes
+    return [int(part) for part in np.minimum(starts * parts // total, parts - 1)]
+
+
+def shard_records(
+    p: ExportParams, inputs: Inputs, shard: int, dropped: Callable[[Row, str], None]
+) -> Iterator[tuple[Row, Row]]:
+    """(record, row) of each exported utterance of a shard of the input, in order; `dropped` hears of the others."""
+    wanted = Filter(p, inputs, shard)
+    for row in table_rows(inputs["utterances"], shard):
+        if reason := wanted.reason(row):
+            dropped(row, reason)
+        else:
+            yield {**filled(row), "set": wanted.set_of(row)}, row
+
+
+def export_part(p: ExportParams, inputs: Inputs, spec: Mapping[str, Any], out: ShardWriter, ctx: Context) -> None:
+    """Write one output shard: the audio formats of its part, and the texts of the whole input shard with part 0."""
+    utterances, shard, part = inputs["utterances"], spec["shard"], spec["part"]
+    sizes = utterances.read_table(shard, columns=["key", "size"])
+    keys, places = sizes["key"].to_pylist(), part_of_rows(sizes["size"].to_numpy(), spec["parts"])
+    if len(set(keys)) != len(keys):
+        raise StoreError(f"shard {shard} has a key twice", where=utterances.url, remedy="remove the recording's copy")
+    here = {key for key, place in zip(keys, places, strict=True) if place == part}
+    out.came_in(len(here))
+
+    def dropped(row: Row, reason: str) -> None:
+        if row["key"] in here:
+            out.drop(reason)
+
+    records: list[Row] = []
+    with ExitStack() as stack:
+        writers = [stack.enter_context(_writer(p, name, out)) for name in p.formats if name not in ("ctm", "srt")]
+        audio = stack.enter_context(utterances.open(shard, ".tar")) if writers and here else None
+        for record, row in shard_records(p, inputs, shard, dropped):
+            if part == 0 and not {"ctm", "srt"}.isdisjoint(p.formats):
+                records.append(record)
+            if row["key"] not in here:
+                continue
+            if audio is not None:
+                audio.seek(row["offset"])
+                flac = audio.read(row["size"])
+                for add in writers:
+                    add(record, flac)
+            out.kept()
+            out.stat("audio_s", round(record["samples"] / record["rate_hz"], 3))
+            ctx.progress(out.counts.kept, len(here), "utterances")
+    if part == 0:
+        _write_texts(p, records, out)
+
+
+def _writer(p: ExportParams, name: str, out: ShardWriter) -> AbstractContextManager[Add]:
+    made: dict[str, Callable[[], AbstractContextManager[Add]]] = {
+        "webdataset": lambda: write_webdataset(out, with_text=p.with_text),
+        "shar": lambda: write_shar(out),
+        "nemo": lambda: write_tarred(out),
+        "parquet": lambda: write_parquet(out),
+        "kaldi": lambda: write_ark(out),
+        "textgrid": lambda: _TextGrids(out),
+        "files": lambda: write_files(out, p.prefix),
+    }
+    return made[name]()
+
+
+class _TextGrids(AbstractContextManager["Add"]):
+    """Writer of `.textgrid.tar`, a `{key}.TextGrid` per utterance."""
+
+    def __init__(self, out: ShardWriter) -> None:
+        self._stack, self._out = ExitStack(), out
+
+    def __enter__(self) -> Add:
+        file = self._stack.enter_context(self._out.open(".textgrid.tar"))
+        tar = self._stack.enter_context(tar_writer(file))
+        return lambda record, flac: _add(tar, f"{record['key']}.TextGrid", textgrid(record))
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+def _add(tar: TarWriter, name: str, text: str) -> None:
+    tar.add(name, text.encode())
+
+
+def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
+    """`.ctm` and `.srt.tar` of an input shard's recordings; only tables are held, never audio."""
+    records.sort(key=lambda record: (recording_id(record), record["channel"], record["start_samples"], record["key"]))
+    if "ctm" in p.formats:
+        with out.open(".ctm") as file:
+            file.writelines(line.encode() for line in ctm_lines(records))
+    if "srt" in p.formats:
+        with out.open(".srt.tar") as file, tar_writer(file) as tar:
+            for name, group in groupby(records, key=recording_id):
+                cues = list(group)
+                _add(tar, f"{name}.srt", srt_text(cues))
+                _add(tar, f"{name}.jsonl", "".join(f"{record_json(record)}\n" for record in cues))
