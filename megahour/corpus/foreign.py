@@ -60,7 +60,12 @@ class Foreign:
         return Foreign(sources, p, seed)
 
     def passage(self) -> tuple[str, list[NDArray[np.float32]]]:
-        """The next passage: its language, and its pieces of at least `passage_s` seconds with pauses between them."""
+        """The next passage: its language, and pieces of at least `passage_s` seconds with pauses between them.
+
+        Raises
+        ------
+        ConfigError: none of the language's clips can be used.
+        """
         language = self._languages[self._next % len(self._languages)]
         self._next += 1
         rate, pieces, samples = self._p.rate_hz, [], 0
@@ -70,6 +75,8 @@ class Foreign:
             samples += len(sound.samples) + len(pause)
             if samples >= self._p.passage_s * rate:
                 break
+        if not pieces:
+            raise ConfigError(f"no usable clip in {language}", where="compose", remedy="change passage_languages")
         return language, pieces
 
     def _drawn(self, files: Files, clips: list[Clip], language: str) -> Iterator[Sound]:
