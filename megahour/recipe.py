@@ -46,7 +46,7 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner.",
     ),
     "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
-    "cut": ("megahour.align.stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
+    "cut": ("megahour.align.cut_stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
     "score-alignment": (
         "megahour.score.alignment_stage",
         "ScoreAlignment",

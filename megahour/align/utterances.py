@@ -18,7 +18,7 @@ from megahour.corpus.audio import encode_flac
 from megahour.corpus.tar import ShardAudio, TarWriter, tar_writer
 
 if TYPE_CHECKING:
-    from megahour.align.stage import CutParams
+    from megahour.align.cut_stage import CutParams
     from megahour.core.stage import Context
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter

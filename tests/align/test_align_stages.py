@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tones import RATE_HZ, sentences, speak, train_listener, write, write_recordings
 
+from megahour.align.cut_stage import Cut, CutParams
 from megahour.align.frontend import FrontEnd, Source
 from megahour.align.posteriors import listen
-from megahour.align.stage import Align, AlignParams, Cut, CutParams
+from megahour.align.stage import Align, AlignParams
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.corpus.tar import ShardAudio
