@@ -114,13 +114,26 @@ def test_the_path_is_as_good_as_the_dense_best(
     assert path_score(exact, task, path) == pytest.approx(best, abs=1e-4)
 
 
+def test_many_tiles_are_as_one() -> None:
+    """More columns than a tile has: tokens, stars and skips cross the edges of tiles."""
+    rng = np.random.default_rng(2)
+    log_probs = np.log(rng.dirichlet(np.full(UNITS, 0.3), 60) + 1e-5).astype(np.float32)
+    cues = [rng.integers(1, UNITS, 100).tolist() for _ in range(13)]
+    task = problem([*cues[:5], [2, 3, 2], *cues[5:]], skip=3.0)
+    stored = quantise(log_probs)
+    path = align(stored, task, 16)
+    assert path.score == pytest.approx(dense_best(stored / -16.0, task), abs=1e-4)
+    assert path_score(stored / -16.0, task, path) == pytest.approx(path.score, abs=1e-4)
+
+
 def spell(pieces: list[int], frames_each: int = 3, sure: float = 0.9) -> NDArray[np.float32]:
     """Posteriors that say each unit for one frame and the blank for the frames after it."""
     said = np.zeros(len(pieces) * frames_each, int)
     said[::frames_each] = pieces
     probs = np.full((len(said), UNITS), (1 - sure) / (UNITS - 1))
     probs[np.arange(len(said)), said] = sure
-    return np.log(probs).astype(np.float32)
+    log_probs: NDArray[np.float32] = np.log(probs).astype(np.float32)
+    return log_probs
 
 
 def test_each_token_is_found_in_its_frames() -> None:
