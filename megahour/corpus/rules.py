@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
-from megahour.corpus.grammar import LETTER, grouped_number
+from megahour.corpus.grammar import LETTER
+from megahour.corpus.spelled import plain_digits, said_address, said_hashtag
 from megahour.corpus.tongues.base import Around, Tongue, Words, fold
 from megahour.corpus.tongues.roman import value_of
 
@@ -15,8 +15,6 @@ Match = re.Match[str]
 MAX_NEIGHBOUR = 24  # characters of a neighbouring word that are looked at
 _BEFORE = re.compile(rf"({LETTER}{{1,{MAX_NEIGHBOUR}}})\.?[ \u00a0\n]{{1,2}}$")
 _AFTER = re.compile(rf"[ \u00a0\n]{{1,2}}({LETTER}{{1,{MAX_NEIGHBOUR}}})")
-_WEB_PARTS = re.compile(rf"{LETTER}+|\d+|[^\w\s]|_")
-_CAMEL = re.compile(r"(?<=[^\W\d_A-ZА-ЯЁÀ-Þ])(?=[A-ZА-ЯЁÀ-Þ])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])|_")
 _VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5)}
 _VULGAR |= {"⅘": (4, 5), "⅙": (1, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8)}
 
@@ -28,16 +26,6 @@ def around(match: Match) -> Around:
     after = _AFTER.match(text, end)
     word = before[1] if before else ""
     return Around(fold(word), after[1] if after else "", word[:1].isupper())
-
-
-def plain_digits(written: str, words: Tongue) -> str:
-    """Digit groups and the decimal sign of a language → ASCII digits and a dot: "1.234,5" → "1234.5" in German."""
-    ascii_digits = "".join(str(unicodedata.decimal(char, char)) for char in written) if written else ""
-    if ascii_digits.isdecimal():
-        return ascii_digits
-    if re.fullmatch(grouped_number(words), ascii_digits):
-        ascii_digits = re.sub(words.grouping, "", ascii_digits)
-    return ascii_digits.replace(words.decimal_sign, ".")
 
 
 def _ascii(digits: str) -> int:
@@ -243,37 +231,15 @@ def _initials(match: Match, words: Tongue) -> Iterator[Piece]:
         yield fold(match.string[position]), position, position + 1
 
 
-def _web(match: Match, words: Tongue) -> Iterator[Piece]:
-    """An address part by part: dots, slashes and the like have names, the protocol is not said."""
-    address = re.sub(r"^\w+://", "", match[0])
-    said: list[str] = []
-    for part in _WEB_PARTS.findall(address):
-        if part.lower() == "www":
-            said.extend("www")
-        elif part[0].isdecimal():
-            said.extend(words.number(plain_digits(part, words)))
-        elif part[0].isalpha():
-            said.append(fold(part))
-        else:
-            said.extend(words.web.get(part, "").split())
-    return _spread(said, match)
-
-
-def _hashtag(match: Match, words: Tongue) -> Iterator[Piece]:
-    parts = [part for part in _CAMEL.split(match["tag"]) if part]
-    said = [
-        word
-        for part in parts
-        for word in (words.number(plain_digits(part, words)) if part.isdecimal() else (fold(part),))
-    ]
-    return _spread((*words.web["#"].split(), *said), match)
+def _address(match: Match, words: Tongue) -> Iterator[Piece]:
+    return _spread(said_address(match[0], words), match)
 
 
 READERS: dict[str, Callable[[Match, Tongue], Iterator[Piece]]] = {
-    "url": _web,
-    "email": _web,
-    "handle": _web,
-    "hashtag": _hashtag,
+    "url": _address,
+    "email": _address,
+    "handle": _address,
+    "hashtag": lambda m, words: _spread(said_hashtag(m["tag"], words), m),
     "iso": _iso,
     "date": _date,
     "day": _day,

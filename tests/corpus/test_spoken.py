@@ -91,9 +91,9 @@ def check_places(raw: str, found: Normalised) -> None:
     covered = bytearray(len(raw))
     for start, end in [*zip(found.offsets, found.ends, strict=True), *((s.start, s.end) for s in view(raw).hidden)]:
         covered[start:end] = b"\1" * (end - start)
-    # ʼ alone is an apostrophe, although Unicode calls it a letter.
+    # ʼ alone is an apostrophe and ﾞ a mark, although Unicode calls them letters.
     letters = (char for char, is_covered in zip(raw, covered, strict=True) if char.isalnum() and not is_covered)
-    lost = [char for char in letters if fold(char) != "'"]
+    lost = [char for char in letters if any(part.isalnum() for part in fold(char))]
     assert not lost, lost
 
 
