@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,58 +21,28 @@ import pyarrow as pa
 from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
-from megahour.corpus.archives import unpacked
 from megahour.corpus.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
 from megahour.corpus.audio_language import Head
 from megahour.corpus.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
 from megahour.corpus.candidates import read_candidates as read_all
+from megahour.corpus.items import Items
 from megahour.corpus.language_id import UNDETERMINED, UNSURE, same_language
 from megahour.corpus.licences import LicenceRefused
 from megahour.corpus.pairing import split_suffix
 from megahour.corpus.sideinfo import SideInfo, side_info
-from megahour.corpus.sources import Item, archive_items, file_items, open_source
-from megahour.corpus.tables import is_table, table_items
+from megahour.corpus.sources import Item
 from megahour.corpus.tally import Tally
 from megahour.corpus.tar import TarWriter, tar_writer
 from megahour.corpus.transcripts import MAX_BYTES as MAX_TRANSCRIPT_BYTES
 from megahour.corpus.transcripts import has_cues, read_table
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
     from megahour.corpus.stage import IngestParams
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons of good records that may not or cannot be used: dropped, not bad.
 POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch")
-Items = Iterator["Item | BadRecord | None"]
-
-
-@contextmanager
-def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], work: Path) -> Iterator[Items]:
-    """The items of one task: of a shard of the raw artifact, of an archive, or of a run of files."""
-    with ExitStack() as stack:
-        if raw is not None:
-            file = stack.enter_context(raw.open(spec["shard"], ".tar"))
-            yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
-        elif is_table(p.source):
-            offset, count = spec["table"]
-            yield table_items(p.source, offset, count, spec["row"])
-        elif "archive" in spec:
-            fs, root, _ = open_source(p.source)
-            packed = stack.enter_context(fs.open(f"{root}/{spec['archive']}", "rb"))
-            yield _unpacked_items(packed, spec["archive"], p, work)
-        else:
-            yield file_items(p.source, spec["files"])
-
-
-def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:
-    try:
-        with unpacked(packed, max_bytes=p.max_bytes, folder=work) as file:
-            yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
-    except BadRecord as bad:
-        bad.record = bad.record or label
-        yield bad
 
 
 def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:

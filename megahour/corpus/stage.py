@@ -100,7 +100,8 @@ class Ingest(Stage[IngestParams]):
         return [Task(spec) for spec in plan_files(p.source, shard_bytes, p.pairing)]
 
     def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.corpus.ingest import ingest_shard, task_items
+        from megahour.corpus.ingest import ingest_shard
+        from megahour.corpus.items import task_items
 
         if raw := inputs.get("raw"):
             out.tags.update(next(receipt.tags for receipt in raw.receipts() if receipt.shard == task["shard"]))

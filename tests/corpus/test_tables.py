@@ -141,6 +141,22 @@ def test_a_table_from_the_web_names_files_of_the_web_only(tmp_path: Path, engine
     assert reasons == ["local-address", "local-address", "local-address", "missing-file"]
 
 
+def test_a_table_on_s3_names_files_beside_it(tmp_path: Path, engine: LocalEngine, s3_url: str) -> None:
+    import fsspec
+
+    put(tmp_path, "cat/audio/one.mp4", track(murmur(2, 48_000), "mp4", "aac"))
+    put(tmp_path, "cat/one.srt", SRT)
+    write_table(tmp_path / "cat/table.parquet", [{"audio": "audio/one.mp4", "transcripts": ["one.srt"]}])
+    bucket = f"{s3_url}/{tmp_path.name}"
+    fs, path = fsspec.core.url_to_fs(bucket)
+    fs.put(str(tmp_path / "cat"), path, recursive=True)
+    here = ingest(tmp_path / "a", engine, str(tmp_path / "cat/table.parquet"), licence="CC0")
+    with LocalEngine(workers=1) as started_with_keys:
+        there = ingest(tmp_path / "b", started_with_keys, f"{bucket}/table.parquet", licence="CC0")
+    assert here.manifest.counts.kept == 1
+    assert here.manifest.digest == there.manifest.digest
+
+
 def test_a_long_file_is_read_by_range_and_once(tmp_path: Path) -> None:
     samples = murmur(300, 16_000)
     path = put(tmp_path, "long.wav", encode(samples))
