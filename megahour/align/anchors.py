@@ -170,8 +170,8 @@ def _silence(states: NDArray[np.int32], problem: Problem, refused: NDArray[np.bo
 def part(problem: Problem, begin: int, end: int) -> Problem:
     """Tokens begin .. end-1 as a problem of their own. A cue that is cut must be spoken, and no star is at the cut."""
     bounds = problem.boundaries
-    inner = np.flatnonzero((bounds > begin) & (bounds < end))
     first, last = int(np.searchsorted(bounds, begin, "right")) - 1, int(np.searchsorted(bounds, end))
+    inner = slice(first + 1, last)
     skip_nats = problem.skip_nats[first:last].copy()
     if bounds[first] != begin:
         skip_nats[0] = np.inf
