@@ -18,7 +18,7 @@ import click
 @click.option("--clips", type=click.IntRange(0, 10_000), default=200, show_default=True, help="of them with sound")
 @click.option("--longest-s", type=click.FloatRange(0.1), default=15.0, show_default=True, help="longest sound, seconds")
 @click.option("--examples", type=click.IntRange(0, 100), default=5, show_default=True, help="examples of each reason")
-@click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="names in a table of hours")
+@click.option("--top", type=click.IntRange(1, 1000), default=12, show_default=True, help="names in a table of hours")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the sample")
 @click.option(
     "--audio", type=click.Choice(["mp3", "flac"]), default="mp3", show_default=True, help="coding of the sound"

@@ -66,7 +66,8 @@
   const fits = (columns, from) => columns.filter((column) => from[column]);
   const varied = (column) => data.names[column] && data.names[column].of.length > 1;
   const nameColumns = ["speaker", "language", "licence", "tier", "split", "set"].filter((c) => c === "speaker" || c === "tier" ? data.names[c] : varied(c));
-  const numberColumns = fits(["seconds", "cer", "edge_cer", "confidence", "snr_db", "words_per_s"], numbers);
+  const ranged = fits(["seconds", "cer", "edge_cer", "confidence", "snr_db", "words_per_s"], numbers);
+  const numberColumns = fits(["seconds", "cer", "confidence", "snr_db"], numbers); // the others are told in an opened row
 
   // ---- filters
   const state = { words: [], names: {}, low: {}, high: {}, sound: false, sort: null, down: false, page: 0, open: null };
@@ -83,7 +84,7 @@
     select.append(make("option", { value: "" }, "all"), ...data.names[column].of.map((value, i) => make("option", { value: i }, value || "unknown")));
     filters.append(make("label", {}, column, select));
   }
-  for (const column of numberColumns) {
+  for (const column of ranged) {
     const bound = (side, word) => {
       const input = make("input", { type: "number", step: "any", "data-column": column, "data-side": side, "aria-label": `${LABELS[column]} ${word}`, placeholder: word });
       input.addEventListener("input", later(() => { state[side][column] = input.value === "" ? undefined : Number(input.value) / (PERCENT.has(column) ? 100 : 1); again(); }));
@@ -314,7 +315,7 @@
     const facts = [`key ${data.key[row]}`];
     for (const column of ["name", "speaker", "language", "licence", "attribution", "source", "condition"]) if (data.names[column] && name(column, row)) facts.push(`${column} ${name(column, row)}`);
     if (data.start) facts.push(`from ${data.start[row].toFixed(2)} s of the recording`);
-    for (const column of ["cer", "edge_cer", "loss", "wildcard_share", "clipped_share"]) if (numbers[column] && numbers[column][row] !== null) facts.push(`${LABELS[column]} ${PERCENT.has(column) ? shown(column, numbers[column][row]) : numbers[column][row]}`);
+    for (const column of ["cer", "edge_cer", "words_per_s", "loss", "wildcard_share", "clipped_share"]) if (numbers[column] && numbers[column][row] !== null) facts.push(`${LABELS[column]} ${PERCENT.has(column) ? shown(column, numbers[column][row]) : numbers[column][row]}`);
 
     const scroll = make("div", { class: "scroll" }, track);
     const top = sound || timed ? [make("div", { class: "line" }, ...(sound ? [player(id)] : []), scroll)] : [];

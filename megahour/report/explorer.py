@@ -29,7 +29,7 @@ class Choice:
     clips: int = 200
     longest_s: float = 15.0
     each: int = 5
-    top: int = 20
+    top: int = 12
     seed: int = 0
     coding: Coding = "mp3"
 
