@@ -54,7 +54,7 @@ def grammar(language: str, has_web: bool) -> re.Pattern[str]:
         r"(?P<hashtag>#(?=\w*?[^\W\d_])(?P<tag>\w+))" if words.web else "",
         *(_reading_rules(words) if words.minus else ()),
         *(_plain_rules(language)),
-        f"(?P<symbol>{_class(words.symbols)})" if words.symbols else "",
+        rf"(?P<symbol>#(?=\s?\d)|{_class(sign for sign in words.symbols if sign != '#')})" if words.symbols else "",
         _word_rule(),
     ]
     return re.compile("|".join(rule for rule in rules if rule))

@@ -33,12 +33,14 @@ _SPEECH = re.compile(
     r"ich|du|wir|ist|sind|das|aber|nicht|ja|nein|und|oder|я|ты|вы|мы|это|что|но|не|да|нет|или)\b",
     re.IGNORECASE,
 )
-MAX_SOUND_WORDS = 5  # longer parentheses are somebody's words
+MAX_SOUND_WORDS = 5  # longer parentheses are somebody's words, but for those twice as long that begin with a sound
 
 
 def names_sound(inside: str) -> bool:
     """Whether a few words in brackets name a sound."""
-    return len(inside.split()) <= MAX_SOUND_WORDS and SOUND.search(inside) is not None and not _is_sentence(inside)
+    words = len(inside.split())
+    is_named = SOUND.match(inside) if words > MAX_SOUND_WORDS else SOUND.search(inside)
+    return words <= 2 * MAX_SOUND_WORDS and is_named is not None and not _is_sentence(inside)
 
 
 def describes(inside: str) -> bool:

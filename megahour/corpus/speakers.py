@@ -24,10 +24,10 @@ _ROLES = (
 )
 _CAPITAL = r"(?:(?![a-zß-öø-ÿа-яё])[\w.'’&/#-]){1,20}"
 _CAPITALS = rf"(?=[^:\n]{{0,60}}[^\W\d_]{{2}}){_CAPITAL}(?:,? {_CAPITAL}){{0,2}}"  # three words: a name, not a headline
-_LEAD = r"^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?(?:\[[^\[\]\n]{0,40}\][ \t]*)??"
+_LEAD = r"^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
 LABEL = re.compile(
-    rf"(?m:{_LEAD}(?:(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
-    rf"|(?P<bracketed>\[[^\[\]\n]{{2,40}}\]):?(?=[ \t]+[^\s\[(♪])))"
+    rf"(?m:{_LEAD}(?:(?:\[[^\[\]\n]{{0,40}}\][ \t]*)?(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
+    rf"|(?P<bracketed>\[[^\[\]\n]{{2,40}}\]):?(?=[ \t]+[^\s♪])))"
 )
 _NAME_LABEL = re.compile(
     r"(?m:^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
@@ -49,8 +49,8 @@ def label_name(label: str) -> str:
 
 
 def bracketed_name(bracketed: str) -> str:
-    """The name in "[Ann] words", empty where the brackets hold a sound or a remark."""
-    name = bracketed[1:-1].strip().rstrip(":")
+    """The name in "[Ann] words" or "[Ann, whispering] words", empty where the brackets hold a sound or a remark."""
+    name = bracketed[1:-1].partition(",")[0].strip().rstrip(":")
     words = name.split()
     is_name = 0 < len(words) <= MAX_NAME_WORDS and all(word[:1].isupper() or word.isdigit() for word in words)
     return "" if not is_name or names_sound(name) or name.casefold() in _NO_NAMES else name

@@ -98,7 +98,7 @@ class German(Tongue):
     }
     symbols: ClassVar[dict[str, str]] = {
         **{"&": "und", "@": "at", "+": "plus", "=": "gleich", "×": "mal", "÷": "geteilt durch", "±": "plus minus"},
-        **{"%": "prozent", "‰": "promille", "°": "grad", "#": "raute", "$": "dollar", "€": "euro", "£": "pfund"},
+        **{"%": "prozent", "‰": "promille", "°": "grad", "#": "nummer", "$": "dollar", "€": "euro", "£": "pfund"},
         **{"§": "paragraf", "¥": "yen", "₽": "rubel"},
     }
     web: ClassVar[dict[str, str]] = {

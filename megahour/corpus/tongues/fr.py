@@ -88,7 +88,7 @@ class French(Tongue):
     }
     symbols: ClassVar[dict[str, str]] = {
         **{"&": "et", "@": "arobase", "+": "plus", "=": "égale", "×": "fois", "÷": "divisé par", "±": "plus ou moins"},
-        **{"%": "pour cent", "‰": "pour mille", "°": "degrés", "#": "dièse", "$": "dollar", "€": "euro", "£": "livre"},
+        **{"%": "pour cent", "‰": "pour mille", "°": "degrés", "#": "numéro", "$": "dollar", "€": "euro", "£": "livre"},
         **{"§": "paragraphe", "¥": "yen", "₽": "rouble"},
     }
     web: ClassVar[dict[str, str]] = {

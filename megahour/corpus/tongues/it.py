@@ -91,7 +91,7 @@ class Italian(Tongue):
     }
     symbols: ClassVar[dict[str, str]] = {
         **{"&": "e", "@": "chiocciola", "+": "più", "=": "uguale", "×": "per", "÷": "diviso", "±": "più o meno"},
-        **{"%": "per cento", "‰": "per mille", "°": "gradi", "#": "cancelletto", "$": "dollaro", "€": "euro"},
+        **{"%": "per cento", "‰": "per mille", "°": "gradi", "#": "numero", "$": "dollaro", "€": "euro"},
         **{"£": "sterlina", "§": "paragrafo", "¥": "yen", "₽": "rublo"},
     }
     web: ClassVar[dict[str, str]] = {
