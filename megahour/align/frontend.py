@@ -130,11 +130,11 @@ class FrontEnd:
                 remedy=f"ingest with rate_hz: {self.rate_hz}, or train an aligner for {rate_hz} Hz",
             )
 
-    def outputs(self, source: Source) -> int:
-        """Output frames T of a recording."""
-        samples = source.samples * self.rate_hz // source.rate_hz
+    def outputs(self, samples: int, rate_hz: int) -> int:
+        """Output frames T of a recording of `samples` at `rate_hz`."""
+        samples = samples * self.rate_hz // rate_hz
         if self.kind == "waveform":
-            return int(samples // round(self.shift_s * self.rate_hz))
+            return samples // round(self.shift_s * self.rate_hz)
         return frame_count(samples, self.rate_hz) // self.rows
 
     def stream(self, source: Source, levels: list[NDArray[np.float16]]) -> Iterator[Rows]:

@@ -66,7 +66,7 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
 
     def windows() -> Iterator[Window]:
         for number, source in enumerate(sources):
-            plan = _Plan(front.outputs(source))
+            plan = _Plan(front.outputs(source.samples, source.rate_hz))
             plans.append(plan)
             for i, features in enumerate(_windows(source, front, plan)):
                 yield number << 32 | i, features

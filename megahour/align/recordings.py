@@ -17,13 +17,13 @@ from megahour.align.candidates import choose
 from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
-from megahour.align.frontend import FrontEnd, Source
+from megahour.align.frontend import FrontEnd
 from megahour.align.posteriors import Heard, listen
+from megahour.align.reading import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
-from megahour.align.tables import Clock, heard_of, joined, keyed, segments_of, time_words, words_of
+from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, segments_of, time_words, words_of
 from megahour.align.transcripts import COLUMNS, Speller, Transcript, by_recording, why_nothing
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
-from megahour.corpus.tar import ShardAudio
 from megahour.models.service import open_session
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def align_shard(
     digest = aligner.manifest.digest
     with ExitStack() as stack:
         if posteriors is None:
-            audio = stack.enter_context(ShardAudio(recordings, shard))
+            audio = stack.enter_context(Recordings(recordings, shard))
             session = stack.enter_context(open_session(ctx.service, spec))
             every: Iterator[Heard | None] = listen(
-                _sources(rows, audio), front, session, spec.rows(front.sequence_frames)
+                map(audio.source, rows), front, session, spec.rows(front.sequence_frames)
             )
         else:
             reader = stack.enter_context(open_posteriors(posteriors, shard, front, digest))
@@ -127,7 +127,7 @@ def _to_hear(
             continue
         found = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
         reason = why_nothing(found)
-        if not reason and work.front.outputs(_source(row, None)) < LEAST_FRAMES:
+        if not reason and work.front.outputs(row["samples"], row["rate_hz"]) < LEAST_FRAMES:
             reason = "too-short"
         if reason:
             work.out.drop(reason)
@@ -135,19 +135,6 @@ def _to_hear(
         rows.append(row)
         transcripts[row["key"]] = found
     return rows, transcripts
-
-
-def _source(row: Row, audio: ShardAudio | None) -> Source:
-    def read(start: int, stop: int) -> NDArray[np.int16]:
-        assert audio is not None
-        return audio.read(row["offset"], row["size"], start, stop)
-
-    return Source(row["samples"], row["rate_hz"], read)
-
-
-def _sources(rows: list[Row], audio: ShardAudio) -> Iterator[Source]:
-    for row in rows:
-        yield _source(row, audio)
 
 
 @contextmanager
@@ -195,8 +182,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Hear
         timed,
         chosen.left_out,
         clock,
-        min_confidence=p.min_confidence,
-        min_untranscribed_s=p.min_untranscribed_s,
+        Trust(p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s),
     )
     words = words_of(chosen.document, aligned, timed, segments, clock)
     work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))

@@ -33,6 +33,8 @@ class AlignParams(Params):
     max_loss_nats: float = Field(3.0, gt=0, description="median loss per token above which a recording is refused")
     min_spoken: float = Field(0.3, ge=0, le=1, description="share of tokens spoken below which a recording is refused")
     min_confidence: float = Field(0.4, ge=0, le=1, description="mean posterior below which a cue is not kept")
+    max_cue_loss_nats: float = Field(3.0, gt=0, description="loss per token above which a cue is not kept")
+    longest_word_s: float = Field(6.0, gt=0, description="a cue with a word that lasts longer is not kept")
     min_untranscribed_s: float = Field(0.3, gt=0, description="speech between cues that counts as untranscribed")
     batch_frames: int = Field(8192, ge=1, description="stacked frames of an inference batch")
     write_posteriors: bool = Field(False, description="write the posteriors too (8 bits), to be read again")

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.confidence import Aligned, mean_between, untranscribed, word_frames
+from megahour.align.confidence import Aligned, inner_frames, mean_between, untranscribed, word_frames
 from megahour.align.document import Document
 from megahour.align.edges import loud_frames, widen
+from megahour.align.trust import refusals
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.fbank import SHIFT_S
 
@@ -43,6 +44,16 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What a cue must show to be kept, and how much speech between cues counts (`AlignParams`)."""
+
+    min_confidence: float
+    max_loss_nats: float
+    longest_word_s: float
+    min_untranscribed_s: float
+
+
+@dataclass(frozen=True)
 class Timed:
     """Words (W,) of a document in frames of 10 ms, -1 where they are not spoken."""
 
@@ -57,7 +68,8 @@ def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32],
     confidence = mean_between(aligned.frame_posterior, first, last)
     spoken = first >= 0
     start, end = clock.energy_frames(first), clock.energy_frames(last)
-    start[spoken], end[spoken] = widen(start[spoken], end[spoken], loud_frames(level))
+    second, inner = (clock.energy_frames(frames)[spoken] for frames in inner_frames(aligned.path, document))
+    start[spoken], end[spoken] = widen(start[spoken], end[spoken], loud_frames(level), second, inner)
     return Timed(start, end, confidence)
 
 
@@ -67,16 +79,20 @@ def segments_of(
     timed: Timed,
     left_out: Mapping[int, str],
     clock: Clock,
-    *,
-    min_confidence: float,
-    min_untranscribed_s: float,
+    trust: Trust,
 ) -> pa.Table:
     """ALIGNED_SEGMENTS (without the key) of one recording: its cues by their numbers, then untranscribed speech."""
-    bounds, cues, spoken = document.boundaries, document.cues.astype(np.int64), aligned.spoken
+    bounds, cues = document.boundaries, document.cues.astype(np.int64)
     first, last = aligned.path.start_frames[bounds[:-1]], aligned.path.end_frames[bounds[1:] - 1]
     confidence = mean_between(aligned.frame_posterior, first, last)
     first_word, last_word = (np.searchsorted(document.word_cue, cues, side) for side in ("left", "right"))
-    reasons = np.where(spoken, np.where(confidence < min_confidence, "low-confidence", ""), "unspoken")
+    reasons = refusals(
+        aligned,
+        document,
+        max_loss_nats=trust.max_loss_nats,
+        longest_word_frames=round(trust.longest_word_s / clock.shift_s),
+    )
+    reasons = np.where((reasons == "") & (confidence < trust.min_confidence), "low-confidence", reasons)
     start, end = timed.start[first_word], timed.end[last_word - 1]
     own = _segments(cues, reasons, start, end, clock, confidence, aligned.cue_loss)
     others = np.array(sorted(left_out), np.int64)
@@ -84,7 +100,7 @@ def segments_of(
     absent = _segments(others, np.array([left_out[cue] for cue in others.tolist()], "U"), nowhere, nowhere, clock)
     both = pa.concat_tables([own, absent])
     both = both.take(np.argsort(both["cue"].to_numpy(), kind="stable"))
-    least = max(1, round(min_untranscribed_s / clock.shift_s))
+    least = max(1, round(trust.min_untranscribed_s / clock.shift_s))
     gaps = untranscribed(aligned.path, aligned.problem, aligned.frame_loss, least)
     begin, stop = clock.energy_frames(gaps[:, 0]), clock.energy_frames(gaps[:, 1])
     return pa.concat_tables(
