@@ -117,10 +117,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(stop - start))
         self.end_headers()
         if with_body:
+            # Counted before: the client may have the last byte before this thread goes on.
+            self.server.sent[self.path] = self.server.sent.get(self.path, 0) + stop - start
             with path.open("rb") as file:
                 file.seek(start)
                 self.wfile.write(file.read(stop - start))
-            self.server.sent[self.path] = self.server.sent.get(self.path, 0) + stop - start
 
 
 @contextmanager
