@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.kernels import GROUP, UNREACHABLE, forward, replay, walk
+from megahour.align.backtrace import replay, walk
+from megahour.align.kernels import GROUP, UNREACHABLE, forward
 from megahour.core.errors import MegahourError
 
 U8_NATS = 1.0 / 16.0

@@ -1,4 +1,4 @@
-"""The compiled loops of `ctc`, in the notation of its docstring."""
+"""The compiled loops of the forward pass of `ctc`, in the notation of its docstring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ UNREACHABLE = np.float32(-1e30)
 TILE = 512  # columns whose rows fit the first-level cache
 GROUP = 4  # frames whose 8-bit costs fit an int32
 LANES = 64  # columns of an unrolled vector loop, at most
-_FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
 
 
 @compiled
@@ -25,22 +24,6 @@ def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-u
     starred = max(silence, -star_nats)
     if free >= 0:
         starred = max(starred, np.float32(costs[free]) * scale)
-    return silence, starred
-
-
-@compiled
-def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[no-untyped-def]
-    """Fill `emission` (V,) with a[v]; return a[blank] and the score of a frame at a star boundary."""
-    best = np.float32(frame[0]) * scale
-    for v in range(frame.shape[0]):
-        emission[v] = np.float32(frame[v]) * scale
-        best = max(best, emission[v])
-    for v in range(frame.shape[0]):
-        emission[v] -= best
-    silence = emission[blank]
-    starred = max(silence, -star_nats)
-    if free >= 0:
-        starred = max(starred, emission[free])
     return silence, starred
 
 
@@ -145,6 +128,46 @@ def _tile(  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _sweep(  # type: ignore[no-untyped-def]
+    block, table, scale, silences, starreds, tokens, repeat, boundaries, star, before, peak, rests, emits
+):
+    """Work through a block's columns, filled up to whole vectors: row block of rests and emits gives row block+1."""
+    n, columns, j = rests.shape[1] - 1, tokens.shape[0], 0
+    previous, left = np.full(silences.shape[0], UNREACHABLE), np.full(silences.shape[0] + 1, UNREACHABLE)
+    for low in range(0, columns, TILE):
+        stop = min(low + TILE, columns)
+        known, high = min(stop, n + 1), j
+        while high < boundaries.shape[0] and boundaries[high] < stop:
+            high += 1
+        rest, row = np.full(stop - low, UNREACHABLE), np.full(stop - low + 1, UNREACHABLE)
+        rest[: known - low] = rests[block, low:known] - peak
+        row[: known - low] = emits[block, low:known] - peak
+        if known < n + 1:
+            row[known - low] = emits[block, known] - peak
+        left[0] = row[0]
+        row = _tile(
+            table,
+            scale,
+            silences,
+            starreds,
+            tokens[low:stop],
+            repeat[low:stop],
+            boundaries[j:high] - np.int32(low),
+            star[j:high],
+            before[j:high],
+            previous,
+            left,
+            rest,
+            row,
+        )
+        rests[block + 1, low:known] = rest[: known - low]
+        emits[block + 1, low + 1 : known] = row[1 : known - low]
+        if known < n + 1:
+            emits[block + 1, known] = row[known - low]
+        j = high
+
+
+@compiled
 def forward(  # type: ignore[no-untyped-def]
     posteriors,
     scale,
@@ -180,120 +203,25 @@ def forward(  # type: ignore[no-untyped-def]
     before = np.full(star.shape[0], -UNREACHABLE)  # cost of the cue before each boundary
     before[1:] = skip_nats
     silences, starreds = np.empty(every, np.float32), np.empty(every, np.float32)
-    previous, left = np.empty(every, np.float32), np.empty(every + 1, np.float32)
     for block in range(rests.shape[0] - 1):
         begin = block * every
         frames = min(every, posteriors.shape[0] - begin)
         for t in range(frames):
             silences[t], starreds[t] = _frame(posteriors[begin + t], scale, blank, free, star_nats, t, table)
         peaks[block] = max(rests[block].max(), emits[block].max())
-        previous[:], left[:] = UNREACHABLE, UNREACHABLE
-        j = 0
-        for low in range(0, columns, TILE):
-            stop = min(low + TILE, columns)
-            known, high = min(stop, n + 1), j
-            while high < boundaries.shape[0] and boundaries[high] < stop:
-                high += 1
-            rest, row = np.full(stop - low, UNREACHABLE), np.full(stop - low + 1, UNREACHABLE)
-            rest[: known - low] = rests[block, low:known] - peaks[block]
-            row[: known - low] = emits[block, low:known] - peaks[block]
-            if known < n + 1:
-                row[known - low] = emits[block, known] - peaks[block]
-            left[0] = row[0]
-            row = _tile(
-                table,
-                scale,
-                silences[:frames],
-                starreds[:frames],
-                filled[low:stop],
-                blocked[low:stop],
-                boundaries[j:high] - np.int32(low),
-                star[j:high],
-                before[j:high],
-                previous[:frames],
-                left[: frames + 1],
-                rest,
-                row,
-            )
-            rests[block + 1, low:known] = rest[: known - low]
-            emits[block + 1, low + 1 : known] = row[1 : known - low]
-            if known < n + 1:
-                emits[block + 1, known] = row[known - low]
-            j = high
+        _sweep(
+            block,
+            table,
+            scale,
+            silences[:frames],
+            starreds[:frames],
+            filled,
+            blocked,
+            boundaries,
+            star,
+            before,
+            peaks[block],
+            rests,
+            emits,
+        )
         emits[block + 1, 0] = UNREACHABLE
-
-
-@compiled
-def replay(  # type: ignore[no-untyped-def]
-    posteriors,
-    scale,
-    blank,
-    free,
-    star_nats,
-    tokens,
-    repeat,
-    boundaries,
-    star,
-    skip_nats,
-    low,
-    rest,
-    emit,
-    peak,
-    resting,
-    moves,
-):
-    """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); the end state's score."""
-    width = moves.shape[1]
-    emission = np.empty(posteriors.shape[1], np.float32)
-    rest, emit = rest - peak, emit - peak
-    rest_out, emit_out = rest.copy(), emit.copy()
-    first = np.searchsorted(boundaries, low)
-    for t in range(posteriors.shape[0]):
-        silence, starred = _emissions(posteriors[t], scale, blank, free, star_nats, emission)
-        emit_out[0] = UNREACHABLE
-        for i in range(width):
-            before, stay = emit[i], rest[i]
-            move = _FROM_EMIT if before > stay else _STAY
-            rest_out[i] = silence + max(stay, before)
-            if i + 1 < width:
-                u = low + i
-                best, previous = emit[i + 1], before + repeat[u]
-                if stay > best and stay >= previous:
-                    best, move = stay, move | _FROM_REST
-                elif previous > best:
-                    best, move = previous, move | _FROM_PREVIOUS
-                emit_out[i + 1] = emission[tokens[u]] + best
-            moves[t, i] = move
-        for j in range(first, star.shape[0]):
-            i = boundaries[j] - low
-            if i >= width:
-                break
-            if star[j]:
-                rest_out[i] = starred + max(rest[i], emit[i])
-            if j > first:
-                skipped = rest_out[boundaries[j - 1] - low] - skip_nats[j - 1]
-                if skipped > rest_out[i]:
-                    rest_out[i] = skipped
-                    moves[t, i] |= _SKIPPED
-        rest, rest_out = rest_out, rest
-        emit, emit_out = emit_out, emit
-    return rest[width - 1] if resting else emit[width - 1]
-
-
-@compiled
-def walk(moves, low, boundaries, resting, column, states):  # type: ignore[no-untyped-def]
-    """Follow the moves from the end state to the block's first frame; return the state before it."""
-    for t in range(moves.shape[0] - 1, -1, -1):
-        if resting:
-            while moves[t, column - low] & _SKIPPED:
-                column = boundaries[np.searchsorted(boundaries, column) - 1]
-            states[t] = ~column
-            resting = (moves[t, column - low] & _FROM_EMIT) == 0
-        else:
-            states[t] = column - 1
-            move = moves[t, column - 1 - low]
-            if move & _FROM_REST:
-                resting, column = True, column - 1
-            elif move & _FROM_PREVIOUS:
-                column -= 1
-    return resting, column
