@@ -129,6 +129,7 @@ def fill_alignment(out: ShardWriter) -> None:
         confidence.astype(np.float32),
         numbers,
         numbers,
+        -np.log(confidence),
     ]
     columns = [pa.array(v, field.type) for v, field in zip(values, ALIGNED_SEGMENTS, strict=True)]
     out.table(pa.Table.from_arrays(columns, schema=ALIGNED_SEGMENTS), ".segments.parquet")
