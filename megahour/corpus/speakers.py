@@ -26,7 +26,8 @@ _CAPITAL = r"(?:(?![a-zß-öø-ÿа-яё])[\w.'’&/#-]){1,20}"
 _CAPITALS = rf"(?=[^:\n]{{0,60}}[^\W\d_]{{2}}){_CAPITAL}(?:,? {_CAPITAL}){{0,2}}"  # three words: a name, not a headline
 _LEAD = r"^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
 LABEL = re.compile(
-    rf"(?m:{_LEAD}(?:(?:\[[^\[\]\n]{{0,40}}\][ \t]*)?(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
+    rf"(?m:{_LEAD}(?:(?:\[[^\[\]\n]{{0,40}}\][ \t]*)?"
+    rf"(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
     rf"|(?P<bracketed>\[[^\[\]\n]{{2,40}}\]):?(?=[ \t]+[^\s♪])))"
 )
 _NAME_LABEL = re.compile(

@@ -35,10 +35,10 @@ def test_written_to_spoken(language: str, written: str, spoken: str) -> None:
     check_places(written, found)
 
 
-@pytest.mark.parametrize(("language", "written", "spoken"), PAIRS)
-def test_what_is_spoken_already_stays(language: str, written: str, spoken: str) -> None:
-    said = normalise(written, language).text
-    assert normalise(said, language).text == said
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_is_spoken_already_stays(language: str) -> None:
+    said = [normalise(written, language).text for of, written, _ in PAIRS if of == language]
+    assert [normalise(text, language).text for text in said] == said
 
 
 def test_each_word_of_a_telephone_number_and_of_a_date_has_its_own_place() -> None:
@@ -128,17 +128,23 @@ def test_time_is_linear_in_the_text(piece: str) -> None:
 
     seconds(1000)
     # Quadratic time would be 64 times as long; the machine may be busy.
-    assert seconds(160_000) < 24 * max(min(seconds(20_000), seconds(20_000)), 0.005)
+    assert seconds(80_000) < 24 * max(min(seconds(10_000), seconds(10_000)), 0.003)
+
+
+def read_within(limit_s: float, text: str) -> int:
+    """Tokens of `text`, whose reading takes less than `limit_s` of CPU in one of three attempts."""
+    for _ in range(3):
+        start = time.process_time()
+        tokens = len(normalise(text).tokens)
+        if time.process_time() - start < limit_s:
+            return tokens
+    pytest.fail(f"more than {limit_s} s for {len(text)} characters")
 
 
 @pytest.mark.parametrize("endless", ["a" * 1_000_000, "." * 1_000_000, "x" + "\u0301" * 1_000_000])
 def test_an_endless_word_is_read_at_once(endless: str) -> None:
-    start = time.process_time()
-    assert len(normalise(endless).tokens) <= 1
-    assert time.process_time() - start < 2
+    assert read_within(2, endless) <= 1
 
 
 def test_a_million_digits_are_read_one_by_one() -> None:
-    start = time.process_time()
-    assert len(normalise("7" * 1_000_000).tokens) == 1_000_000
-    assert time.process_time() - start < 4  # 1 s on a quiet machine
+    assert read_within(2, "7" * 1_000_000) == 1_000_000
