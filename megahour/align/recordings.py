@@ -18,8 +18,8 @@ from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
 from megahour.align.frontend import FrontEnd
+from megahour.align.long_audio import Recordings
 from megahour.align.posteriors import Heard, listen
-from megahour.align.reading import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
 from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, segments_of, time_words, words_of
 from megahour.align.transcripts import COLUMNS, Speller, Transcript, by_recording, why_nothing
