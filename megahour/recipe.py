@@ -40,6 +40,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "Compose long recordings, or single prompts, from short clips of real speech.",
     ),
     "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
+    "import": (
+        "megahour.corpus.interchange.import_stage",
+        "Import",
+        "Data sets of lhotse, NeMo, Kaldi, Hugging Face and WebDataset, as utterances or as recordings.",
+    ),
     "import-aligner": (
         "megahour.models.import_stage",
         "ImportAligner",

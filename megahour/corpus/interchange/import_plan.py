@@ -1,0 +1,214 @@
+"""Which files and lines a task of `import` reads, and its entries."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.records import key_of
+from megahour.corpus.interchange.kaldi_in import read_kaldi
+from megahour.corpus.interchange.lhotse_in import audio_of, read_cuts, recording_of, supervision_entry
+from megahour.corpus.interchange.nemo_in import read_nemo
+from megahour.corpus.interchange.outside import Audio, Entry, Root, json_object, string, text_lines
+from megahour.corpus.interchange.parquet_in import read_parquet
+from megahour.corpus.interchange.webdataset_in import members_by_name, read_samples
+from megahour.corpus.sources import list_source
+
+if TYPE_CHECKING:
+    from megahour.corpus.interchange.import_stage import ImportParams
+
+Entries = Iterator["Entry | BadRecord"]
+SUFFIXES = {
+    "lhotse": (".jsonl", ".jsonl.gz"),
+    "shar": (".jsonl", ".jsonl.gz"),
+    "nemo": (".json", ".jsonl", ".json.gz", ".jsonl.gz"),
+    "nemo-tarred": (".json", ".jsonl", ".json.gz", ".jsonl.gz"),
+    "parquet": (".parquet",),
+    "webdataset": (".tar",),
+}
+KALDI = ("wav.scp", "segments")
+
+
+def plan_source(p: ImportParams) -> list[dict[str, Any]]:
+    """Task specs; paths are relative to the listing of their parameter.
+
+    Raises
+    ------
+    ConfigError: nothing of the format is there, or manifests and tars do not pair.
+    """
+    if p.format == "kaldi":
+        listing = list_source(p.source)
+        if "wav.scp" not in listing.sizes:
+            raise ConfigError(f"no wav.scp in {p.source}", where="source", remedy="give a Kaldi data directory")
+        lines = _count(p, "segments" if "segments" in listing.sizes else "wav.scp")
+        return _parts({}, lines, p.shard_rows)
+    files = _files(p.source, SUFFIXES[p.format], p.format)
+    if p.audio:
+        tars = _files(p.audio, (".tar",), "tar")
+        if len(tars) != len(files):
+            raise ConfigError(
+                f"{len(files)} manifests and {len(tars)} tars do not pair",
+                where="audio",
+                remedy="the first manifest belongs to the first tar in the order of their names, and so on",
+            )
+        return [{"file": file, "audio": tar} for file, tar in zip(files, tars, strict=True)]
+    if p.format in ("parquet", "webdataset"):
+        return [{"file": file} for file in files]
+    return [spec for file in files for spec in _parts({"file": file}, _count(p, file), p.shard_rows)]
+
+
+def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
+    files = [path for path in list_source(source).sizes if path.endswith(suffixes)]
+    if not files:
+        raise ConfigError(f"no {kind} file at {source}", where="source", remedy=f"they end in {' or '.join(suffixes)}")
+    return files
+
+
+def _count(p: ImportParams, file: str) -> int:
+    with _opened(p.source, file) as data:
+        return sum(1 for _ in text_lines(data, max_bytes=p.max_bytes))
+
+
+def _parts(spec: dict[str, Any], lines: int, rows: int) -> list[dict[str, Any]]:
+    parts = max(1, -(-lines // rows))
+    return [{**spec, "part": part, "parts": parts} for part in range(parts)]
+
+
+@contextmanager
+def _opened(source: str, path: str) -> Iterator[BinaryIO]:
+    listing = list_source(source)
+    with listing.fs.open(f"{listing.root}/{path}", "rb") as file:
+        yield cast(BinaryIO, file)
+
+
+@contextmanager
+def task_entries(p: ImportParams, spec: Mapping[str, Any]) -> Iterator[Entries]:
+    """The entries of one task, those of one audio file next to each other."""
+    listing = list_source(p.source)
+    root = Root(p.root or _address(p.source, listing.root), allow_outside=p.allow_outside)
+    with ExitStack() as stack:
+
+        def lines(source: str, path: str) -> Iterator[str | BadRecord]:
+            return text_lines(stack.enter_context(_opened(source, path)), max_bytes=p.max_bytes)
+
+        def mine(recording: str) -> bool:
+            return bool(key_of(recording) % spec["parts"] == spec["part"])
+
+        if p.format in ("parquet", "webdataset"):
+            file = stack.enter_context(_opened(p.source, spec["file"]))
+            folder = posixpath.dirname(f"{listing.root}/{spec['file']}")
+            read = partial(read_parquet, root=root, folder=folder) if p.format == "parquet" else read_samples
+            yield read(file, max_bytes=p.max_bytes)
+        elif p.audio:
+            tar = stack.enter_context(_opened(p.audio, spec["audio"]))
+            yield _of_tar(p, tar, lines(p.source, spec["file"]))
+        elif p.format == "kaldi":
+            own = partial(_lines_of, lines, p.source, set(listing.sizes))
+            yield _grouped(read_kaldi(own, root, mine, first=spec["part"] == 0))
+        else:
+            yield _grouped(_of_manifest(p, root, listing.root, spec["file"], lines, mine))
+
+
+def _lines_of(
+    lines: Callable[[str, str], Iterator[str | BadRecord]], source: str, have: set[str], name: str
+) -> Iterator[str | BadRecord]:
+    return lines(source, name) if name in have else iter(())
+
+
+def _address(source: str, root: str) -> str:
+    """The listing's root as an address with the source's protocol."""
+    protocol, mark, _ = source.partition("://")
+    return f"{protocol}://{root}" if mark else root
+
+
+def _of_tar(p: ImportParams, tar: BinaryIO, lines: Iterator[str | BadRecord]) -> Entries:
+    """Manifests whose audio is in one tar, by member name (NeMo) or by cut id (Shar)."""
+    audio, bad = members_by_name(tar, max_bytes=p.max_bytes)
+    yield from bad
+    by_stem = {name.rpartition(".")[0]: found for name, found in audio.items()}
+
+    def find(name: str) -> Audio:
+        found = audio.get(name) or by_stem.get(name) or by_stem.get(name.rpartition(".")[0])
+        if found is None:
+            raise BadRecord("missing-audio", f"{name[:200]!r} is not in the tar", record=name[:200])
+        return found
+
+    yield from (
+        read_nemo(lines, find) if p.format == "nemo-tarred" else read_cuts(lines, lambda cut: find(string(cut, "id")))
+    )
+
+
+def _of_manifest(
+    p: ImportParams,
+    root: Root,
+    base: str,
+    file: str,
+    lines: Callable[[str, str], Iterator[str | BadRecord]],
+    mine: Callable[[str], bool],
+) -> Entries:
+    """Entries of the recordings of this part; a bad line belongs to the part of its number."""
+    if p.format == "nemo":
+        folder = posixpath.dirname(f"{base}/{file}")
+        entries = read_nemo(lines(p.source, file), lambda path: root.audio(path, folder))
+    elif p.supervisions:
+        entries = _supervised(lines(p.source, file), _all_supervisions(p, lines), root, mine)
+    else:
+        entries = read_cuts(lines(p.source, file), lambda cut: audio_of(recording_of(cut), root.audio))
+    for entry in entries:
+        if mine(entry.recording if isinstance(entry, Entry) else entry.record):
+            yield entry
+
+
+def _all_supervisions(
+    p: ImportParams, lines: Callable[[str, str], Iterator[str | BadRecord]]
+) -> Iterator[str | BadRecord]:
+    for path in list_source(p.supervisions).sizes:
+        yield from lines(p.supervisions, path)
+
+
+def _supervised(
+    recordings: Iterator[str | BadRecord],
+    supervisions: Iterator[str | BadRecord],
+    root: Root,
+    mine: Callable[[str], bool],
+) -> Entries:
+    """Supervisions of this part's recordings; one without a recording is ``missing-audio``."""
+    known: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(recordings, start=1):
+        try:
+            recording = json_object(line)
+            name = string(recording, "id")
+            if mine(name):
+                if name in known:
+                    raise BadRecord("duplicate-id", f"recording {name} comes twice", record=name)
+                known[name] = recording
+        except BadRecord as bad:
+            bad.record = bad.record or f"line {number}"
+            yield bad
+    for number, line in enumerate(supervisions, start=1):
+        try:
+            supervision = json_object(line)
+            name = string(supervision, "recording_id")
+            if name in known:
+                yield supervision_entry(known[name], supervision, audio_of(known[name], root.audio))
+            elif mine(name):  # every part sees all supervisions; this one holds all recordings of such names
+                raise BadRecord("missing-audio", f"no recording {name[:100]!r}", record=name)
+        except BadRecord as bad:
+            bad.record = bad.record or f"supervision {number}"
+            yield bad
+
+
+def _grouped(entries: Iterable[Entry | BadRecord]) -> Entries:
+    """Bad records first, then the entries of each audio together, in the order of the first of each."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if isinstance(entry, BadRecord):
+            yield entry
+        else:
+            groups.setdefault(entry.audio.place, []).append(entry)
+    for group in groups.values():
+        yield from group

@@ -1,0 +1,361 @@
+"""Data sets that megahour did not write, good and hostile, as utterances and as recordings."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import lhotse
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import soundfile
+from corpus import run, sound
+from lhotse.supervision import AlignmentItem
+
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.store import Artifact
+from megahour.corpus.interchange.import_stage import Import, ImportParams
+from megahour.corpus.tar import ShardAudio
+
+RATE_HZ = 16_000
+
+
+def wav(path: Path, seed: int, samples: int, channels: int = 1) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = np.stack([sound(seed + c, samples) for c in range(channels)], axis=1)
+    soundfile.write(path, data, RATE_HZ, subtype="PCM_16")
+    return path
+
+
+def lines(path: Path, values: list[Any]) -> Path:
+    path.write_text("".join((v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) + "\n" for v in values))
+    return path
+
+
+def imported(tmp_path: Path, form: str, source: object, **more: Any) -> Artifact:
+    p = ImportParams(format=form, source=str(source), **{"licence": "CC-BY-4.0", **more})
+    return run(Import(), p, {}, tmp_path / f"out-{len(list(tmp_path.iterdir()))}")
+
+
+def table(artifact: Artifact, suffix: str = ".parquet") -> list[dict[str, Any]]:
+    return [row for r in artifact.receipts() for row in artifact.read_table(r.shard, suffix).to_pylist()]
+
+
+def reasons(artifact: Artifact) -> list[str]:
+    return sorted(bad["reason"] for bad in artifact.bad_records())
+
+
+def test_nemo_segments_of_a_long_file(tmp_path: Path) -> None:
+    wav(tmp_path / "data/long.wav", 1, 64_000)
+    entries = [
+        {"audio_filepath": "long.wav", "offset": 0.5, "duration": 1.0, "text": "Room 12", "speaker": 7, "lang": "en"},
+        {"audio_filepath": "long.wav", "offset": 2.0, "duration": 1.5, "text": "second part"},
+    ]
+    manifest = lines(tmp_path / "data/m.json", entries)
+    artifact = imported(tmp_path, "nemo", manifest)
+    first, second = sorted(table(artifact), key=lambda row: row["start_samples"])
+    assert (first["start_samples"], first["end_samples"], first["speaker"]) == (8000, 24_000, "7")
+    assert (first["raw"], first["text"], first["words"]) == ("Room 12", "room twelve", ["room", "twelve"])
+    assert [first["raw"][a:b] for a, b in zip(first["word_offset"], first["word_end"], strict=True)] == ["Room", "12"]
+    assert first["recording"] == second["recording"]
+    assert first["licence"] == "CC-BY-4.0"
+    with ShardAudio(artifact, 0) as audio:
+        heard = audio.read(second["offset"], second["size"])
+    assert (heard == sound(1, 64_000)[32_000:56_000]).all()
+
+
+def test_long_recordings_become_recordings_with_cues(tmp_path: Path) -> None:
+    """What `align` needs: the whole audio, and the segments' times as hints."""
+    wav(tmp_path / "data/long.wav", 1, 64_000)
+    wav(tmp_path / "data/whole.wav", 2, 32_000)
+    entries = [
+        {"audio_filepath": "long.wav", "offset": 2.0, "duration": 1.5, "text": "second part"},
+        {"audio_filepath": "whole.wav", "duration": 2.0, "text": "all of it"},
+        {"audio_filepath": "long.wav", "offset": 0.5, "duration": 1.0, "text": "first part", "speaker": "x"},
+    ]
+    artifact = imported(tmp_path, "nemo", lines(tmp_path / "data/m.json", entries), kind="recordings", shard_rows=1)
+    index = {row["name"]: row for row in table(artifact)}
+    assert sorted(index) == ["long.wav", "whole.wav"]
+    assert all(artifact.read_table(r.shard).schema == RECORDINGS for r in artifact.receipts())
+    cues = table(artifact, ".cues.parquet")
+    assert all(artifact.read_table(r.shard, ".cues.parquet").schema == CUES for r in artifact.receipts())
+    long = [cue for cue in cues if cue["key"] == index["long.wav"]["key"]]
+    assert [(c["cue"], c["start_samples"], c["end_samples"], c["text"], c["speaker"]) for c in long] == [
+        (0, 8000, 24_000, "first part", "x"),
+        (1, 32_000, 56_000, "second part", ""),
+    ]
+    (whole,) = [cue for cue in cues if cue["key"] == index["whole.wav"]["key"]]
+    assert (whole["start_samples"], whole["end_samples"]) == (-1, -1)
+    shard = next(r.shard for r in artifact.receipts() if "long.wav" in artifact.read_table(r.shard)["name"].to_pylist())
+    row = index["long.wav"]
+    with ShardAudio(artifact, shard) as audio:
+        assert (audio.read(row["offset"], row["size"]) == sound(1, 64_000)).all()
+
+
+def test_lhotse_recordings_and_supervisions(tmp_path: Path) -> None:
+    """As lhotse itself writes them, two channels, with word alignments."""
+    path = wav(tmp_path / "data/r.wav", 3, 48_000, channels=2)
+    recording = lhotse.Recording.from_file(path, recording_id="r")
+    supervisions = [
+        lhotse.SupervisionSegment(
+            f"s{channel}",
+            "r",
+            start=1.0,
+            duration=1.25,
+            channel=channel,
+            text="Good day.",
+            speaker=f"spk{channel}",
+            language="en",
+            alignment={"word": [AlignmentItem("good", 1.25, 0.25, 0.5), AlignmentItem("day", 1.75, 0.25, 0.75)]},
+            custom={"licence": "CC0-1.0"},
+        )
+        for channel in range(2)
+    ]
+    lhotse.RecordingSet.from_recordings([recording]).to_file(tmp_path / "data/recordings.jsonl.gz")
+    lhotse.SupervisionSet.from_segments(supervisions).to_file(tmp_path / "data/supervisions.jsonl.gz")
+    artifact = imported(
+        tmp_path,
+        "lhotse",
+        tmp_path / "data/recordings.jsonl.gz",
+        supervisions=str(tmp_path / "data/supervisions.jsonl.gz"),
+    )
+    rows = sorted(table(artifact), key=lambda row: row["channel"])
+    assert [(row["speaker"], row["licence"], row["text"]) for row in rows] == [
+        ("spk0", "CC0-1.0", "good day"),
+        ("spk1", "CC0-1.0", "good day"),
+    ]
+    for row in rows:
+        assert (row["word_start_samples"], row["word_end_samples"]) == ([4000, 12_000], [8000, 16_000])
+        assert row["word_confidence"] == [0.5, 0.75]
+        with ShardAudio(artifact, 0) as audio:
+            heard = audio.read(row["offset"], row["size"])
+        assert (heard == sound(3 + row["channel"], 48_000)[16_000:36_000]).all()
+
+
+def test_lhotse_cuts_with_several_supervisions(tmp_path: Path) -> None:
+    recording = lhotse.Recording.from_file(wav(tmp_path / "data/r.wav", 3, 48_000), recording_id="r")
+    parts = [lhotse.SupervisionSegment(f"s{i}", "r", start=0.5 + i, duration=0.5, text=f"part {i}") for i in range(2)]
+    cut = recording.to_cut()
+    cut.supervisions = parts
+    trimmed = cut.truncate(offset=0.25)
+    lhotse.CutSet.from_cuts([trimmed]).to_file(tmp_path / "data/cuts.jsonl")
+    rows = sorted(table(imported(tmp_path, "lhotse", tmp_path / "data/cuts.jsonl")), key=lambda row: row["raw"])
+    assert [(row["start_samples"], row["end_samples"]) for row in rows] == [(8000, 16_000), (24_000, 32_000)]
+
+
+def kaldi(folder: Path, **files: str) -> Path:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name.replace("_scp", ".scp")).write_text(text)
+    return folder
+
+
+def test_kaldi_segments(tmp_path: Path) -> None:
+    wav(tmp_path / "audio/a.wav", 1, 64_000)
+    folder = kaldi(
+        tmp_path / "kaldi",
+        wav_scp="a audio/a.wav\n",
+        segments="s-a-1 a 0.5 1.5\ns-a-2 a 2.0 -1\n",
+        text="s-a-1 one two\ns-a-2 three\n",
+        utt2spk="s-a-1 s\ns-a-2 s\n",
+    )
+    rows = sorted(table(imported(tmp_path, "kaldi", folder, root=str(tmp_path))), key=lambda row: row["raw"])
+    assert [(r["start_samples"], r["end_samples"], r["speaker"], r["raw"]) for r in rows] == [
+        (8000, 24_000, "s", "one two"),
+        (32_000, 64_000, "s", "three"),
+    ]
+
+
+def test_commands_in_data_are_never_run(tmp_path: Path) -> None:
+    """Kaldi's pipes and lhotse's command sources are refused; no file appears that they would have made."""
+    mark = tmp_path / "ran"
+    wav(tmp_path / "kaldi/ok.wav", 1, 16_000)
+    folder = tmp_path / "kaldi"
+    (folder / "wav.scp").write_text(f"a touch {mark} |\nb | touch {mark}\nc ok.wav\n")
+    (folder / "text").write_text("a x\nb y\nc fine words\n")
+    artifact = imported(tmp_path, "kaldi", folder)
+    assert reasons(artifact) == ["command-refused", "command-refused"]
+    assert [row["raw"] for row in table(artifact)] == ["fine words"]
+    cut = {
+        "id": "c",
+        "start": 0,
+        "duration": 1,
+        "channel": 0,
+        "type": "MonoCut",
+        "supervisions": [{"id": "c", "recording_id": "c", "start": 0, "duration": 1, "channel": 0, "text": "x"}],
+        "recording": {"id": "c", "sources": [{"type": "command", "channels": [0], "source": f"touch {mark}"}]},
+    }
+    assert reasons(imported(tmp_path, "lhotse", lines(tmp_path / "cuts.jsonl", [cut]))) == ["command-refused"]
+    assert not mark.exists()
+
+
+def test_paths_that_lead_out_of_the_root(tmp_path: Path) -> None:
+    outside = wav(tmp_path / "secret/x.wav", 1, 16_000)
+    inside = wav(tmp_path / "data/in.wav", 2, 16_000)
+    os.symlink(outside, tmp_path / "data/link.wav")
+    paths = [str(outside), "../secret/x.wav", "link.wav", "sub/../../secret/x.wav", "https://example.org/x.wav"]
+    entries = [{"audio_filepath": path, "duration": 1.0, "text": "stolen"} for path in [*paths, str(inside)]]
+    manifest = lines(tmp_path / "data/m.jsonl", entries)
+    artifact = imported(tmp_path, "nemo", manifest)
+    assert reasons(artifact) == ["outside-source"] * 5
+    assert [row["name"] for row in table(artifact)] == [str(inside)]
+    allowed = imported(tmp_path, "nemo", manifest, allow_outside=True)
+    assert reasons(allowed) == ["outside-source"]  # an address is no path
+    assert allowed.manifest.counts.kept == 5
+
+
+def test_bad_lines_and_bad_times(tmp_path: Path) -> None:
+    wav(tmp_path / "data/a.wav", 1, 16_000)
+    base = {"audio_filepath": "a.wav", "duration": 1.0, "text": "fine"}
+    manifest = lines(
+        tmp_path / "data/m.jsonl",
+        [
+            base,
+            '{"audio_filepath": "a.wav", "duration": NaN, "text": "x"}',
+            base | {"duration": -1.0},
+            base | {"duration": "1.0"},
+            base | {"duration": 9.0, "offset": 0.125},
+            base | {"offset": 3.0},
+            base | {"duration": 0},
+            base | {"audio_filepath": "missing.wav"},
+            {"duration": 1.0, "text": "x"},
+            "not json",
+            "[1, 2]",
+            "[" * 50_000,
+            base,
+            base | {"offset": 0.25, "duration": 0.5, "text": "  "},
+            base | {"text": {"a": 1}},
+        ],
+    )
+    for rows in (2000, 4):  # however the lines are parted, each is counted once
+        artifact = imported(tmp_path, "nemo", manifest, shard_rows=rows)
+        assert reasons(artifact) == sorted(
+            ["bad-json"] * 4
+            + ["bad-time"] * 2
+            + ["wrong-duration"] * 3
+            + ["missing-audio", "bad-field", "bad-field", "duplicate-id"]
+        )
+        assert artifact.manifest.counts.dropped["no-text"] == 1
+        assert artifact.manifest.counts.came_in == 15
+        assert [row["raw"] for row in table(artifact)] == ["fine"]
+
+
+def test_gzip_that_grows_and_gzip_that_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/bomb.jsonl.gz").write_bytes(gzip.compress(b" " * 30_000_000))
+    artifact = imported(tmp_path, "nemo", tmp_path / "data/bomb.jsonl.gz", max_bytes=20_000_000)
+    assert reasons(artifact) == ["too-large"]
+    whole = gzip.compress(b'{"audio_filepath": "a.wav"}\n' * 1000)
+    (tmp_path / "data/cut.jsonl.gz").write_bytes(whole[: len(whole) - 12])
+    assert "corrupt-gzip" in reasons(imported(tmp_path, "nemo", tmp_path / "data/cut.jsonl.gz"))
+
+
+def tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    with tarfile.open(path, "w") as file:
+        for info, data in members:
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    return path
+
+
+def member(name: str, data: bytes, kind: bytes = tarfile.REGTYPE, target: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info, data
+
+
+def flac(seed: int, samples: int = 16_000) -> bytes:
+    target = io.BytesIO()
+    soundfile.write(target, sound(seed, samples), RATE_HZ, format="FLAC", subtype="PCM_16")
+    return target.getvalue()
+
+
+def test_webdataset_of_others_with_hostile_members(tmp_path: Path) -> None:
+    path = tar(
+        tmp_path / "w.tar",
+        [
+            member("a.flac", flac(1)),
+            member("a.txt", b"plain text"),
+            member("b.flac", flac(2)),
+            member("b.json", json.dumps({"text": "from json", "speaker": "s", "license": "CC0-1.0"}).encode()),
+            member("c.flac", b"", tarfile.SYMTYPE, "/etc/passwd"),
+            member("../d.flac", flac(3)),
+            member("/e.flac", flac(3)),
+            member("f.json", b"{}"),
+            member("g.flac", b"no flac at all"),
+            member("g.txt", b"words"),
+            member("h.flac", flac(4)),
+            member("h.txt", b"\xff\xfe\xfd"),
+        ],
+    )
+    artifact = imported(tmp_path, "webdataset", path)
+    assert reasons(artifact) == sorted(
+        ["tar-link", "tar-parent-path", "tar-absolute-path", "missing-audio", "unreadable-audio", "bad-encoding"]
+    )
+    rows = {row["raw"]: row for row in table(artifact)}
+    assert set(rows) == {"plain text", "from json"}
+    assert (rows["from json"]["speaker"], rows["from json"]["licence"]) == ("s", "CC0-1.0")
+
+
+def test_parquet_of_others(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    audio = [{"bytes": flac(1), "path": "x.flac"}, {"bytes": None, "path": "../x.flac"}, {"bytes": b"?", "path": None}]
+    data = pa.table({"audio": audio, "sentence": ["Hello you", "gone", "bad"], "client_id": ["s", "s", "s"]})
+    pa.parquet.write_table(data, tmp_path / "data/train.parquet")
+    artifact = imported(tmp_path, "parquet", tmp_path / "data")
+    assert [(row["text"], row["speaker"]) for row in table(artifact)] == [("hello you", "s")]
+    assert reasons(artifact) == ["outside-source", "unreadable-audio"]
+    (tmp_path / "data/broken.parquet").write_bytes(b"PAR1 nothing PAR1")
+    pa.parquet.write_table(pa.table({"text": ["no audio"]}), tmp_path / "data/text.parquet")
+    again = imported(tmp_path, "parquet", tmp_path / "data")
+    assert reasons(again) == ["corrupt-parquet", "no-audio-column", "outside-source", "unreadable-audio"]
+
+
+def test_audio_in_memory(tmp_path: Path) -> None:
+    """A cut whose recording is base64 in the manifest, as some lhotse versions write it."""
+    cut = {
+        "id": "c",
+        "start": 0,
+        "duration": 1.0,
+        "channel": 0,
+        "type": "MonoCut",
+        "supervisions": [{"id": "c", "recording_id": "c", "start": 0, "duration": 1.0, "channel": 0, "text": "here"}],
+        "recording": {
+            "id": "c",
+            "sources": [{"type": "memory", "channels": [0], "source": base64.b64encode(flac(5)).decode()}],
+        },
+    }
+    (row,) = table(imported(tmp_path, "lhotse", lines(tmp_path / "cuts.jsonl", [cut])))
+    assert (row["samples"], row["raw"]) == (16_000, "here")
+
+
+def test_licences_follow_the_policy(tmp_path: Path) -> None:
+    wav(tmp_path / "data/a.wav", 1, 16_000)
+    base = {"audio_filepath": "a.wav", "duration": 1.0, "text": "fine", "license": "CC-BY-NC-4.0"}
+    artifact = imported(tmp_path, "nemo", lines(tmp_path / "data/m.jsonl", [base]))
+    assert artifact.manifest.counts.dropped == {"licence-forbidden": 1}
+    assert artifact.manifest.counts.bad == 0
+
+
+def test_impossible_sources_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no wav\.scp"):
+        Import().plan(ImportParams(format="kaldi", source=str(wav(tmp_path / "k/x.wav", 1, 99).parent)), {})
+    with pytest.raises(ConfigError, match="no parquet file"):
+        Import().plan(ImportParams(format="parquet", source=str(tmp_path)), {})
+    lines(tmp_path / "m.jsonl", [{}])
+    tar(tmp_path / "1.tar", [])
+    tar(tmp_path / "2.tar", [])
+    with pytest.raises(ConfigError, match="1 manifests and 2 tars"):
+        p = ImportParams(format="nemo-tarred", source=str(tmp_path / "m.jsonl"), audio=f"{tmp_path}/*.tar")
+        Import().plan(p, {})
+    with pytest.raises(ValueError, match="needs audio"):
+        ImportParams(format="shar", source="x")
