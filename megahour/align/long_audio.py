@@ -1,98 +1,81 @@
-"""An utterance's text against the second reading, which the acoustic model made without the transcript.
-
-Character error rate, and that of the edges as NeMo's toolset for ctc-segmentation has it: of the first and of the last
-five characters, where a segment that was cut at the wrong word shows (`tools/ctc_segmentation`, get_metrics_and_filter).
-"""
+"""The recordings of a shard read from beginning to end: a FLAC is opened once, and only what is asked for is read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+import soundfile
 from numpy.typing import NDArray
 
-EDGE = 5  # characters
-MARK = "▁"  # begins a word in the tokens of piece models
-SPACES = (" ", MARK)
+from megahour.align.frontend import Source
+from megahour.core.errors import StoreError
+from megahour.corpus.tar import Window
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+BUFFER_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Greedy tokens of a recording with the sample at which each begins (N,), rising."""
+class _Member(Window):
+    """A member of a tar as a file that libsndfile reads into memory of its own."""
 
-    tokens: pa.Array
-    start: NDArray[np.int64]
-    spaced: bool  # whether the model says where words part
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
-    @classmethod
-    def of(cls, row: pa.Table) -> Reading:
-        """From the recording's one row of HEARD; without any, nothing was heard."""
-        if not row.num_rows:
-            return cls(pa.array([], pa.string()), np.zeros(0, np.int64), False)
-        tokens = row["tokens"].combine_chunks().flatten()
-        start = row["start_samples"].combine_chunks().flatten().to_numpy()
-        spaced = any(mark in token for token in pa.compute.unique(tokens).to_pylist() for mark in SPACES)
-        return cls(tokens, start, spaced)
 
-    def between(self, start: int, end: int) -> str:
-        """What was heard in samples start .. end."""
-        first, last = np.searchsorted(self.start, [start, end])
-        text = "".join(self.tokens.slice(int(first), int(last - first)).to_pylist())
-        return " ".join(text.replace(MARK, " ").split())
+class Recordings:
+    """A shard's `.tar` of FLAC; a context manager. One recording is open at a time."""
 
-    def wildcard_share(self, start: int, end: int, words: NDArray[np.int64], slack: int) -> float:
-        """Share of the tokens in samples start .. end that lie outside of all `words` (W, 2); 0 where there are none.
+    def __init__(self, artifact: Artifact, shard: int) -> None:
+        self._where = f"{artifact.url} shard {shard}"
+        self._file = artifact.open(shard, ".tar")
+        self._sound: soundfile.SoundFile | None = None
+        self._place = (-1, -1)
 
-        slack: samples by which a token may lie beside its word.
+    def __enter__(self) -> Recordings:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+        self._file.close()
+
+    def source(self, row: Mapping[str, Any]) -> Source:
+        """A recording of the index (offset, size, samples, rate_hz).
+
+        Reading it raises StoreError where there is no readable FLAC, or it ends too soon.
         """
-        first, last = np.searchsorted(self.start, [start, end])
-        at = self.start[first:last]
-        if not len(at):
-            return 0.0
-        word = np.searchsorted(words[:, 0] - slack, at, "right") - 1
-        inside = (word >= 0) & (at <= words[np.maximum(word, 0), 1] + slack)
-        return float(1 - inside.mean())
+        place = row["offset"], row["size"]
 
+        def read(start: int, stop: int) -> NDArray[np.int16]:
+            return self._read(place, start, stop)
 
-@dataclass(frozen=True)
-class Rates:
-    """Character error rates of an utterance and of its edges, NaN without a reading."""
+        return Source(row["samples"], row["rate_hz"], read)
 
-    cer: float
-    edge_cer: float
+    def _read(self, place: tuple[int, int], start: int, stop: int) -> NDArray[np.int16]:
+        try:
+            if self._sound is None or self._place != place:
+                self._close()
+                self._sound = soundfile.SoundFile(io.BufferedReader(_Member(self._file, *place), BUFFER_BYTES))
+                self._place = place
+            if self._sound.tell() != start:
+                self._sound.seek(start)
+            samples: NDArray[np.int16] = self._sound.read(stop - start, dtype="int16")
+        except soundfile.LibsndfileError as error:
+            raise self._broken(f"no FLAC at byte {place[0]} ({place[1]} bytes): {error}") from error
+        if len(samples) != stop - start:
+            raise self._broken(f"the FLAC at byte {place[0]} ends after sample {start + len(samples)}, not {stop}")
+        return samples
 
+    def _broken(self, what: str) -> StoreError:
+        return StoreError(what, where=self._where, remedy="megahour verify tells whether the shard is damaged")
 
-def rates(text: str, heard: str, *, spaced: bool) -> Rates:
-    """Of what was `heard` for `text`; spaces count only if the reading has them.
-
-    The edges' rate is the worse of the two edges'.
-    """
-    if not spaced:
-        text, heard = text.replace(" ", ""), heard.replace(" ", "")
-    if not text:
-        return Rates(float("nan"), float("nan"))
-    edges = ((text[:EDGE], heard[:EDGE]), (text[-EDGE:], heard[-EDGE:]))
-    return Rates(distance(text, heard) / len(text), max(distance(a, b) / len(a) for a, b in edges))
-
-
-def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:
-    """Levenshtein distance: bit-parallel, a column of the table in one integer (Hyyrö 2003, after Myers 1999)."""
-    if not reference:
-        return len(other)
-    where: dict[Any, int] = {}
-    for i, symbol in enumerate(reference):
-        where[symbol] = where.get(symbol, 0) | 1 << i
-    full = (1 << len(reference)) - 1
-    top = 1 << (len(reference) - 1)
-    up, down, score = full, 0, len(reference)  # vertical differences of +1 and of -1
-    for symbol in other:
-        match = where.get(symbol, 0)
-        diagonal = (((match & up) + up) ^ up) | match | down
-        right, left = down | (full & ~(diagonal | up)), up & diagonal  # horizontal differences
-        score += bool(right & top) - bool(left & top)
-        right, left = ((right << 1) | 1) & full, (left << 1) & full
-        up, down = left | (full & ~(diagonal | right)), right & diagonal
-    return score
+    def _close(self) -> None:
+        if self._sound is not None:
+            self._sound.close()
+            self._sound = None
