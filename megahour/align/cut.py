@@ -6,12 +6,14 @@ programming over
     cost = sum over cuts of (1 - min(pause, GOOD_PAUSE_S) / GOOD_PAUSE_S) + CUT_COST, and SHORT_COST for each utterance
            that is shorter than `shortest`
 
-so that a pause of half a second is a free place to cut, and fewer cuts are better than more.
+so that a pause of half a second is a free place to cut, and fewer cuts are better than more. An atom that is longer
+than `longest` is first divided at its widest gaps between words, however short down to `least_pause`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -30,6 +32,7 @@ class Limits:
     shortest: int
     longest: int
     pad: int
+    least_pause: int
     shortest_pause: int
     longest_pause: int
     rate_hz: int
@@ -65,8 +68,9 @@ def plan_spans(
     pause = np.append(np.insert(start[1:] - end[:-1], 0, 0), 0)
     parted = parted | (pause[:-1] > limits.longest_pause)
     parted[0] = True
-    atoms = np.flatnonzero(parted | (pause[:-1] >= limits.shortest_pause))
-    edges = np.append(atoms, len(start))
+    edges = np.append(np.flatnonzero(parted | (pause[:-1] >= limits.shortest_pause)), len(start))
+    edges = _divided(edges, head, tail, pause, limits)
+    atoms = edges[:-1]
     spans: list[Span] = []
     run = 0
     for i in range(len(atoms)):
@@ -80,6 +84,23 @@ def plan_spans(
     if run < len(atoms):
         spans += _join(edges[run:], head, tail, pause, limits)
     return spans
+
+
+def _divided(
+    edges: NDArray[np.intp], head: NDArray[np.int64], tail: NDArray[np.int64], pause: NDArray[np.int64], limits: Limits
+) -> NDArray[np.intp]:
+    """`edges` (A+1,) of atoms with further ones where an atom is too long: at its widest gap, again and again."""
+    result: list[int] = []
+    waiting = list(pairwise(edges.tolist()))[::-1]
+    while waiting:
+        first, last = waiting.pop()
+        gaps = pause[first + 1 : last]
+        if tail[last - 1] - head[first] > limits.longest and gaps.size and gaps.max() >= limits.least_pause:
+            middle = first + 1 + int(gaps.argmax())
+            waiting += [(middle, last), (first, middle)]
+        else:
+            result.append(first)
+    return np.array([*result, edges[-1]], np.intp)
 
 
 def _padded(

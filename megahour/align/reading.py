@@ -1,7 +1,7 @@
 """An utterance's text against the second reading, which the acoustic model made without the transcript.
 
 Character error rate, and that of the edges as NeMo's toolset for ctc-segmentation has it: of the first and of the last
-five characters, where a segment that was cut at the wrong word shows (`tools/ctc_segmentation`, get_metrics_and_filter).
+five characters, where a segment that was cut at the wrong word shows (tools/ctc_segmentation).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 EDGE = 5  # characters
@@ -34,7 +35,7 @@ class Reading:
             return cls(pa.array([], pa.string()), np.zeros(0, np.int64), False)
         tokens = row["tokens"].combine_chunks().flatten()
         start = row["start_samples"].combine_chunks().flatten().to_numpy()
-        spaced = any(mark in token for token in pa.compute.unique(tokens).to_pylist() for mark in SPACES)
+        spaced = any(mark in token for token in pc.unique(tokens).to_pylist() for mark in SPACES)
         return cls(tokens, start, spaced)
 
     def between(self, start: int, end: int) -> str:
@@ -68,14 +69,14 @@ class Rates:
 def rates(text: str, heard: str, *, spaced: bool) -> Rates:
     """Of what was `heard` for `text`; spaces count only if the reading has them.
 
-    The edges' rate is the worse of the two edges'.
+    The edges' rate is the worse of the two edges', at most 1.
     """
     if not spaced:
         text, heard = text.replace(" ", ""), heard.replace(" ", "")
     if not text:
         return Rates(float("nan"), float("nan"))
     edges = ((text[:EDGE], heard[:EDGE]), (text[-EDGE:], heard[-EDGE:]))
-    return Rates(distance(text, heard) / len(text), max(distance(a, b) / len(a) for a, b in edges))
+    return Rates(distance(text, heard) / len(text), min(1.0, max(distance(a, b) / len(a) for a, b in edges)))
 
 
 def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from megahour.align.cut import Limits, Span, plan_spans
 from megahour.align.edges import loud_frames, widen
-from megahour.align.utterances import raw_text
+from megahour.align.rawtext import raw_text
 
-LIMITS = Limits(shortest=100, longest=1500, pad=30, shortest_pause=9, longest_pause=300, rate_hz=100)
+LIMITS = Limits(shortest=100, longest=1500, pad=30, least_pause=4, shortest_pause=9, longest_pause=300, rate_hz=100)
 
 
 def plan(times: list[tuple[int, int]], parted: list[int] = [], busy: list[tuple[int, int]] = []) -> list[Span]:  # noqa: B006
@@ -100,9 +100,17 @@ def test_ends_move_out_to_the_next_pause_but_not_into_the_next_word() -> None:
 
 def test_raw_text_is_the_transcripts_own_spelling() -> None:
     cues = {
-        3: {"raw": "It cost $5, Tom!", "text": "it cost five dollars tom", "offsets": [0, 3, 8, 8, 12]},
-        4: {"raw": " Yes. ", "text": "yes", "offsets": [1]},
+        3: {
+            "raw": "It cost $5, Tom!",
+            "text": "it cost five dollars tom",
+            "offsets": [0, 3, 8, 8, 12],
+            "ends": [2, 7, 10, 10, 15],
+        },
+        4: {"raw": " - Yes. ", "text": "yes", "offsets": [3], "ends": [6]},
     }
-    inside = [{"cue": 3, "word": 1}, {"cue": 3, "word": 2}, {"cue": 3, "word": 3}]
-    assert raw_text(inside, cues) == "cost $5,"
-    assert raw_text([{"cue": 3, "word": 4}, {"cue": 4, "word": 0}], cues) == "Tom! Yes."
+    raw, start, end = raw_text([(3, 1), (3, 2), (3, 3)], cues)
+    assert raw == "cost $5,"
+    assert [raw[a:b] for a, b in zip(start, end, strict=True)] == ["cost", "$5", "$5"]
+    raw, start, end = raw_text([(3, 4), (4, 0)], cues)
+    assert raw == "Tom! - Yes."
+    assert [raw[a:b] for a, b in zip(start, end, strict=True)] == ["Tom", "Yes"]
