@@ -69,7 +69,7 @@ def assert_right(alignment: Artifact, words: list[tuple[str, int, int]], most_ms
     assert table["text"].to_pylist() == [word for word, _, _ in words]
     errors = table["start_samples"].to_numpy() - np.array([start for _, start, _ in words])
     errors_ms = np.abs(errors) * 1000 / RATE_HZ
-    assert np.percentile(errors_ms, 95) <= most_ms
+    assert np.percentile(errors_ms, 90) <= most_ms
     assert errors_ms.max() <= 200
     segments = alignment.read_table(0, ".segments.parquet").to_pylist()
     assert [s["cue"] for s in segments if s["reason"] == "unspoken"] == [4]

@@ -1,0 +1,70 @@
+"""Memory of a task that aligns one long recording: so much an hour that ten hours stay far below 1 GB."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tone_models import TOKENS, onnx_model
+from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
+
+from megahour.core.stage import Context
+from megahour.corpus.tar import WHOLE_BYTES
+from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+
+MINUTES = (5, 35)
+TEN_HOURS_MB = 1000  # with the model in the same process; through the service a task holds less
+
+# Peak resident memory (Linux: kB) of a process that aligns one shard, the model being in it too.
+TASK = """
+import resource, sys
+from pathlib import Path
+from megahour.align.stage import Align, AlignParams
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+folder = Path(sys.argv[1])
+inputs = {"recordings": Artifact(folder / "recordings"), "aligner": Artifact(folder.parent / "model")}
+(task,) = Align().plan(AlignParams(), inputs)
+with ShardWriter(Artifact(folder / "alignment"), 0, "made") as out:
+    Align().run(AlignParams(), inputs, task, out, Context(folder))
+    kept = out.commit().counts.kept
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
+"""
+
+
+def long_recording(minutes: int, rng: np.random.Generator) -> Made:
+    """A few minutes of sentences are spoken once; the recording says them in ever other orders."""
+    texts = sentences(60, rng)
+    spoken = [speak([text], rng)[0][RATE_HZ // 2 :] for text in texts]
+    order: list[int] = []
+    samples = 0
+    while samples < minutes * 60 * RATE_HZ:
+        order.append(int(rng.integers(len(texts))))
+        samples += len(spoken[order[-1]])
+    return "long", np.concatenate([spoken[i] for i in order]), [texts[i] for i in order], []
+
+
+def peak_mb(folder: Path, minutes: int) -> float:
+    recordings, _ = write_recordings(folder, [long_recording(minutes, np.random.default_rng(minutes))])
+    size = recordings.read_table(0)["size"][0].as_py()
+    assert (size > WHOLE_BYTES) == (minutes > 10), "the longer one is read through a window, not whole"
+    done = subprocess.run([sys.executable, "-c", TASK, str(folder)], stdout=subprocess.PIPE, text=True, check=True)
+    kept, peak = done.stdout.split()
+    assert kept == "1"
+    return float(peak)
+
+
+@pytest.mark.slow
+def test_memory_hardly_grows_with_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "tokens.txt").write_text("\n".join(TOKENS))
+    model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320)
+    p = ImportAlignerParams(model=str(model), tokens=str(tmp_path / "tokens.txt"))
+    stage = ImportAligner()
+    write(tmp_path / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(tmp_path)))
+    short, long = (peak_mb(tmp_path / str(minutes), minutes) for minutes in MINUTES)
+    an_hour = (long - short) * 60 / (MINUTES[1] - MINUTES[0])
+    assert short + 10 * an_hour < TEN_HOURS_MB, f"{short:.0f} MB, and {an_hour:.0f} MB an hour"
