@@ -10,7 +10,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import soundfile
 
@@ -52,6 +52,11 @@ class Window(io.RawIOBase):
         data = self._file.read(left if size < 0 else min(size, left))
         self._position += len(data)
         return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class TarWriter:

@@ -148,3 +148,16 @@ def test_samples_come_by_offset(tmp_path: Path) -> None:
         read_audio(artifact, 0, 7, 100)
     with pytest.raises(StoreError, match="samples 0 to 99999 of the 16000"):
         read_audio(artifact, 0, *places[0], 0, 99_999)
+
+
+def test_a_long_recording_is_read_through_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.corpus.tar.WHOLE_BYTES", 1000)
+    artifact, samples = Artifact(tmp_path / "artifact"), murmur(4, seed=9)
+    with ShardWriter(artifact, 0, "print") as out:
+        with out.open(".tar") as file, tar_writer(file) as tar:
+            tar.add("0.flac", encode_flac(murmur(1, seed=8), 16_000))
+            place = tar.add("1.flac", encode_flac(samples, 16_000))
+        out.commit()
+    with ShardAudio(artifact, 0) as audio:
+        assert np.array_equal(audio.read(*place), samples)
+        assert np.array_equal(audio.read(*place, 30_000, 50_000), samples[30_000:50_000])
