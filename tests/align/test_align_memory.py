@@ -11,14 +11,17 @@ import pytest
 from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
+from megahour.align.stage import Align, AlignParams
 from megahour.core.stage import Context
 from megahour.corpus.tar import WHOLE_BYTES
+from megahour.engine.accelerator.server import serve
+from megahour.engine.accelerator.spec import ServiceAddress
 from megahour.models.import_stage import ImportAligner, ImportAlignerParams
 
 MINUTES = (5, 35)
-TEN_HOURS_MB = 1000  # with the model in the same process; through the service a task holds less
+TEN_HOURS_MB = 1000
 
-# Peak resident memory (Linux: kB) of a process that aligns one shard, the model being in it too.
+# Peak resident memory (Linux: kB) of a process that aligns one shard; the model is in the service.
 TASK = """
 import resource, sys
 from pathlib import Path
@@ -26,11 +29,12 @@ from megahour.align.stage import Align, AlignParams
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.engine.accelerator.spec import ServiceAddress
 folder = Path(sys.argv[1])
 inputs = {"recordings": Artifact(folder / "recordings"), "aligner": Artifact(folder.parent / "model")}
 (task,) = Align().plan(AlignParams(), inputs)
 with ShardWriter(Artifact(folder / "alignment"), 0, "made") as out:
-    Align().run(AlignParams(), inputs, task, out, Context(folder))
+    Align().run(AlignParams(), inputs, task, out, Context(folder, service=ServiceAddress(sys.argv[2], sys.argv[3])))
     kept = out.commit().counts.kept
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
 """
@@ -48,11 +52,12 @@ def long_recording(minutes: int, rng: np.random.Generator) -> Made:
     return "long", np.concatenate([spoken[i] for i in order]), [texts[i] for i in order], []
 
 
-def peak_mb(folder: Path, minutes: int) -> float:
+def peak_mb(folder: Path, minutes: int, service: ServiceAddress) -> float:
     recordings, _ = write_recordings(folder, [long_recording(minutes, np.random.default_rng(minutes))])
     size = recordings.read_table(0)["size"][0].as_py()
     assert (size > WHOLE_BYTES) == (minutes > 10), "the longer one is read through a window, not whole"
-    done = subprocess.run([sys.executable, "-c", TASK, str(folder)], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-c", TASK, str(folder), service.address, service.token]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     kept, peak = done.stdout.split()
     assert kept == "1"
     return float(peak)
@@ -64,7 +69,8 @@ def test_memory_hardly_grows_with_the_recording(tmp_path: Path) -> None:
     model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320)
     p = ImportAlignerParams(model=str(model), tokens=str(tmp_path / "tokens.txt"))
     stage = ImportAligner()
-    write(tmp_path / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(tmp_path)))
-    short, long = (peak_mb(tmp_path / str(minutes), minutes) for minutes in MINUTES)
+    aligner = write(tmp_path / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(tmp_path)))
+    with serve(Align().spec(AlignParams(), {"aligner": aligner})) as service:
+        short, long = (peak_mb(tmp_path / str(minutes), minutes, service.endpoint) for minutes in MINUTES)
     an_hour = (long - short) * 60 / (MINUTES[1] - MINUTES[0])
     assert short + 10 * an_hour < TEN_HOURS_MB, f"{short:.0f} MB, and {an_hour:.0f} MB an hour"
