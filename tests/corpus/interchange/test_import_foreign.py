@@ -6,7 +6,6 @@ import base64
 import gzip
 import io
 import json
-import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -201,7 +200,7 @@ def test_commands_in_data_are_never_run(tmp_path: Path) -> None:
 def test_paths_that_lead_out_of_the_root(tmp_path: Path) -> None:
     outside = wav(tmp_path / "secret/x.wav", 1, 16_000)
     inside = wav(tmp_path / "data/in.wav", 2, 16_000)
-    os.symlink(outside, tmp_path / "data/link.wav")
+    (tmp_path / "data/link.wav").symlink_to(outside)
     paths = [str(outside), "../secret/x.wav", "link.wav", "sub/../../secret/x.wav", "https://example.org/x.wav"]
     entries = [{"audio_filepath": path, "duration": 1.0, "text": "stolen"} for path in [*paths, str(inside)]]
     manifest = lines(tmp_path / "data/m.jsonl", entries)
@@ -354,8 +353,8 @@ def test_impossible_sources_are_refused_before_anything_runs(tmp_path: Path) -> 
     lines(tmp_path / "m.jsonl", [{}])
     tar(tmp_path / "1.tar", [])
     tar(tmp_path / "2.tar", [])
+    p = ImportParams(format="nemo-tarred", source=str(tmp_path / "m.jsonl"), audio=f"{tmp_path}/*.tar")
     with pytest.raises(ConfigError, match="1 manifests and 2 tars"):
-        p = ImportParams(format="nemo-tarred", source=str(tmp_path / "m.jsonl"), audio=f"{tmp_path}/*.tar")
         Import().plan(p, {})
     with pytest.raises(ValueError, match="needs audio"):
         ImportParams(format="shar", source="x")

@@ -1,0 +1,84 @@
+"""Decoded audio of an import: each file once, into a scratch file, from which segments are read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import numpy as np
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.audio import AudioLimits, Decoder, Int16
+from megahour.corpus.interchange.outside import Entry
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.interchange.import_stage import ImportParams
+
+SPOOL_BYTES = 16 << 20
+SLACK_S = 0.05  # manifests round their times; what ends later than this after the audio is wrong
+POLICY = ("licence-", "no-text", "too-short")  # of good entries that may not or cannot be used
+
+
+@dataclass(frozen=True)
+class Pcm:
+    """Decoded audio in a scratch file: int16 [samples, channels], so that a segment costs only its own bytes."""
+
+    file: BinaryIO
+    samples: int
+    channels: int
+
+    def read(self, start: int, stop: int, channel: int) -> Int16:
+        """int16 [T]."""
+        width = 2 * self.channels
+        self.file.seek(start * width)
+        data = np.frombuffer(self.file.read((stop - start) * width), np.int16)
+        return np.ascontiguousarray(data.reshape(-1, self.channels)[:, channel])
+
+
+@contextmanager
+def decoded(p: ImportParams, entry: Entry, work: Path) -> Iterator[Pcm]:
+    limits = AudioLimits(
+        max_bytes=p.max_bytes,
+        max_seconds=p.max_hours * 3600,
+        min_seconds=p.min_seconds,
+        silent_peak=p.silent_peak,
+        max_clipped=p.max_clipped,
+    )
+    work.mkdir(parents=True, exist_ok=True)
+    channels = "mix" if entry.channel is None else "split"
+    with entry.audio.open() as file, tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=str(work)) as spool:
+        decoder = Decoder(file, p.rate_hz, channels=channels, limits=limits)  # type: ignore[arg-type]
+        for block in decoder.blocks():
+            spool.write(block.tobytes())
+        yield Pcm(cast(BinaryIO, spool), decoder.stats.samples_out, decoder.channels_out)
+
+
+def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
+    """(start, stop, channel) of an entry's stretch of its audio, in samples.
+
+    Raises
+    ------
+    BadRecord: ``wrong-duration`` for a stretch that is empty or ends after the audio, ``missing-channel``.
+    """
+    channel = entry.channel or 0
+    if channel >= pcm.channels:
+        raise BadRecord("missing-channel", f"channel {channel} of {pcm.channels}")
+    start = round(entry.start_s * rate_hz)
+    stop = pcm.samples if entry.duration_s is None else round((entry.start_s + entry.duration_s) * rate_hz)
+    if not start < stop <= pcm.samples + round(SLACK_S * rate_hz) or start >= pcm.samples:
+        detail = f"samples {start} to {stop} of {pcm.samples} at {rate_hz} Hz"
+        raise BadRecord("wrong-duration", detail)
+    return start, min(stop, pcm.samples), channel
+
+
+def reject(out: ShardWriter, bad: BadRecord, name: str, source: str) -> None:
+    """Count a record that cannot be used: what policy leaves out is dropped, the rest is quarantined."""
+    if bad.reason.startswith(POLICY):
+        out.drop(bad.reason)
+    else:
+        out.quarantine(name, bad.reason, bad.detail, source)

@@ -1,0 +1,131 @@
+"""Imported entries as the tables of a *recordings* shard: each audio whole, its entries as cues."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import pyarrow as pa
+
+from megahour.core.errors import BadRecord
+from megahour.core.records import key_of
+from megahour.core.schemas import CUES, RECORDINGS
+from megahour.corpus.audio import FlacEncoder
+from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, Pcm, reject, span
+from megahour.corpus.interchange.outside import Entry
+from megahour.corpus.interchange.record import Row
+from megahour.corpus.licences import check_licence
+from megahour.corpus.tar import TarWriter
+from megahour.corpus.text import normalise
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.interchange.import_stage import ImportParams
+
+BLOCK_SAMPLES = 1 << 16
+
+
+@dataclass
+class Recordings:
+    """The tables of a *recordings* shard: each audio whole, its entries as cues."""
+
+    p: ImportParams
+    out: ShardWriter
+    tar: TarWriter
+    index: list[Row] = field(default_factory=list)
+    cues: list[Row] = field(default_factory=list)
+    keys: set[int] = field(default_factory=set)
+
+    def add(self, pcm: Pcm, entries: list[Entry]) -> None:
+        p, first = self.p, entries[0]
+        channels = sorted({entry.channel or 0 for entry in entries})
+        licence = check_licence(first.licence or p.licence, p.licences)
+        for number, channel in enumerate(channels):
+            self.out.came_in(int(number > 0))
+            own, spans = self._placed([entry for entry in entries if (entry.channel or 0) == channel], pcm)
+            try:
+                key = key_of("import", p.corpus, "recording", first.recording, *([channel] if channel else []))
+                if key in self.keys:
+                    raise BadRecord("duplicate-id", f"{first.recording} comes twice in this shard")
+                cues = list(self._cues(key, own, spans, pcm.samples))
+                if not cues:
+                    raise BadRecord("no-text", "no entry of this recording has words")
+            except BadRecord as bad:
+                reject(self.out, bad, first.recording, p.source)
+                continue
+            self.keys.add(key)
+            self.cues += cues
+            self.index.append(self._stored(pcm, own, key, channel, licence))
+            self.out.kept()
+            self.out.stat("audio_samples", pcm.samples)
+            self.out.stat("cues", len(cues))
+
+    def _placed(self, entries: list[Entry], pcm: Pcm) -> tuple[list[Entry], list[tuple[int, int]]]:
+        """Entries with their (start, stop) in samples; one whose times are wrong is quarantined by itself."""
+        good, spans = [], []
+        for entry in entries:
+            try:
+                start, stop, _ = span(entry, pcm, self.p.rate_hz)
+                good.append(entry)
+                spans.append((start, stop))
+            except BadRecord as bad:
+                self.out.came_in()
+                reject(self.out, bad, entry.id, self.p.source)
+        return good, spans
+
+    def _stored(self, pcm: Pcm, entries: list[Entry], key: int, channel: int, licence: str) -> Row:
+        p, first = self.p, entries[0]
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as file:
+            with FlacEncoder(cast(BinaryIO, file), p.rate_hz) as flac:
+                for start in range(0, pcm.samples, BLOCK_SAMPLES):
+                    flac.write(pcm.read(start, min(start + BLOCK_SAMPLES, pcm.samples), channel))
+            offset, size = self.tar.add(f"{key}.flac", cast(BinaryIO, file))
+        speakers = {entry.speaker for entry in entries}
+        return {
+            "key": key,
+            "name": first.recording,
+            "offset": offset,
+            "size": size,
+            "samples": pcm.samples,
+            "rate_hz": p.rate_hz,
+            "channel": channel,
+            "speaker": first.speaker if len(speakers) == 1 else "",
+            "language": first.language or p.language,
+            "licence": licence,
+            "attribution": first.attribution or p.attribution,
+            "source": first.source,
+            "condition": p.condition,
+            "created_s": 0,
+            "text_language": "",
+            "text_language_probability": 0.0,
+        }
+
+    def _cues(self, key: int, entries: list[Entry], spans: list[tuple[int, int]], samples: int) -> Iterator[Row]:
+        """Cues in the order of their starts. One entry that spans the whole recording tells nothing of times: -1."""
+        if not entries:
+            return
+        timed = len(entries) > 1 or entries[0].start_s > 0 or spans[0][1] < samples - round(self.p.rate_hz * SLACK_S)
+        number = 0
+        for (start, stop), entry in sorted(zip(spans, entries, strict=True), key=lambda pair: pair[0]):
+            spoken = normalise(entry.text, entry.language or self.p.language)
+            if not spoken.tokens:
+                continue
+            yield {
+                "key": key,
+                "cue": number,
+                "start_samples": start if timed else -1,
+                "end_samples": stop if timed else -1,
+                "raw": entry.text,
+                "text": spoken.text,
+                "offsets": spoken.offsets,
+                "ends": spoken.ends,
+                "speaker": entry.speaker,
+                "transcript": 0,
+            }
+            number += 1
+
+    def write_tables(self) -> None:
+        self.out.table(pa.Table.from_pylist(self.index, RECORDINGS))
+        self.out.table(pa.Table.from_pylist(self.cues, CUES), ".cues.parquet")

@@ -1,0 +1,183 @@
+"""The stage around the formats: filters, the same bytes whoever does the work, resume, and what follows an import."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from corpus import made_rows, run, write_corpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megahour.core.errors import StoreError
+from megahour.core.schemas import DUPLICATES, SELECTION
+from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
+from megahour.corpus.interchange.export_stage import Export, ExportParams
+from megahour.corpus.interchange.import_stage import Import, ImportParams
+from megahour.corpus.interchange.kaldi import speaker_id
+from megahour.corpus.interchange.sorting import LineSorter
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.features.stage import Features, FeaturesParams
+from megahour.recipe import load_stage
+from megahour.select.stage import Select, SelectParams
+from megahour.stage_command import stage_command
+
+FLAT = ["webdataset", "shar", "nemo", "parquet", "ctm", "textgrid", "srt"]
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+def shards_of(folder: Path, tables: list[pa.Table]) -> Artifact:
+    artifact, receipts = Artifact(folder), []
+    for shard, table in enumerate(tables):
+        with ShardWriter(artifact, shard, "made") as out:
+            out.table(table)
+            receipts.append(out.commit())
+    manifest = Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, len(tables), Counts(), {})
+    finish(artifact, receipts, manifest)
+    return artifact
+
+
+def exported_keys(artifact: Artifact) -> dict[int, dict[str, Any]]:
+    files = [artifact.read_bytes(r.shard, ".nemo.jsonl") for r in artifact.receipts() if ".nemo.jsonl" in r.files]
+    records = [json.loads(line)["megahour"] for data in files for line in data.splitlines()]
+    return {record["key"]: record for record in records}
+
+
+def test_selection_duplicates_tiers_and_splits(utterances: Artifact, rows: Rows, tmp_path: Path) -> None:
+    """Each filter leaves out what it says and counts it under its own reason."""
+    chosen = [{**row, "set": "test" if i % 2 else "labelled", "shard": 0} for i, row in enumerate(rows[:9])]
+    empty = {"offset": 0, "size": 0}
+    selection = shards_of(
+        tmp_path / "selection", [pa.Table.from_pylist([{**row, **empty} for row in chosen], SELECTION)]
+    )
+    twice = [{"key": rows[0]["key"], "duplicate_of": rows[1]["key"], "kind": "audio", "similarity": 1.0}]
+    duplicates = shards_of(tmp_path / "duplicates", [pa.Table.from_pylist(twice, DUPLICATES)])
+    inputs = {"utterances": utterances, "selection": selection, "duplicates": duplicates}
+    p = ExportParams(sets=["labelled"], tiers=["clean"], splits=["train"])
+    artifact = run(Export(), p, inputs, tmp_path / "out")
+    wanted = {
+        row["key"]
+        for row in chosen[1:]
+        if row["set"] == "labelled" and row["tier"] == "clean" and row["split"] == "train"
+    }
+    found = exported_keys(artifact)
+    assert set(found) == wanted != set()
+    assert {record["set"] for record in found.values()} == {"labelled"}
+    counts = artifact.manifest.counts
+    assert counts.dropped["duplicate"] == 1
+    assert counts.dropped["not-selected"] == len(rows) - 9
+    assert counts.came_in == len(rows) == counts.kept + sum(counts.dropped.values())
+    assert artifact.summary["utterances"] == len(wanted)
+
+
+def test_same_bytes_for_any_order_and_any_workers(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
+    p = ExportParams(formats=[*FLAT, "kaldi", "files"], max_tar_mb=0.05)
+    there = run(Export(), p, {"utterances": utterances}, tmp_path / "a")
+    back = run(Export(), p, {"utterances": utterances}, tmp_path / "b", backwards=True)
+    run_stage(Export(), p, {"utterances": utterances}, Artifact(tmp_path / "c"), engine, work=tmp_path / "w")
+    assert there.manifest.digest == back.manifest.digest == Artifact(tmp_path / "c").manifest.digest
+
+
+def test_a_lost_shard_and_a_lost_end_are_made_again(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
+    p = ExportParams(formats=FLAT)
+    out = Artifact(tmp_path / "out")
+    manifest = run_stage(Export(), p, {"utterances": utterances}, out, engine, work=tmp_path / "w")
+    assert verify(out) == []
+    for lost in ("manifest.json", "receipts/00000.json", f"receipts/{manifest.shards - 1:05d}.json"):
+        (tmp_path / "out" / lost).unlink()
+    again = Artifact(tmp_path / "out")
+    assert run_stage(Export(), p, {"utterances": utterances}, again, engine, work=tmp_path / "w") == manifest
+    assert verify(again) == []
+
+
+def test_a_key_that_comes_twice_stops_the_export(tmp_path: Path) -> None:
+    (row,) = made_rows(1)
+    twice = write_corpus(tmp_path / "utterances", [[row, row]])
+    with pytest.raises(StoreError, match="a key twice"):
+        run(Export(), ExportParams(), {"utterances": twice}, tmp_path / "out")
+
+
+def test_parameters_that_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="add webdataset"):
+        ExportParams(formats=["nemo"])
+    with pytest.raises(ValueError, match="names one of them twice"):
+        ExportParams(formats=["srt", "srt"])
+    with pytest.raises(ValueError, match="no space"):
+        ExportParams(prefix="/my data/")
+
+
+def test_command_line(utterances: Artifact, tmp_path: Path) -> None:
+    """`megahour export` and `megahour import`, as docs/interchange.md has them."""
+    runner = CliRunner()
+    given = ["--utterances", utterances.url, "--out", f"{tmp_path}/out", "--workers", "1"]
+    done = runner.invoke(stage_command("export"), [*given, "--formats", "[webdataset, nemo]"])
+    assert done.exit_code == 0, done.output
+    readme = next((tmp_path / "out" / "shards").glob("*.README.md")).read_text("utf-8")
+    assert "shards/{00000..00002}.tar" in readme
+    assert "| CC-BY-4.0 |" in readme
+    given = ["--format", "webdataset", "--source", f"{tmp_path}/out/shards/?????.tar", "--out", f"{tmp_path}/back"]
+    done = runner.invoke(stage_command("import"), [*given, "--workers", "1"])
+    assert done.exit_code == 0, done.output
+    assert Artifact(tmp_path / "back").manifest.counts.kept == 11
+
+
+def test_imported_utterances_feed_select_and_features(exported: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    p = ImportParams(format="webdataset", source=f"{exported}/shards/?????.tar")
+    back, chosen, made = (Artifact(tmp_path / name) for name in ("back", "selection", "features"))
+    work = tmp_path / "w"
+    run_stage(Import(), p, {}, back, engine, work=work)
+    assert verify(back) == []
+    sets = [{"name": "test", "speakers": 2}, {"name": "train"}]
+    select = SelectParams.model_validate({"sets": sets, "min_confidence": 0.0})
+    run_stage(Select(), select, {"utterances": back}, chosen, engine, work=work)
+    inputs = {"selection": chosen, "utterances": back}
+    run_stage(Features(), FeaturesParams(mels=16), inputs, made, engine, work=work)
+    assert made.manifest.counts.kept == 11
+    assert sum(made.read_table(r.shard, ".arrow")["frames"].to_numpy().sum() for r in made.receipts()) > 11 * 45
+
+
+def test_imported_recordings_feed_cut(exported: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    source = f"{exported}/shards/*.files.jsonl"
+    recordings, cut = Artifact(tmp_path / "recordings"), Artifact(tmp_path / "cut")
+    p = ImportParams(format="nemo", source=source, kind="recordings")
+    run_stage(Import(), p, {}, recordings, engine, work=tmp_path / "w")
+    stage = load_stage("cut")
+    run_stage(stage, stage.params(min_s=0.1), {"recordings": recordings}, cut, engine, work=tmp_path / "w")
+    assert verify(recordings) == []
+    assert cut.manifest.counts.kept == 11
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b""))), st.integers(1, 400))
+def test_sorting_by_runs_equals_sorting(lines: list[bytes], run_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, LineSorter(Path(folder), run_bytes, fan_in=2) as sorter:
+        for line in lines:
+            sorter.add(line)
+        assert list(sorter.lines()) == sorted(lines)
+        with pytest.raises(ValueError, match="newline"):
+            sorter.add(b"a\nb")
+
+
+@given(st.text(max_size=6), st.text(max_size=6))
+def test_kaldi_ids_sort_by_speaker_and_name_one_speaker_each(first: str, second: str) -> None:
+    ids = [speaker_id(speaker) for speaker in (first, second)]
+    assert (ids[0] == ids[1]) == (first == second)
+    assert all(i and i.isascii() and not set(i) & set(" -\t\n") for i in ids)
+    low, high = "0" * 19, "9" * 19
+    if ids[0] < ids[1]:  # even the last utterance of the first speaker comes before the first of the second
+        assert f"{ids[0]}-{high}".encode() < f"{ids[1]}-{low}".encode()
