@@ -87,7 +87,7 @@ def write_directory(out: ShardWriter, lines: Iterable[tuple[str, Row]]) -> None:
             values = {
                 "wav.scp": audio,
                 "segments": f"{utterance} 0.0 {length}",
-                "text": record["text"],
+                "text": " ".join(record["text"].split()),  # validate_text.pl refuses all other white space
                 "utt2spk": spoken_by,
                 "utt2dur": length,
                 "utt2lang": record["language"] or "und",

@@ -112,6 +112,16 @@ def test_a_key_that_comes_twice_stops_the_export(tmp_path: Path) -> None:
         run(Export(), ExportParams(), {"utterances": twice}, tmp_path / "out")
 
 
+def test_kaldi_text_has_plain_spaces_only(tmp_path: Path) -> None:
+    """`utils/validate_text.pl` refuses every other white space, and a line of the id alone is allowed."""
+    rows = made_rows(2)
+    rows[0]["text"], rows[1]["text"] = "non\u00a0breaking\u2003space", ""
+    inputs = {"utterances": write_corpus(tmp_path / "utterances", [rows])}
+    run(Export(), ExportParams(formats=["kaldi"]), inputs, tmp_path / "out")
+    text = (tmp_path / "out/shards/00001.kaldi/text").read_text("utf-8").splitlines()
+    assert sorted(line.partition(" ")[2] for line in text) == ["", "non breaking space"]
+
+
 def test_parameters_that_contradict_each_other() -> None:
     with pytest.raises(ValueError, match="add webdataset"):
         ExportParams(formats=["nemo"])
