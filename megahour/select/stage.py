@@ -6,7 +6,7 @@ Only metadata moves (Amazon paper, IV-B.1): the audio stays where `cut` wrote it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,7 +17,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact, Receipt
+    from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.select.sample import Layout
 
@@ -54,6 +54,8 @@ class SelectParams(Params):
     )
     shard_hours: float = Field(0.5, gt=0, description="hours of a shard; whole speakers, so a shard can be larger")
     speaker_hours: float = Field(0.0, ge=0, description="most hours of one speaker, the earliest first; 0: no limit")
+    splits: list[str] = Field([], description="only utterances of these splits (train, dev, test); empty: all")
+    tiers: list[str] = Field([], description="only utterances of these tiers (clean, dirty); empty: all")
     min_confidence: float = Field(0.0, ge=0, le=1, description="drop utterances of a lower alignment confidence")
     from_s: int = Field(0, description="earliest time of recording, Unix seconds")
     until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
@@ -71,18 +73,18 @@ class Select(Stage[SelectParams]):
     """An exchange by speaker. The plan needs the hours of every speaker: one pass over three columns of metadata."""
 
     name = "select"
-    version = 3
+    version = 4
     params = SelectParams
-    inputs = (Input("utterances"),)
+    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("duplicates", optional=True))
     exchange = True
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
-        return len(layout(p, inputs["utterances"]).shards)
+        return len(layout(p, inputs).shards)
 
     def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         from megahour.select.exchange import split_shard
 
-        yield from split_shard(p, layout(p, inputs["utterances"]), inputs["utterances"], task["shard"])
+        yield from split_shard(p, layout(p, inputs), inputs, task["shard"])
 
     def merge(
         self,
@@ -95,7 +97,7 @@ class Select(Stage[SelectParams]):
     ) -> None:
         from megahour.select.exchange import merge_shard
 
-        merge_shard(p, layout(p, inputs["utterances"]).shards[partition].set, batches, out)
+        merge_shard(p, layout(p, inputs).shards[partition].set, batches, inputs.get("duplicates"), out)
 
     def finish(self, p: SelectParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         sets: dict[str, dict[str, float]] = {}
@@ -111,20 +113,21 @@ class Select(Stage[SelectParams]):
 _layouts: dict[tuple[str, str], Layout] = {}
 
 
-def layout(p: SelectParams, utterances: Artifact) -> Layout:
-    """The layout for these parameters and utterances, worked out once per process."""
+def layout(p: SelectParams, inputs: Inputs) -> Layout:
+    """The layout for these parameters and inputs, worked out once per process."""
     from megahour.select.exchange import speaker_hours
     from megahour.select.sample import lay_out
 
-    place = (p.model_dump_json(), utterances.manifest.digest)
+    digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in sorted(inputs))
+    place = (p.model_dump_json(), digests)
     if place not in _layouts:
-        hours = speaker_hours(p, utterances)
+        hours = speaker_hours(p, inputs)
         missing = sorted({s for rule in p.sets for s in rule.named or ()} - set(hours))
         if missing:
             raise ConfigError(
                 f"no utterances of the named speakers {missing}",
                 where="select",
-                remedy="check their names, min_confidence, from_s and until_s",
+                remedy="check their names, splits, tiers, min_confidence, from_s and until_s",
             )
         made = lay_out(hours, p.sets, p.seed, p.shard_hours)
         if empty := sorted({rule.name for rule in p.sets} - {shard.set for shard in made.shards}):

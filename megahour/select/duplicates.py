@@ -1,0 +1,189 @@
+"""Worker side of `duplicates`: what utterances meet by, and the comparison of those that meet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.core.records import key_of
+from megahour.core.schemas import DUPLICATES
+from megahour.corpus.tar import ShardAudio
+from megahour.select.fingerprints import HOP_S, Fingerprint, common_share, fingerprint, landmarks, scattered
+from megahour.select.near import buckets, jaccard, shingles
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+    from megahour.select.duplicates_stage import DuplicatesParams
+
+BATCH_ROWS = 256
+COLUMNS = ["key", "offset", "size", "rate_hz", "speaker", "recording", "text", "loss"]
+SENT = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("loss", pa.float32()),
+        ("home", pa.bool_()),  # one row of each utterance has it, by which utterances are counted
+        ("audio_buckets", pa.list_(pa.uint64())),  # landmarks
+        ("bits", pa.binary()),  # of the fingerprint, little-endian
+        ("sounding", pa.binary()),
+        ("text_buckets", pa.list_(pa.uint64())),
+        ("text", pa.string()),
+    ]
+)
+Row = dict[str, Any]
+Similar = Callable[[Row, Row, int], float]  # of two rows that meet in a bucket; 0 if they are not alike
+
+
+def split_shard(
+    p: DuplicatesParams, utterances: Artifact, shard: int, partitions: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, rows) of one utterances shard: each row holds only what its partition compares."""
+    waiting: dict[int, list[Row]] = defaultdict(list)
+    with_audio = p.audio and utterances.read_table(shard, columns=["key"]).num_rows > 0
+    audio = ShardAudio(utterances, shard) if with_audio else None
+    try:
+        for row in utterances.read_table(shard, columns=COLUMNS).to_pylist():
+            for partition, sent in _sent(p, row, audio, partitions):
+                waiting[partition].append(sent)
+                if len(waiting[partition]) == BATCH_ROWS:
+                    yield partition, pa.RecordBatch.from_pylist(waiting.pop(partition), SENT)
+    finally:
+        if audio is not None:
+            audio.__exit__()
+    for partition in sorted(waiting):
+        yield partition, pa.RecordBatch.from_pylist(waiting[partition], SENT)
+
+
+def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: int) -> Iterator[tuple[int, Row]]:
+    """An utterance's rows by partition; its home partition gets one even if nothing there is to be compared."""
+    found = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+    if audio is not None:
+        found = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
+    by_sound = _by_partition(landmarks(found, p.landmark_every).astype(np.uint64), partitions)
+    by_text: dict[int, list[int]] = {}
+    if p.text != "never" and len(row["text"]) >= p.min_text_chars:
+        by_text = _by_partition(buckets(row["text"], _salt(p, row)), partitions)
+    home = row["key"] % partitions
+    for partition in sorted({home, *by_sound, *by_text}):
+        heard, written = by_sound.get(partition, []), by_text.get(partition, [])
+        yield (
+            partition,
+            {
+                **{"key": row["key"], "loss": row["loss"], "home": partition == home},
+                **{"audio_buckets": heard, "text_buckets": written},
+                "bits": found.bits.astype("<u4").tobytes() if heard else b"",
+                "sounding": found.sounding.tobytes() if heard else b"",
+                "text": row["text"] if written else "",
+            },
+        )
+
+
+def _salt(p: DuplicatesParams, row: Row) -> int:
+    """The same for texts that may be duplicates of each other."""
+    if p.text == "any-speaker":
+        return 0
+    return key_of("speaker", row["speaker"]) if row["speaker"] else key_of("recording", row["recording"])
+
+
+def _by_partition(values: NDArray[np.uint64], partitions: int) -> dict[int, list[int]]:
+    places = (scattered(values ^ np.uint64(0x5851F42D4C957F2D)) % np.uint64(partitions)).astype(np.int64)
+    return {place: values[places == place].tolist() for place in np.unique(places).tolist()}
+
+
+@dataclass
+class Duplicate:
+    """The best reason so far to leave an utterance out."""
+
+    of: int
+    similarity: float
+
+
+def merge_partition(p: DuplicatesParams, partition: int, batches: Iterable[pa.RecordBatch], out: ShardWriter) -> None:
+    """Write one partition's DUPLICATES, by key and kind."""
+    rows: list[Row] = []
+    for batch in batches:
+        for row in batch.to_pylist():
+            out.came_in(int(row["home"]))
+            out.kept(int(row["home"]))
+            if row["audio_buckets"] or row["text_buckets"]:
+                rows.append(_ready(row))
+    # Only a later row is ever a duplicate, and only of an earlier one: of alike utterances the first always stays.
+    rows.sort(key=lambda row: (_loss(row) if p.keep == "best" else 0.0, row["key"]))
+    listed: list[Row] = []
+    for kind, similar in (("audio", _sound(p)), ("text", _text(p))):
+        found = _compared(p, rows, f"{kind}_buckets", similar, out)
+        out.stat(f"listed_{kind}", len(found))
+        listed += [
+            {"key": key, "duplicate_of": found[key].of, "kind": kind, "similarity": found[key].similarity}
+            for key in sorted(found)
+        ]
+    listed.sort(key=lambda row: (row["key"], row["kind"]))
+    out.table(pa.Table.from_pylist(listed, DUPLICATES))
+
+
+def _loss(row: Row) -> float:
+    """Unknown losses come last."""
+    return float(row["loss"]) if row["loss"] is not None and row["loss"] == row["loss"] else float("inf")
+
+
+def _ready(row: Row) -> Row:
+    bits, sounding = np.frombuffer(row.pop("bits"), "<u4"), np.frombuffer(row.pop("sounding"), np.bool_)
+    return {
+        **row,
+        "fingerprint": Fingerprint(bits.astype(np.uint32), sounding),
+        "shingles": shingles(row["text"]) if row["text"] else None,
+    }
+
+
+def _compared(
+    p: DuplicatesParams, rows: list[Row], column: str, similar: Similar, out: ShardWriter
+) -> dict[int, Duplicate]:
+    """Duplicates by key among rows in order of preference, compared bucket by bucket.
+
+    Within a bucket a row is compared with those before it that are no duplicates there.
+    """
+    met: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        for bucket in row[column]:
+            met[bucket].append(row)
+    found: dict[int, Duplicate] = {}
+    for bucket in sorted(bucket for bucket, members in met.items() if len(members) > 1):
+        leaders: list[Row] = []
+        for row in met[bucket]:
+            best = max(((similar(leader, row, bucket), -leader["key"]) for leader in leaders), default=(0.0, 0))
+            if best[0] > 0:
+                known = found.get(row["key"])
+                if known is None or best > (known.similarity, -known.of):
+                    found[row["key"]] = Duplicate(-best[1], best[0])
+            elif len(leaders) < p.most_compared:
+                leaders.append(row)
+            else:
+                out.stat("not_compared", 1)
+    return found
+
+
+def _sound(p: DuplicatesParams) -> Similar:
+    least = max(1, round(p.min_common_s / HOP_S))
+
+    def similar(one: Row, other: Row, value: int) -> float:
+        first, second = one["fingerprint"], other["fingerprint"]
+        shorter = min(int(first.sounding.sum()), int(second.sounding.sum()))
+        wanted = max(least, round(p.min_common_share * shorter))
+        share, _ = common_share(first, second, value, least=wanted)
+        return share if share >= p.audio_similarity else 0.0
+
+    return similar
+
+
+def _text(p: DuplicatesParams) -> Similar:
+    def similar(one: Row, other: Row, _: int) -> float:
+        share = jaccard(one["shingles"], other["shingles"])
+        return share if share >= p.text_similarity else 0.0
+
+    return similar
