@@ -1,10 +1,11 @@
-"""The command line: `megahour run RECIPE`, `status`, `plan`, `verify`, `doctor`, and one command per stage.
+"""The command line: `megahour run RECIPE`, `status`, `plan`, `verify`, `doctor`, groups, and one command per stage.
 
 A stage's options are made from its pydantic model when its command is asked for; nothing heavy is imported before.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -16,13 +17,22 @@ from megahour.core.errors import MegahourError
 from megahour.recipe import STAGES, Recipe, load_recipe
 
 
+GROUPS = {
+    "lm": ("megahour.lm.commands", "n-gram language models: train, score, info, convert, rescore, combine, prune.")
+}
+"""Groups of commands by name: the module whose `group` they are, and their one-line summary."""
+
+
 class Commands(click.Group):
-    """The fixed commands, then a lazily built command for every stage."""
+    """The fixed commands and groups, then a lazily built command for every stage."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *STAGES]
+        return [*self.commands, *GROUPS, *STAGES]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in GROUPS:
+            group: click.Command = importlib.import_module(GROUPS[name][0]).group
+            return group
         if name in STAGES:
             from megahour.stage_command import ReportCommand, stage_command
 
@@ -37,7 +47,8 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in self.commands.items()])
+            own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+            formatter.write_dl([*own, *((name, summary) for name, (_, summary) in GROUPS.items())])
         with formatter.section("Stages (megahour STAGE --help shows inputs, parameters, types and defaults)"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in STAGES.items()])
 

@@ -57,6 +57,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "ScoreAlignment",
         "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
     ),
+    "duplicates": (
+        "megahour.select.duplicates_stage",
+        "Duplicates",
+        "Utterances whose sound or text is nearly that of another one, to be left out.",
+    ),
     "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
     "export": (
         "megahour.corpus.interchange.export_stage",
@@ -73,7 +78,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "ImportFeatures",
         "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
     ),
-    "lm": ("megahour.lm.stage", "LanguageModel", "Interpolated modified Kneser-Ney n-grams from text."),
+    "language-model": (
+        "megahour.lm.stage",
+        "LanguageModel",
+        "Interpolated modified Kneser-Ney n-grams from text.",
+    ),
     "lexicon": (
         "megahour.units.lexicon_stage",
         "MakeLexicon",

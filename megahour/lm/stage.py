@@ -1,4 +1,4 @@
-"""Stage `lm`: text to an ARPA n-gram model."""
+"""Stage `language-model`: text to an ARPA n-gram model."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ class LanguageModelParams(Params):
 class LanguageModel(Stage[LanguageModelParams]):
     """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials)."""
 
-    name = "lm"
+    name = "language-model"
     params = LanguageModelParams
     inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
 
     def plan(self, p: LanguageModelParams, inputs: Inputs) -> list[Task]:
         if not p.source and not inputs:
-            raise ConfigError("no text", where="lm", remedy="give the input `text` or the parameter `source`")
+            raise ConfigError(
+                "no text", where="language-model", remedy="give the input `text` or the parameter `source`"
+            )
         return [Task({})]
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

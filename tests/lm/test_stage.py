@@ -1,4 +1,4 @@
-"""Stage `lm`: from text files or transcripts to a model that reads back."""
+"""Stage `language-model`: from text files or transcripts to a model that reads back."""
 
 from __future__ import annotations
 
