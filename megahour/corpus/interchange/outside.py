@@ -6,6 +6,7 @@ Paths lead below one root folder only (links followed), commands are never run, 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import posixpath
@@ -129,7 +130,8 @@ def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES
     """
     head = file.read(2)
     file.seek(0)
-    source = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if head == GZIP else file
+    # fsspec's files have no bounded readline of their own.
+    source = gzip.GzipFile(fileobj=file) if head == GZIP else io.BufferedReader(cast(io.RawIOBase, file))
     total = 0
     try:
         while line := source.readline(max_line + 1):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from megahour.core.errors import StoreError
 from megahour.core.schemas import DUPLICATES, SELECTION
+from megahour.core.stage import Context
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
@@ -144,6 +145,25 @@ def test_command_line(utterances: Artifact, tmp_path: Path) -> None:
     done = runner.invoke(stage_command("import"), [*given, "--workers", "1"])
     assert done.exit_code == 0, done.output
     assert Artifact(tmp_path / "back").manifest.counts.kept == 11
+
+
+def test_an_export_on_s3_is_read_back_from_there(utterances: Artifact, tmp_path: Path, s3_url: str) -> None:
+    """Tars, manifests of tars, and Kaldi's archives through their byte offsets."""
+    place = f"{s3_url}/{tmp_path.name}"
+    p = ExportParams(formats=["webdataset", "nemo", "kaldi", "files"])
+    for task, spec in enumerate(Export().plan(p, {"utterances": utterances})):
+        with ShardWriter(Artifact(place), task, "made") as out:
+            Export().run(p, {"utterances": utterances}, spec, out, Context(tmp_path / "work"))
+            out.commit()
+    sources: list[dict[str, Any]] = [
+        {"format": "webdataset", "source": f"{place}/shards/?????.tar"},
+        {"format": "nemo-tarred", "source": f"{place}/shards/*.nemo.jsonl", "audio": f"{place}/shards/?????.tar"},
+        {"format": "kaldi", "source": f"{place}/shards/00003.kaldi", "root": place},
+        {"format": "nemo", "source": f"{place}/shards/*.files.jsonl"},
+    ]
+    for number, source in enumerate(sources):
+        back = run(Import(), ImportParams(**source), {}, tmp_path / f"back-{number}")
+        assert (back.manifest.counts.kept, back.manifest.counts.bad) == (11, 0), source["format"]
 
 
 def test_imported_utterances_feed_select_and_features(exported: Path, tmp_path: Path, engine: LocalEngine) -> None:
