@@ -32,7 +32,7 @@ class DuplicatesParams(Params):
     text: Literal["never", "same-speaker", "any-speaker"] = Field(
         "same-speaker", description="whose equal texts are duplicates; an unknown speaker is his recording's"
     )
-    text_similarity: float = Field(0.85, gt=0, le=1, description="Jaccard similarity of character 5-grams, at least")
+    text_similarity: float = Field(0.8, gt=0, le=1, description="Jaccard similarity of character 5-grams, at least")
     min_text_chars: int = Field(40, ge=1, description="shorter texts are never duplicates")
     keep: Literal["first", "best"] = Field("first", description="of alike ones: the smallest key, or the lowest loss")
     partitions: int = Field(0, ge=0, description="output shards; 0: as many as the utterances have")

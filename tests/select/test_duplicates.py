@@ -1,0 +1,220 @@
+"""`duplicates`: copies of sound are found whatever their codec, gain and start; the same words by others are not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import soundfile
+import soxr
+from hypothesis import given
+from hypothesis import strategies as st
+from made_utterances import utterance, write_utterances
+from numpy.typing import NDArray
+
+from megahour.core.schemas import UTTERANCES
+from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.writer import ShardWriter
+from megahour.corpus.audio import encode_flac
+from megahour.corpus.espeak import speaker
+from megahour.corpus.tar import tar_writer
+from megahour.engine.local import LocalEngine
+from megahour.engine.runner import run_stage
+from megahour.select.duplicates_stage import Duplicates, DuplicatesParams
+from megahour.select.fingerprints import common_share, fingerprint
+from megahour.select.near import jaccard, shingles
+from megahour.select.stage import Select, SelectParams
+
+RATE_HZ = 16_000
+TEXTS = (
+    "the harbour master wrote down every ship that came in before the storm",
+    "nobody expected the old bridge to hold another winter of heavy traffic",
+)
+VOICES = (("en-us", ""), ("en-us", "f2"), ("en-gb-scotland", "m1"))
+Sound = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def spoken() -> dict[str, tuple[Sound, str]]:
+    """Sound and text by name: each text by each voice."""
+    rng, made = np.random.default_rng(1), {}
+    for number, (voice, variant) in enumerate(VOICES):
+        with speaker(voice, variant) as say:
+            for i, text in enumerate(TEXTS):
+                speech = say(text)
+                sound = soxr.resample(speech.samples.astype(np.float64), speech.rate_hz, RATE_HZ)
+                made[f"v{number}t{i}"] = (9000 * sound / np.abs(sound).max() + rng.normal(0, 20, len(sound)), text)
+    return made
+
+
+def coded(sound: Sound, kind: str, subtype: str) -> Sound:
+    """What is left of a sound after an encoder."""
+    target = io.BytesIO()
+    soundfile.write(target, sound / 32768, RATE_HZ, format=kind, subtype=subtype)
+    target.seek(0)
+    return np.asarray(soundfile.read(target)[0] * 32768)
+
+
+def written(folder: Path, shards: Sequence[Sequence[tuple[str, Sound, int, str]]]) -> Artifact:
+    """Utterances (name, sound, rate, text) with their audio; the speaker is the name's first two characters."""
+    artifact, receipts = Artifact(folder), []
+    for shard, made in enumerate(shards):
+        with ShardWriter(artifact, shard, "made") as out:
+            rows = []
+            with out.open(".tar") as file, tar_writer(file) as tar:
+                for name, sound, rate_hz, text in made:
+                    samples = np.clip(np.rint(sound), -32768, 32767).astype(np.int16)
+                    row = utterance(name, name[:2], text=text, rate_hz=rate_hz, samples=len(samples))
+                    offset, size = tar.add(f"{row['key']}.flac", encode_flac(samples, rate_hz))
+                    rows.append({**row, "offset": offset, "size": size})
+            out.table(pa.Table.from_pylist(rows, UTTERANCES))
+            receipts.append(out.commit())
+    digest = content_digest(receipts, {})
+    finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(shards), Counts(), {}))
+    return artifact
+
+
+def listed(artifact: Artifact) -> list[dict[str, Any]]:
+    return [row for receipt in artifact.receipts() for row in artifact.read_table(receipt.shard).to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def corpus(spoken: dict[str, tuple[Sound, str]], tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Six utterances and, in another shard, four copies that begin half a second later."""
+    late = RATE_HZ // 2 + 77
+    first, second, third = (spoken[name][0][late:] for name in ("v0t0", "v1t1", "v2t0"))
+    copies = [
+        ("x0mp3", 0.4 * coded(first, "MP3", "MPEG_LAYER_III"), RATE_HZ, "other words altogether, of an early draft"),
+        ("x1opus", 1.7 * coded(second, "OGG", "OPUS"), RATE_HZ, ""),
+        ("x2telephone", soxr.resample(third, RATE_HZ, 8000), 8000, ""),
+    ]
+    originals = [(name, sound, RATE_HZ, text) for name, (sound, text) in spoken.items()]
+    return written(tmp_path_factory.mktemp("copies") / "utterances", [originals, copies])
+
+
+def test_copies_are_found_and_the_same_words_by_other_voices_are_not(
+    corpus: Artifact, tmp_path: Path, engine: LocalEngine
+) -> None:
+    output = Artifact(tmp_path / "duplicates")
+    counts = run_stage(Duplicates(), DuplicatesParams(), {"utterances": corpus}, output, engine).counts
+    assert (counts.came_in, counts.kept) == (9, 9), "the list leaves nothing out by itself"
+    keys = {utterance(name, "")["key"]: name for name in ("v0t0", "v1t1", "v2t0", "x0mp3", "x1opus", "x2telephone")}
+    rows = listed(output)
+    pairs = {frozenset((keys[row["key"]], keys[row["duplicate_of"]])) for row in rows}
+    assert pairs == {frozenset(pair) for pair in (("v0t0", "x0mp3"), ("v1t1", "x1opus"), ("v2t0", "x2telephone"))}
+    assert {row["kind"] for row in rows} == {"audio"}
+    assert all(row["key"] > row["duplicate_of"] and 0.75 <= row["similarity"] <= 1 for row in rows)
+
+
+def test_the_same_bytes_for_one_and_two_workers(corpus: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
+    p, outputs = DuplicatesParams(partitions=3), [Artifact(tmp_path / name) for name in ("two", "one")]
+    run_stage(Duplicates(), p, {"utterances": corpus}, outputs[0], engine)
+    with LocalEngine(1) as single:
+        run_stage(Duplicates(), p, {"utterances": corpus}, outputs[1], single)
+    assert outputs[0].manifest.digest == outputs[1].manifest.digest
+    assert [r.files for r in outputs[0].receipts()] == [r.files for r in outputs[1].receipts()]
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_partitions(
+    corpus: Artifact, tmp_path: Path, engine: LocalEngine
+) -> None:
+    found = []
+    for partitions in (1, 5):
+        output = Artifact(tmp_path / str(partitions))
+        run_stage(Duplicates(), DuplicatesParams(partitions=partitions), {"utterances": corpus}, output, engine)
+        found.append({(row["key"], row["duplicate_of"], row["kind"]) for row in listed(output)})
+    assert found[0] == found[1] != set()
+
+
+LONG = "it was the best of times and it was the worst of times, the age of wisdom and of foolishness"
+SPEAKERS = {"a": "s1", "b": "s1", "c": "s2", "d": "s1", "e": "s1", "f": "s1"}
+SAID = {"a": LONG, "b": LONG.replace("foolishness", "folly"), "c": LONG, "d": LONG[::-1], "e": "yes", "f": "yes"}
+
+
+@pytest.mark.parametrize(("whose", "alike"), [("never", ""), ("same-speaker", "ab"), ("any-speaker", "abc")])
+def test_texts_are_compared_within_or_across_speakers(
+    whose: str, alike: str, tmp_path: Path, engine: LocalEngine
+) -> None:
+    rows = [utterance(name, SPEAKERS[name], text=text, loss=float(ord(name))) for name, text in SAID.items()]
+    utterances = write_utterances(tmp_path / "utterances", [rows[:2], rows[2:]])
+    p = DuplicatesParams.model_validate({"audio": False, "text": whose, "keep": "best"})
+    output = Artifact(tmp_path / "duplicates")
+    run_stage(Duplicates(), p, {"utterances": utterances}, output, engine)
+    keys = {row["key"]: name for row, name in zip(rows, SAID, strict=True)}
+    assert {keys[row["key"]] for row in listed(output)} == set(alike[1:]), "the one with the lowest loss stays"
+    assert {row["kind"] for row in listed(output)} <= {"text"}
+
+
+def test_select_leaves_listed_duplicates_out_and_counts_them(tmp_path: Path, engine: LocalEngine) -> None:
+    rows = [utterance(name, SPEAKERS[name], text=text) for name, text in SAID.items()]
+    utterances = write_utterances(tmp_path / "utterances", [rows])
+    duplicates, selection = Artifact(tmp_path / "duplicates"), Artifact(tmp_path / "selection")
+    run_stage(Duplicates(), DuplicatesParams(audio=False), {"utterances": utterances}, duplicates, engine)
+    inputs = {"utterances": utterances, "duplicates": duplicates}
+    p = SelectParams.model_validate({"sets": [{"name": "all"}]})
+    counts = run_stage(Select(), p, inputs, selection, engine).counts
+    assert (counts.kept, counts.dropped) == (5, {"duplicate": 1})
+    twice = {row["key"] for row in listed(duplicates)}
+    assert {row["key"] for row in listed(selection)} == {row["key"] for row in rows} - twice
+
+
+def test_select_filters_by_split_and_tier(tmp_path: Path, engine: LocalEngine) -> None:
+    places = [("train", "clean"), ("train", "dirty"), ("dev", "clean"), ("train", "clean")]
+    rows = [utterance(f"u{i}", f"s{i}", split=split, tier=tier) for i, (split, tier) in enumerate(places)]
+    utterances, selection = write_utterances(tmp_path / "utterances", [rows]), Artifact(tmp_path / "selection")
+    p = SelectParams.model_validate({"sets": [{"name": "all"}], "splits": ["train"], "tiers": ["clean"]})
+    run_stage(Select(), p, {"utterances": utterances}, selection, engine)
+    assert {row["key"] for row in listed(selection)} == {rows[0]["key"], rows[3]["key"]}
+
+
+def test_of_a_chain_of_alike_utterances_one_always_stays(tmp_path: Path, engine: LocalEngine) -> None:
+    """Each text is near the next one, the last far from the first."""
+    words = [f"{a}{b}{a}{b}" for a in "bcdfg" for b in "aeiou"]
+    texts = [" ".join(words[i : i + 18]) for i in range(8)]
+    rows = [utterance(f"u{i}", "s", text=text) for i, text in enumerate(texts)]
+    assert jaccard(shingles(texts[0]), shingles(texts[-1])) < 0.8 < jaccard(shingles(texts[0]), shingles(texts[1]))
+    output = Artifact(tmp_path / "duplicates")
+    utterances = write_utterances(tmp_path / "utterances", [rows[:4], rows[4:]])
+    run_stage(Duplicates(), DuplicatesParams(audio=False, partitions=4), {"utterances": utterances}, output, engine)
+    gone = {row["key"] for row in listed(output)}
+    assert gone
+    assert min(row["key"] for row in rows) not in gone
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_similarity_of_texts_is_that_of_their_shingles(one: str, other: str) -> None:
+    """Of any script. Texts of fewer than five characters are one shingle."""
+
+    def plain(text: str) -> set[str]:
+        return {text[i : i + 5] for i in range(max(1, len(text) - 4))}
+
+    def padded(text: str) -> set[str]:
+        return plain(text if len(text) >= 5 else text.ljust(5, "\0"))
+
+    a, b = padded(one), padded(other)
+    assert jaccard(shingles(one), shingles(other)) == pytest.approx(len(a & b) / len(a | b))
+
+
+def test_unrelated_sound_differs_in_half_of_the_bits(spoken: dict[str, tuple[Sound, str]]) -> None:
+    rng = np.random.default_rng(4)
+    one, other = (fingerprint((3000 * rng.standard_normal(64_000)).astype(np.int16), RATE_HZ) for _ in range(2))
+    share = 1 - np.bitwise_count(one.bits ^ other.bits).mean() / 32
+    assert 0.45 < share < 0.55
+    assert common_share(one, one, int(one.bits[50]), least=20)[0] == 1
+
+
+@pytest.mark.parametrize("samples", [0, 100, 1920, 2019])
+def test_sound_below_two_frames_and_silence_have_nothing_to_meet_by(samples: int) -> None:
+    assert not len(fingerprint(np.full(samples, 9, np.int16), 5000).bits)
+    assert not fingerprint(np.zeros(80_000, np.int16), RATE_HZ).sounding.any()
