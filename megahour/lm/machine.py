@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -60,3 +61,21 @@ def trailing_zeros(typingctx, value):  # type: ignore[no-untyped-def]
         return builder.cttz(args[0], ir.IntType(1)(1))
 
     return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of array[index] of a one-dimensional array, to be read soon. Any index is harmless."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        flags = [ir.Constant(ir.IntType(32), value) for value in (0, 3, 1)]  # to read, in all caches, data
+        kinds = [pointer.type, *(flag.type for flag in flags)]
+        call = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0i8"
+        )
+        builder.call(call, [pointer, *flags])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
