@@ -165,7 +165,7 @@ class FrontEnd:
         if self.stats is not None:
             return stack(rows, 0, self.stats[0], self.stats[1], self.rows)
         if not self.normalise:
-            return rows
+            return rows.copy()  # a view would keep the whole block alive as long as the window is on its way
         axis = None if self.kind == "waveform" else 0
         spread = rows.std(axis=axis, dtype=np.float64, keepdims=True)
         centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)

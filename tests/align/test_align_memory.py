@@ -18,12 +18,13 @@ from megahour.engine.accelerator.server import serve
 from megahour.engine.accelerator.spec import ServiceAddress
 from megahour.models.import_stage import ImportAligner, ImportAlignerParams
 
-MINUTES = (5, 35)
-TEN_HOURS_MB = 1000
+MINUTES = (30, 70)  # both have more windows than may be in flight: what that holds does not grow
+TEN_HOURS_MB = 700
 
-# Peak resident memory (Linux: kB) of a process that aligns one shard; the model is in the service.
+# Peak resident memory of a process that aligns one shard; the model is in the service. Not ru_maxrss: a child begins
+# with its parent's peak, which here has held the whole recording.
 TASK = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from megahour.align.stage import Align, AlignParams
 from megahour.core.stage import Context
@@ -36,7 +37,7 @@ inputs = {"recordings": Artifact(folder / "recordings"), "aligner": Artifact(fol
 with ShardWriter(Artifact(folder / "alignment"), 0, "made") as out:
     Align().run(AlignParams(), inputs, task, out, Context(folder, service=ServiceAddress(sys.argv[2], sys.argv[3])))
     kept = out.commit().counts.kept
-print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
+print(kept, int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1000)
 """
 
 
@@ -55,7 +56,7 @@ def long_recording(minutes: int, rng: np.random.Generator) -> Made:
 def peak_mb(folder: Path, minutes: int, service: ServiceAddress) -> float:
     recordings, _ = write_recordings(folder, [long_recording(minutes, np.random.default_rng(minutes))])
     size = recordings.read_table(0)["size"][0].as_py()
-    assert (size > WHOLE_BYTES) == (minutes > 10), "the longer one is read through a window, not whole"
+    assert size > WHOLE_BYTES, "it is read through a window, not whole"
     command = [sys.executable, "-c", TASK, str(folder), service.address, service.token]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     kept, peak = done.stdout.split()
