@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.align.cut import Limits, Span, plan_spans
-from megahour.align.edges import loud_frames, widen
+from megahour.align.edges import Words, loud_frames, widen
 from megahour.align.rawtext import raw_text
 
 LIMITS = Limits(shortest=100, longest=1500, pad=30, least_pause=4, shortest_pause=9, longest_pause=300, rate_hz=100)
@@ -66,6 +66,22 @@ def test_nothing_to_cut() -> None:
     assert plan([]) == []
 
 
+def test_without_a_pause_the_widest_gap_is_the_least_bad_place() -> None:
+    times = words([(200, 2), (200, 5), (200, 7), (200, 4), (200, 6), (200, 2), (200, 2), (200, 8), (200, 0)])
+    spans = plan(times)
+    assert all(not span.verdict for span in spans)
+    assert [span.first for span in spans] == [0, 3]
+    for before, after in pairwise(spans):
+        gap = times[after.first][0] - times[before.last - 1][1]
+        assert gap >= LIMITS.least_pause
+
+
+def test_divided_stretches_are_joined_again_as_long_as_they_fit() -> None:
+    """The gap in the middle is the widest, so that each half fits: no further cut is made."""
+    times = words([*[(200, 5)] * 4, (200, 8), *[(200, 5)] * 5])
+    assert [(s.first, s.last) for s in plan(times)] == [(0, 5), (5, 10)]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(5, 400), st.integers(0, 400)), min_size=1, max_size=40),
@@ -93,7 +109,7 @@ def test_every_word_is_in_one_span_and_the_limits_hold(shape: list[tuple[int, in
 def test_ends_move_out_to_the_next_pause_but_not_into_the_next_word() -> None:
     level = np.full(200, 5.0, np.float32)
     level[20:60] = level[90:190] = 15.0
-    start, end = widen(np.array([24, 92, 120]), np.array([45, 110, 150]), loud_frames(level))
+    start, end = widen(Words.whole(np.array([24, 92, 120]), np.array([45, 110, 150])), loud_frames(level))
     assert end.tolist() == [60, 120, 190]
     assert start.tolist() == [20, 90, 120]
 
