@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,11 @@ class Spoken:
 
     def loss(self, first: int, last: int) -> float:
         """Mean loss of the cues of words first .. last-1, each with the weight of its words, nats per token."""
-        known = {s["cue"]: s["loss"] for s in self.segments if s["cue"] >= 0 and s["loss"] is not None}
-        losses = [known.get(cue, np.nan) for cue in self.cue[first:last].tolist()]
-        return float(np.mean(losses))
+        return float(np.mean([self._losses.get(cue, np.nan) for cue in self.cue[first:last].tolist()]))
+
+    @cached_property
+    def _losses(self) -> dict[int, float]:
+        return {s["cue"]: s["loss"] for s in self.segments if s["cue"] >= 0 and s["loss"] is not None}
 
 
 @dataclass
