@@ -1,0 +1,138 @@
+"""Entropy pruning of back-off models (Stolcke 1998, equations 1–5, as SRILM's `ngram -prune`).
+
+What leaving out the n-gram h w alone would cost, all others kept:
+
+    D = -p(h) { p(w|h) [log p(w|h') + log α'(h) - log p(w|h)] + [log α'(h) - log α(h)] (1 - Σ_v p(v|h)) }
+    α'(h) = (1 - Σ_(v≠w) p(v|h)) / (1 - Σ_(v≠w) p(v|h'))
+    score = e^D - 1, the relative change of the model's perplexity
+
+Sums run over the words v that the model lists after h. An n-gram that is the context of a kept one is kept, so what
+counts is the highest score among an n-gram and all that begin with it: with that, every threshold and every size is
+one comparison, and the models of falling thresholds contain each other.
+
+p(h) is the product of the model's own probabilities along h. Kneser-Ney's short histories have probabilities made for
+backing off to, not for this, and such models prune badly (Chelba et al. 2010); a `history` model, Katz or Witten-Bell
+say, gives better p(h), as SRILM's `-prune-history-lm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from megahour.core.errors import MegahourError
+from megahour.lm.renormalise import lower_log10, renormalise
+from megahour.lm.trie import Float64, Trie, link
+from megahour.lm.vocabulary import BOS, EOS
+from megahour.lm.walk import Walker, own_walker
+
+LN10 = float(np.log(10.0))
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A smaller model. threshold: n-grams with a lower score were left out; before, after: n-grams by order."""
+
+    trie: Trie
+    threshold: float
+    before: list[int]
+    after: list[int]
+
+
+def prune(
+    trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, history: Walker | None = None
+) -> Pruned:
+    """Leave n-grams out whose loss changes the perplexity by less than `threshold`; or as many as it takes.
+
+    size: keep at most so many n-grams of all orders (not with `threshold`); ties are left out together. shortest:
+    n-grams shorter than this stay, words always do. history: model for p(h), asked about the trie's words.
+
+    Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
+    """
+    if (threshold > 0) == (size > 0):
+        raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
+    bounds = keep_scores(trie, scores(trie, history), shortest)
+    if size:
+        threshold = _threshold_for(bounds, size, int((bounds == np.inf).sum()) - 1)
+    kept = bounds >= threshold
+    smaller = _keep(trie, kept)
+    renormalise(smaller)
+    return Pruned(smaller, threshold, trie.sizes, smaller.sizes)
+
+
+def scores(trie: Trie, history: Walker | None = None) -> Float64:
+    """(N,) relative change of perplexity that leaving out each n-gram alone would bring; 0 for words and node 0."""
+    result = np.zeros(len(trie.links.word))
+    contexts = history_log10(trie, history)
+    _scores(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff, contexts, result)
+    return result
+
+
+def history_log10(trie: Trie, history: Walker | None = None) -> Float64:
+    """(N,) log10 p(h) of each n-gram as a history. That of `<s>`, which is never predicted, is p(`</s>`)."""
+    asked = history or own_walker(trie)
+    steps = asked.nodes(trie) if history else trie.log10_prob.copy()
+    steps[BOS + 1] = steps[EOS + 1]
+    for k in range(2, trie.order):
+        level = slice(trie.levels[k], trie.levels[k + 1])
+        steps[level] += steps[trie.links.parent[level]]
+    return steps
+
+
+def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:
+    """(N,) the highest score among each n-gram and those that begin with it; inf where it must stay."""
+    bounds = scores.copy()
+    bounds[: trie.levels[max(2, min(shortest, trie.order + 1))]] = np.inf
+    _raise_contexts(trie.links.parent, bounds)
+    return bounds
+
+
+def _threshold_for(bounds: Float64, size: int, fixed: int) -> float:
+    """The lowest threshold that leaves at most `size` n-grams, `fixed` of which must stay."""
+    if size < fixed:
+        raise MegahourError(f"{size} n-grams are asked for, {fixed} must stay", remedy=f"ask for {fixed} or more")
+    nodes = size + 1  # with node 0
+    if nodes >= len(bounds):
+        return float(-np.inf)
+    ranked = np.partition(bounds, len(bounds) - nodes - 1)
+    return float(np.nextafter(ranked[len(bounds) - nodes - 1], np.inf))
+
+
+def _keep(trie: Trie, kept: npt.NDArray[np.bool_]) -> Trie:
+    renumbered = np.cumsum(kept, dtype=np.int32) - 1
+    levels = np.concatenate([[0], renumbered[trie.levels[1:] - 1] + 1]).astype(np.int64)
+    while levels[-2] == levels[-1]:  # no n-gram of the highest order is left
+        levels = levels[:-1]
+    links = link(levels, trie.links.word[kept], renumbered[trie.links.parent[kept]])
+    return Trie(levels, links, trie.log10_prob[kept], trie.log10_backoff[kept])
+
+
+@njit(cache=True, nogil=True)
+def _raise_contexts(parent, bounds):  # type: ignore[no-untyped-def]
+    for node in range(len(parent) - 1, 0, -1):
+        if bounds[node] > bounds[parent[node]]:
+            bounds[parent[node]] = bounds[node]
+
+
+@njit(cache=True, nogil=True)
+def _scores(word, parent, first, fail, levels, logp, backoff, history, out):  # type: ignore[no-untyped-def]
+    lower = np.empty(levels[2])  # a context lists at most all words
+    for context in range(1, levels[-2]):
+        begin, end = first[context], first[context + 1]
+        listed = listed_lower = 0.0
+        for node in range(begin, end):
+            lower[node - begin] = 10.0 ** lower_log10(node, context, parent, fail, logp, backoff)
+            listed += 10.0 ** logp[node]
+            listed_lower += lower[node - begin]
+        left, room = max(1.0 - listed, 0.0), max(1.0 - listed_lower, 0.0)
+        p_h = 10.0 ** history[context]
+        for node in range(begin, end):
+            p, q = 10.0 ** logp[node], lower[node - begin]
+            new_backoff = np.log((left + p) / (room + q))
+            change = p * (np.log(q) + new_backoff - logp[node] * LN10)
+            if left > 0.0:
+                change += left * (new_backoff - backoff[context] * LN10)
+            out[node] = np.expm1(-p_h * change)
