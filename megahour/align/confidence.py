@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import Path, Problem, scale_of
 from megahour.align.document import BLANK, Document
+from megahour.align.hints import heed_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,13 @@ def align_document(
     hint_frames: NDArray[np.float64] | None = None,
     *,
     exact: bool = False,
+    hint_tolerance: float = np.inf,
 ) -> Aligned:
     """Align with the starting costs, estimate the document's loss per token, and align again with costs that fit it.
 
     posteriors: (T, V) float32 log posteriors or uint8 costs. The anchors serve both times: they do not depend on the
     costs. exact: use anchors only to estimate the loss, and align the whole document at once with the fitted costs.
+    hint_tolerance: frames that a short cue may always be off its hint (see `hints`).
     Raises NoPathError and NoAnchorsError.
     """
     anchoring = anchoring or Anchoring()
@@ -75,11 +78,14 @@ def align_document(
     aligned = _aligned(posteriors, problem, path, costs.skip_token, refused)
     fitted = float(np.clip(costs.skip_ratio * aligned.median_loss, costs.least_token, costs.skip_token))
     fits = fitted >= 0.9 * costs.skip_token
-    if fits and not (exact and anchors):
-        return aligned
     skip_token = costs.skip_token if fits else fitted
-    problem = _problem(document, costs, skip_token)
-    path, refused = align_pieces(posteriors, problem, [] if exact else anchors, anchoring)
+    if not fits or (exact and anchors):
+        problem = _problem(document, costs, skip_token)
+        path, refused = align_pieces(posteriors, problem, [] if exact else anchors, anchoring)
+    if hint_frames is not None:
+        path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
+    if path is aligned.path:
+        return aligned
     return _aligned(posteriors, problem, path, skip_token, refused)
 
 
@@ -141,6 +147,16 @@ def inner_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDA
     second = np.where(single, path.end_frames[letters[first]], path.start_frames[letters[np.minimum(first + 1, last)]])
     inner = np.where(single, path.start_frames[letters[first]], path.end_frames[letters[np.maximum(last - 1, first)]])
     return second, inner
+
+
+def outer_doubts(aligned: Aligned, document: Document) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(W,) whether each word's first token is less probable than its second, and its last than its last but one."""
+    letters = np.flatnonzero(document.token_word >= 0)
+    path = aligned.path
+    sure = mean_between(aligned.frame_posterior, path.start_frames[letters], path.end_frames[letters])
+    _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
+    last = first + counts - 1
+    return sure[first] < sure[np.minimum(first + 1, last)], sure[last] < sure[np.maximum(last - 1, first)]
 
 
 def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float32]:

@@ -6,13 +6,16 @@ All frames here are of 10 ms. What is loud is judged by the levels around, so th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
 LONGEST_TAIL = 40  # frames that an end may move out
 LONGEST_HEAD = 20  # frames that a start may move out
-LONGEST_TOKEN = 100  # frames by which a word's first or last token may be apart from the word's other tokens
+LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name
+LONGEST_GAP = 25  # frames in which a pause inside a word parts a doubtful first or last token from the others
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
 LEVEL_FRAMES = 3000  # neighbourhood whose levels count
@@ -53,40 +56,66 @@ def _without_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
     return mask & long_enough
 
 
-def widen(
-    start: Frames,
-    end: Frames,
-    loud: NDArray[np.bool_],
-    second: Frames | None = None,
-    inner: Frames | None = None,
-) -> tuple[Frames, Frames]:
-    """Edges of words (W,) in order of time, moved to where their sound begins and ends; never into another word.
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words (W,) in order of time, by frames. second, inner: where the second token begins and the last but one ends (of
+    a word of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
+    probable than the one next to it."""
 
-    second, inner: (W,) where each word's second token begins and its last but one ends (`confidence.inner_frames`);
-    by default the end and the start. An edge in silence moves in to the word's sound. An edge in sound moves out to the
-    next pause where one is near; between words without a pause the earlier one takes the frames.
+    start: Frames
+    end: Frames
+    second: Frames
+    inner: Frames
+    doubt_first: NDArray[np.bool_]
+    doubt_last: NDArray[np.bool_]
+
+    @staticmethod
+    def whole(start: Frames, end: Frames) -> Words:
+        """Words of which only the edges are known."""
+        sure = np.zeros(len(start), bool)
+        return Words(start, end, end, start, sure, sure)
+
+
+def widen(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+    """Starts and ends moved to where the words' sound begins and ends; never into another word.
+
+    An edge in silence moves in to the word's sound. An edge in sound moves out to the next pause where one is near;
+    between words without a pause the earlier one takes the frames.
     """
-    start, end = narrow(start, end, loud, end if second is None else second, start if inner is None else inner)
+    start, end = narrow(words, loud)
     quiet = np.flatnonzero(~loud)
     limit = np.append(start[1:], len(loud))
     following = np.append(quiet, len(loud))[np.searchsorted(quiet, end)]
     new_end = np.maximum(end, np.minimum(np.minimum(following, end + LONGEST_TAIL), limit))
     floor = np.insert(new_end[:-1], 0, 0)
     preceding = np.insert(quiet, 0, -1)[np.searchsorted(quiet, start)] + 1
-    near = (preceding >= floor) & (start - preceding <= LONGEST_HEAD)
+    head = np.where(words.inner <= words.start, LONGEST_LETTER, LONGEST_HEAD)
+    near = (preceding >= floor) & (start - preceding <= head)
     return np.where(near, np.minimum(preceding, start), start), new_end
 
 
-def narrow(start: Frames, end: Frames, loud: NDArray[np.bool_], second: Frames, inner: Frames) -> tuple[Frames, Frames]:
-    """Edges of words (W,) that lie in silence, moved in to the nearest sound of the word; those in sound stay.
+def narrow(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+    """Edges that lie in silence, moved in to the nearest sound of the word; those in sound stay.
 
-    A start may so pass its word's second token, but only one that lies in the same silence, where nothing is spoken.
-    A word without sound stays as it is, but for a first or last token that is far from all others.
+    But where a pause parts a word's first token from its second, and the first is the less probable, the word starts with
+    the sound that holds the second; and likewise at its end. A start may so pass the second token, if that lies in
+    silence, where nothing is spoken. A word without sound stays as it is.
     """
-    second, inner = np.clip(second, start, end), np.clip(inner, start, end)
-    start, end = np.maximum(start, second - LONGEST_TOKEN), np.minimum(end, inner + LONGEST_TOKEN)
-    sounds = np.flatnonzero(~_without_runs(~loud, SHORTEST_PAUSE))
+    start, end = words.start, words.end
+    second, inner = np.clip(words.second, start, end), np.clip(words.inner, start, end)
+    sounding = ~_without_runs(~loud, SHORTEST_PAUSE)
+    sounds = np.flatnonzero(sounding)
+    turns = np.flatnonzero(np.diff(np.concatenate([[False], sounding, [False]]).astype(np.int8)))
+    onsets, offsets = turns[::2], turns[1::2]
+    if not len(sounds):
+        return start, end
+    held = np.minimum(np.searchsorted(offsets, second, "right"), len(onsets) - 1)  # the sound at or after the second
+    apart = words.doubt_first & (onsets[held] - start > LONGEST_GAP) & (onsets[held] < end)
+    start = np.where(apart, onsets[held], start)
+    held = np.maximum(np.searchsorted(onsets, inner, "left") - 1, 0)  # the sound at or before the last but one
+    apart = words.doubt_last & (end - offsets[held] > LONGEST_GAP) & (offsets[held] > start)
+    end = np.where(apart, offsets[held], end)
     onset = np.append(sounds, len(loud))[np.searchsorted(sounds, start)]
     offset = np.insert(sounds, 0, -1)[np.searchsorted(sounds, end)] + 1
-    heard = (onset < end) & (offset > start)
+    heard = (onset < end) & (offset > start) & (offset - onset >= SHORTEST_SOUND)
     return np.where(heard, onset, start), np.where(heard, offset, end)

@@ -208,7 +208,14 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float) ->
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
     anchoring = Anchoring(p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, p.max_cells)
     try:
-        aligned = align_document(heard.posteriors, document, costs, anchoring, document.hint_s / frame_s)
+        aligned = align_document(
+            heard.posteriors,
+            document,
+            costs,
+            anchoring,
+            document.hint_s / frame_s,
+            hint_tolerance=p.hint_tolerance_s / frame_s,
+        )
     except NoAnchorsError:
         raise Refused("no-anchors") from None
     except NoPathError:

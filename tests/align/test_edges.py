@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.align.edges import loud_frames, narrow, widen
+from megahour.align.edges import Words, loud_frames, narrow, widen
 
 
 def level_of(words: list[tuple[int, int]], frames: int, noise: float = 0.5, seed: int = 0) -> NDArray[np.float32]:
@@ -23,48 +23,72 @@ def ints(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
+def words(start: list[int], end: list[int], second: list[int], inner: list[int], doubt: bool = False) -> Words:
+    doubts = np.full(len(start), doubt)
+    return Words(ints(*start), ints(*end), ints(*second), ints(*inner), doubts, doubts)
+
+
 def test_a_start_in_the_pause_moves_in_to_the_onset() -> None:
     loud = loud_frames(level_of([(50, 90), (150, 200)], 300))
-    start, end = widen(ints(26, 130), ints(75, 170), loud, second=ints(60, 160), inner=ints(70, 165))
+    start, end = widen(words([26, 130], [75, 170], [60, 160], [70, 165]), loud)
     assert start.tolist() == [50, 150]
     assert end.tolist() == [90, 200]
 
 
 def test_an_end_in_the_pause_moves_in_to_the_offset() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    start, end = widen(ints(60), ints(130), loud, second=ints(65), inner=ints(80))
+    start, end = widen(words([60], [130], [65], [80]), loud)
     assert (start.tolist(), end.tolist()) == ([50], [90])
 
 
 def test_two_tokens_in_the_pause_are_both_early() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    assert widen(ints(20), ints(80), loud, second=ints(40), inner=ints(70))[0].tolist() == [50]
+    assert widen(words([20], [80], [40], [70]), loud)[0].tolist() == [50]
 
 
 def test_a_word_without_sound_stays_where_it_is() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    assert [edge.tolist() for edge in widen(ints(110), ints(140), loud)] == [[110], [140]]
+    assert [edge.tolist() for edge in widen(Words.whole(ints(110), ints(140)), loud)] == [[110], [140]]
 
 
 def test_a_first_token_lost_far_away_comes_back() -> None:
-    """Two seconds before the word somebody coughs, and the path put its first token there."""
+    """Two seconds before the word somebody coughs, and the path put its first token there, half-heartedly."""
     loud = loud_frames(level_of([(50, 70), (250, 300)], 400))
-    start, _ = widen(ints(55), ints(290), loud, second=ints(265), inner=ints(280))
+    start, _ = widen(words([55], [290], [265], [280], doubt=True), loud)
     assert start.tolist() == [250]
+
+
+def test_a_first_token_that_is_surer_than_the_second_stays() -> None:
+    loud = loud_frames(level_of([(50, 70), (250, 300)], 400))
+    start, _ = widen(words([55], [290], [265], [280]), loud)
+    assert start.tolist() == [50]
+
+
+def test_a_doubtful_last_token_comes_back_too() -> None:
+    loud = loud_frames(level_of([(50, 100), (250, 270)], 400))
+    _, end = widen(words([55], [262], [65], [80], doubt=True), loud)
+    assert end.tolist() == [100]
+
+
+def test_the_name_of_a_letter_begins_long_before_its_peak() -> None:
+    """ "r" is heard as "ar": the only token is at the end of the sound. A longer word that starts so late is another."""
+    loud = loud_frames(level_of([(50, 100)], 300))
+    assert widen(words([90], [95], [95], [90]), loud)[0].tolist() == [50]
+    assert widen(words([90], [99], [93], [96]), loud)[0].tolist() == [90]
 
 
 def test_closures_inside_a_word_do_not_end_it() -> None:
     loud = loud_frames(level_of([(50, 80), (85, 100)], 300))
-    assert widen(ints(55), ints(83), loud)[1].tolist() == [83]
+    assert widen(Words.whole(ints(55), ints(83)), loud)[1].tolist() == [83]
 
 
 def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
     """The second minute is recorded beside a road: its pauses are as loud as half of the first minute's speech."""
-    words = [(b, b + 60) for b in range(100, 11900, 150)]
-    level = level_of(words, 12000)
+    spoken = [(b, b + 60) for b in range(100, 11900, 150)]
+    level = level_of(spoken, 12000)
     level[6000:] = np.maximum(level[6000:], 5 + np.random.default_rng(1).normal(0, 0.5, 6000))
-    start, end = ints(*[b - 20 for b, _ in words]), ints(*[e - 20 for _, e in words])
-    found, ends = widen(start, end, loud_frames(level))
+    start, end = ints(*[b - 20 for b, _ in spoken]), ints(*[e - 20 for _, e in spoken])
+    found, ends = widen(Words.whole(start, end), loud_frames(level))
     assert np.median(np.abs(found - start - 20)) == 0
     settled = np.abs(start - 6000) > 1500
     assert np.mean(np.abs(found - start - 20)[settled] <= 2) > 0.95
@@ -83,7 +107,7 @@ def test_clicks_are_not_sound() -> None:
 
 def test_nothing_to_hear() -> None:
     assert loud_frames(np.zeros(0, np.float32)).tolist() == []
-    start, end = widen(ints(3), ints(9), np.zeros(20, bool))
+    start, end = widen(Words.whole(ints(3), ints(9)), np.zeros(20, bool))
     assert (start.tolist(), end.tolist()) == ([3], [9])
 
 
@@ -103,7 +127,8 @@ def test_words_keep_their_order_and_their_sense(
     start = end - lengths[:, 1]
     loud = np.repeat(rng.random(-(-int(end[-1] + tail) // 5)) < share, 5)[: int(end[-1]) + tail]
     second, inner = rng.integers(start, end + 1), rng.integers(start, end + 1)
-    new_start, new_end = (widen if moved is widen else narrow)(start, end, loud, second, inner)
+    doubts = rng.random((2, len(start))) < 0.5
+    new_start, new_end = (widen if moved is widen else narrow)(Words(start, end, second, inner, *doubts), loud)
     assert (new_start < new_end).all()
     assert (new_start[1:] >= new_end[:-1]).all()
     assert new_start[0] >= 0

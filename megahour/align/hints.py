@@ -1,0 +1,133 @@
+"""Subtitle times as soft hints: short cues that the path puts far from where the cues around say that they are.
+
+The residual of a spoken cue is its start on the path less its hint; the running median over its neighbours is the drift
+of the subtitles there, and the median distance from the drift is their jitter. A drift may jump: at a cut the median of
+either side is its own. A short cue, which a few sounds in a stretch of untranscribed speech may resemble, is off its hint
+beyond `REACH` jitters; it is then looked for where the hint says, and left out when it is not there. A long text that fits
+is evidence enough: it stays wherever it is, and so does everything where times are few or wild.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+
+NEIGHBOURS = 21  # cues whose median is the drift
+FEWEST = 12  # spoken cues with hints below which nothing is concluded
+REACH = 8.0  # jitters that a cue may be off
+SHORT_TOKENS = 20  # a cue of more tokens is not moved
+SLOWEST = 3.0  # times the document's median frames per token that a cue may take
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """start: (J,) frame at which each cue is expected to start, NaN unknown; within `tolerance` frames."""
+
+    start: Floats
+    tolerance: float
+
+    def off(self, starts: NDArray[np.int32], problem: Problem) -> NDArray[np.bool_]:
+        """(J,) which short spoken cues start elsewhere."""
+        far = np.abs(starts - self.start) > self.tolerance  # NaN compares as False
+        return far & (starts >= 0) & (np.diff(problem.boundaries) <= SHORT_TOKENS)
+
+
+def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Expected | None:
+    """Where cues are expected, from their starts on a path (J,; -1 not spoken) and hints (J,; NaN none), in frames.
+
+    The tolerance is `least_frames` at least. None with too few hints to tell.
+    """
+    known = np.flatnonzero((starts >= 0) & np.isfinite(hints))
+    if len(known) < FEWEST:
+        return None
+    residual = starts[known] - hints[known]
+    half = NEIGHBOURS // 2
+    around = np.pad(residual, half, mode="reflect")
+    drift = np.median(np.lib.stride_tricks.sliding_window_view(around, NEIGHBOURS), axis=1)
+    jitter = float(np.median(np.abs(residual - drift)))
+    return Expected(hints + np.interp(np.arange(len(hints)), known, drift), max(least_frames, REACH * jitter))
+
+
+def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Floats, least_frames: float) -> Path:
+    """`path` with the short cues that are off their hints looked for where they are expected, or left out.
+
+    posteriors: (T, V) as for `ctc.align`. hints: (J,) frames, NaN where there is none. The score stays the old path's.
+    """
+    first = problem.boundaries[:-1]
+    expected = expect(path.start_frames[first], hints, least_frames)
+    if expected is None:
+        return path
+    off = expected.off(path.start_frames[first], problem)
+    if not off.any():
+        return path
+    states = path.states.copy()
+    spoken = np.flatnonzero(path.start_frames[first] >= 0)
+    runs = np.split(spoken, np.flatnonzero(np.diff(off[spoken].astype(np.int8))) + 1)
+    pace = _pace(path, problem)
+    for run in runs:
+        if off[run[0]]:
+            _search(posteriors, problem, path, states, run, expected, pace)
+    found = _path(states, path)
+    _leave_out(states, problem, expected.off(found.start_frames[first], problem) & off)
+    return _path(states, path)
+
+
+def _pace(path: Path, problem: Problem) -> float:
+    """Frames per token of slow speech."""
+    first, last = path.start_frames[problem.boundaries[:-1]], path.end_frames[problem.boundaries[1:] - 1]
+    spoken = first >= 0
+    return SLOWEST * float(np.median((last - first)[spoken] / np.diff(problem.boundaries)[spoken]))
+
+
+def _search(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    path: Path,
+    states: NDArray[np.int32],
+    run: NDArray[np.intp],
+    expected: Expected,
+    pace: float,
+) -> None:
+    """Align the cues of `run`, neighbours among the spoken ones, anew where they are expected; writes `states`."""
+    bounds = problem.boundaries
+    left = int(path.end_frames[: bounds[run[0]]].max(initial=0))
+    after = path.start_frames[bounds[run[-1] + 1] :]
+    right = int(after[after >= 0].min(initial=len(states)))
+    room = pace * np.diff(bounds)[run]
+    low = int(np.clip(np.min(expected.start[run] - expected.tolerance), left, right))
+    high = int(np.clip(np.max(expected.start[run] + expected.tolerance + room), low, right))
+    tokens = np.concatenate([np.arange(bounds[cue], bounds[cue + 1]) for cue in run])
+    states[left:low], states[low:right] = ~tokens[0], ~bounds[run[-1] + 1]
+    piece = replace(
+        problem,
+        tokens=problem.tokens[tokens],
+        boundaries=np.concatenate([[0], np.cumsum(np.diff(bounds)[run])]).astype(np.int32),
+        skip_nats=problem.skip_nats[run],
+        star=np.ones(len(run) + 1, bool),
+    )
+    try:
+        found = align(posteriors[low:high], piece).states
+    except NoPathError:  # too few frames there
+        return
+    whole = np.append(tokens, bounds[run[-1] + 1]).astype(np.int32)
+    states[low:high] = np.where(found >= 0, whole[np.maximum(found, 0)], ~whole[np.maximum(~found, 0)])
+
+
+def _leave_out(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.bool_]) -> None:
+    """Make rest of the frames of `cues` (J,)."""
+    token = np.where(states >= 0, states, ~states)
+    cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(cues) - 1)
+    first = problem.boundaries[cue]
+    inside = cues[cue] & ((states >= 0) | (token > first)) & (token < problem.boundaries[-1])
+    states[inside] = ~first[inside]
+
+
+def _path(states: NDArray[np.int32], path: Path) -> Path:
+    return Path(states, *spans(states, len(path.start_frames)), path.score)
