@@ -58,8 +58,8 @@ def _without_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words (W,) in order of time, by frames. second, inner: where the second token begins and the last but one ends (of
-    a word of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
+    """Words (W,) in order of time, by frames. second, inner: where the second token begins and the last but one ends
+    (of a word of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
     probable than the one next to it."""
 
     start: Frames
@@ -97,8 +97,8 @@ def widen(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
 def narrow(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """Edges that lie in silence, moved in to the nearest sound of the word; those in sound stay.
 
-    But where a pause parts a word's first token from its second, and the first is the less probable, the word starts with
-    the sound that holds the second; and likewise at its end. A start may so pass the second token, if that lies in
+    But where a pause parts a word's first token from its second, and the first is the less probable, the word starts
+    with the sound that holds the second; and likewise at its end. A start may so pass the second token, if that lies in
     silence, where nothing is spoken. A word without sound stays as it is.
     """
     start, end = words.start, words.end

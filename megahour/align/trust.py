@@ -17,17 +17,15 @@ def refusals(
     """(J,) why each cue is refused, "" where it is not.
 
     `unspoken`: the path leaves it out. `no-anchor`: it is in a stretch too large to be aligned without an anchor.
-    `high-loss`: more nats per token than `max_loss_nats` and than leaving it out would cost, which follows the model's own
-    error rate. `endless-word`: one of its words lasts longer than
+    `high-loss`: more nats per token than `max_loss_nats`. `endless-word`: one of its words lasts longer than
     `longest_word_frames`, not counting a first or a last token that is far from the others, which `edges` brings back.
     """
     endless = np.zeros(len(document.cues), bool)
     lasting = word_lengths(aligned, document)
     of_word = np.searchsorted(document.cues, document.word_cue)
     endless[of_word[lasting > longest_word_frames]] = True
-    skipping = aligned.problem.skip_nats / np.diff(document.boundaries)
     with np.errstate(invalid="ignore"):  # the loss of a cue that is not spoken is NaN
-        costly = aligned.cue_loss > np.maximum(max_loss_nats, skipping)
+        costly = aligned.cue_loss > max_loss_nats
     return np.select(
         [aligned.refused, ~aligned.spoken, endless, costly], [NO_ANCHOR, UNSPOKEN, ENDLESS_WORD, HIGH_LOSS], ""
     )

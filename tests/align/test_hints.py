@@ -95,7 +95,7 @@ def test_a_short_cue_that_is_not_there_is_left_out() -> None:
 
 
 def test_a_long_cue_stays_where_its_text_is() -> None:
-    log_probs, problem, starts = talk(30)
+    log_probs, problem, _ = talk(30)
     long = Problem(
         problem.tokens,
         problem.boundaries[[*range(9), *range(13, 31)]],  # cues 8 to 12 are one of 30 tokens
