@@ -3,8 +3,8 @@
 The residual of a spoken cue is its start on the path less its hint; the running median over its neighbours is the drift
 of the subtitles there, and the median distance from the drift is their jitter. A drift may jump: at a cut the median of
 either side is its own. A short cue, which a few sounds in a stretch of untranscribed speech may resemble, is off its
-hint beyond `REACH` jitters; it is then looked for where the hint says, and left out if it is not there. A long text that
-fits is evidence enough: it stays wherever it is, and so does everything where times are few or wild.
+hint beyond `REACH` jitters; it is then looked for where the hint says, and left out if it is not there. A long text
+that fits is evidence enough: it stays wherever it is, and so does everything where times are few or wild.
 """
 
 from __future__ import annotations

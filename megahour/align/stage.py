@@ -29,7 +29,7 @@ class AlignParams(Params):
     anchor_length: int = Field(10, ge=4, description="characters of an anchor")
     anchor_every_s: float = Field(45.0, gt=0, description="seconds between anchors, at least")
     max_hint_error_s: float = Field(60.0, gt=0, description="how far cue times may be off for an anchor")
-    hint_tolerance_s: float = Field(1.5, gt=0, description="how far a short cue may be off the drift around it, at least")
+    hint_tolerance_s: float = Field(1.5, gt=0, description="how far a short cue may be off its neighbours, at least")
     max_cells: float = Field(4e9, gt=0, description="frames x tokens without an anchor above which audio is refused")
     max_loss_nats: float = Field(3.0, gt=0, description="median loss per token above which a recording is refused")
     min_spoken: float = Field(0.3, ge=0, le=1, description="share of tokens spoken below which a recording is refused")

@@ -71,7 +71,7 @@ def test_a_doubtful_last_token_comes_back_too() -> None:
 
 
 def test_the_name_of_a_letter_begins_long_before_its_peak() -> None:
-    """An "r" is heard as "ar": its only token is at the end of the sound. A longer word that starts so late is another."""
+    """An "r" is heard as "ar", its only token at the end of the sound. A longer word that starts so late is another."""
     loud = loud_frames(level_of([(50, 100)], 300))
     assert widen(words([90], [95], [95], [90]), loud)[0].tolist() == [50]
     assert widen(words([90], [99], [93], [96]), loud)[0].tolist() == [90]
