@@ -67,6 +67,8 @@ def _verify_quarantine(artifact: Artifact, receipt: Receipt) -> list[str]:
 
 
 def _strays(artifact: Artifact, receipts: list[Receipt]) -> list[str]:
-    expected = {Path(artifact.shard_path(r.shard, suffix)).name for r in receipts for suffix in r.files}
-    found = {Path(path).name for path in artifact.fs.glob(artifact.path("shards/*"))}
-    return [f"{artifact.path('shards')}/{name}: not named by any receipt" for name in sorted(found - expected)]
+    folder = artifact.path("shards")
+    named = (artifact.shard_path(r.shard, suffix).removeprefix(f"{folder}/") for r in receipts for suffix in r.files)
+    expected = {path.partition("/")[0] for path in named}  # a suffix may lie in a folder of the shard
+    found = {Path(path).name for path in artifact.fs.glob(f"{folder}/*")}
+    return [f"{folder}/{name}: not named by any receipt" for name in sorted(found - expected)]

@@ -95,7 +95,7 @@ def test_same_bytes_for_any_order_and_any_workers(utterances: Artifact, tmp_path
 
 
 def test_a_lost_shard_and_a_lost_end_are_made_again(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
-    p = ExportParams(formats=FLAT)
+    p = ExportParams(formats=[*FLAT, "kaldi", "files"])
     out = Artifact(tmp_path / "out")
     manifest = run_stage(Export(), p, {"utterances": utterances}, out, engine, work=tmp_path / "w")
     assert verify(out) == []
