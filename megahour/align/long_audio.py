@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 1 << 20
 
 
-class _Member(Window):
-    """A member of a tar as a file that libsndfile reads into memory of its own."""
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
 class Recordings:
     """A shard's `.tar` of FLAC; a context manager. One recording is open at a time."""
 
@@ -61,7 +52,7 @@ class Recordings:
         try:
             if self._sound is None or self._place != place:
                 self._close()
-                self._sound = soundfile.SoundFile(io.BufferedReader(_Member(self._file, *place), BUFFER_BYTES))
+                self._sound = soundfile.SoundFile(io.BufferedReader(Window(self._file, *place), BUFFER_BYTES))
                 self._place = place
             if self._sound.tell() != start:
                 self._sound.seek(start)

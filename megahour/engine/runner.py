@@ -6,6 +6,7 @@ The same function serves the recipe runner, the single-stage commands and the te
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -162,7 +163,8 @@ def _make_shards(
     watch = _BadShare(p.max_bad, output)
     for receipt in receipts.values():
         watch.add(receipt.counts)
-    with _service(stage, p, inputs, pending=len(receipts) < total) as service:
+    pending = len(receipts) < total
+    with _service(stage, p, inputs, engine, pending=pending) as service:
         job = replace(job, service=service)
         for receipt in _results(stage, job, engine, tasks, total, receipts, monitor):
             receipts[receipt.shard] = receipt
@@ -211,14 +213,18 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
 
 
 @contextmanager
-def _service(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], *, pending: bool) -> Iterator[Any]:
+def _service(
+    stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], engine: Engine, *, pending: bool
+) -> Iterator[Any]:
     spec = stage.accelerator(p, inputs) if pending else None
     if spec is None:
         yield None
         return
     from megahour.engine.accelerator.server import serve
 
-    with serve(spec) as service:
+    # A process for each core that the engine's tasks may use: the model is most of the work, and waits for nobody.
+    devices = ["cpu"] * max(1, min(engine.workers, os.cpu_count() or 1))
+    with serve(spec, devices=devices) as service:
         yield service.endpoint
 
 
