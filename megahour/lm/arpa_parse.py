@@ -17,12 +17,12 @@ NEVER = -99.0
 _POWERS = 10.0 ** np.arange(0, 64)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _blank(char):  # type: ignore[no-untyped-def]
     return char == 32 or char == 9 or char == 13
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _number(text, at, stop):  # type: ignore[no-untyped-def]
     """(value, whether it is one) of text[at:stop]; -inf is NEVER, +inf and nan are no numbers here."""
     negative = False
@@ -77,7 +77,7 @@ def _number(text, at, stop):  # type: ignore[no-untyped-def]
     return (-value if negative else value), True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _field(text, at, stop):  # type: ignore[no-untyped-def]
     """(begin, end) of the next field from `at` on; both `stop` when there is none."""
     while at < stop and _blank(text[at]):
@@ -88,14 +88,14 @@ def _field(text, at, stop):  # type: ignore[no-untyped-def]
     return begin, at
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _line_end(text, at, stop):  # type: ignore[no-untyped-def]
     while at < stop and text[at] != 10:
         at += 1
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _weight(text, at, stop):  # type: ignore[no-untyped-def]
     """(log10 back-off, code) of what follows the words: 0 where nothing does."""
     begin, end = _field(text, at, stop)
