@@ -1,0 +1,398 @@
+"""Estimation in bounded memory: text → tokens → rows by shard → counts → an ARPA file, each through the disk.
+
+The same numbers in the same order as `estimate.estimate`, so the same bytes. What one process holds: the vocabulary, a
+chunk of tokens or one shard for each thread, and the n-grams of histories too frequent for a shard (`shards`).
+
+A killed run goes on where it was: a phase is done when its marker is there, a shard when its file has its final name,
+and every file is written whole before it gets that name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.errors import StageError
+from megahour.core.records import fingerprint
+from megahour.lm.arpa_text import line_bytes
+from megahour.lm.discounts import Discount, discounts, unigram_probabilities
+from megahour.lm.disk_need import Need, check_disk, need_of
+from megahour.lm.estimate import Progress, thresholds
+from megahour.lm.history import Int32, Int64, buckets
+from megahour.lm.partitions import BUCKET
+from megahour.lm.row_files import CHUNK, LEAD, RowFiles, lead, row_bytes
+from megahour.lm.shard_files import CountFiles
+from megahour.lm.shard_work import (
+    Counted,
+    ShardWorker,
+    Shared,
+    Smoothing,
+    Text,
+    by_target,
+    bytes_of_position,
+    name_table,
+)
+from megahour.lm.shards import Sharding, ShardTree, check_rounds
+from megahour.lm.shared_context import Closed, close_all, names_of, smooth_all, split_lines
+from megahour.lm.sweep import CHARACTERS, KEPT, SUMS, TALLIES
+from megahour.lm.tokenise import BOUNDARY, END, WordTable, encode
+from megahour.lm.tokenise import PADDING as TEXT_PADDING
+from megahour.lm.unigram_lines import unigram_lines
+
+R = TypeVar("R")
+Blocks = Callable[[], Iterable[npt.NDArray[np.uint8]]]
+FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries
+SHARDS = 1024  # at most, where memory allows: every shard reads a piece of every other's names
+LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: caches are small
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens, types, how the
+    corpus was sharded, and the scratch files' largest size in bytes."""
+
+    sizes: list[int]
+    discounts: list[Discount]
+    fallbacks: dict[int, str]
+    tokens: int
+    types: int
+    sharding: Sharding
+    spilled_bytes: int
+
+
+def estimate_bounded(
+    blocks: Blocks,
+    order: int,
+    path: Path,
+    scratch: Path,
+    *,
+    memory_bytes: int,
+    prune: Sequence[int] = (),
+    threads: int = 1,
+    rounds: int = 0,
+    identity: str = "",
+    expected_bytes: int = 0,
+    progress: Progress = lambda phase, done, total: None,
+) -> Bounded:
+    """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
+
+    blocks: gives the text's bytes in blocks of whole lines, the same at every call. identity: names the text, so that
+    what another run left in `scratch` is taken up only if it was of the same. expected_bytes: size of the text, where
+    it is known, for a check of the disk before anything is written. rounds: of sharding, 0 as many as it takes.
+
+    Raises
+    ------
+    StageError: memory or disk cannot hold the job, or `rounds` are too few; says how much would.
+    ValueError: no words, or `order` or `prune` is out of range.
+    """
+    job = _Job(order, path, scratch, memory_bytes, thresholds(order, prune), threads, progress)
+    job.claim(fingerprint([identity, order, [int(x) for x in job.prune], memory_bytes, threads]))
+    if expected_bytes:
+        job.check_sample(blocks, expected_bytes)
+    words, counts, total = job.tokens(blocks)
+    tree, rows = job.shard(words, counts, total, rounds)
+    job.count(tree, rows, words)
+    result = job.write(tree, rows, words, counts, total)
+    shutil.rmtree(scratch)
+    return result
+
+
+@dataclass
+class _Job:
+    order: int
+    path: Path
+    scratch: Path
+    memory_bytes: int
+    prune: Int64
+    threads: int
+    progress: Progress
+    spilled_bytes: int = 0
+
+    def claim(self, print_of_job: str) -> None:
+        """Keep what an earlier run of the same job left, remove what another job did."""
+        mark = self.scratch / "job"
+        if self.scratch.exists() and any(self.scratch.iterdir()):
+            if not mark.exists():
+                raise StageError(
+                    "the scratch directory is not empty, and not of an earlier run", where=str(self.scratch),
+                    remedy="give an empty or a new directory",
+                )  # fmt: skip
+            if mark.read_text() != print_of_job:
+                shutil.rmtree(self.scratch)
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        mark.write_text(print_of_job)
+
+    def check_sample(self, blocks: Blocks, expected_bytes: int) -> None:
+        """Raises StageError when a sample says that the whole will not fit on the disks."""
+        for block in blocks():
+            table, size = WordTable(), min(len(block) - TEXT_PADDING, 4 << 20)
+            tokens = np.empty(size + 1, np.int32)
+            count, _ = encode(block, size, table, tokens)
+            self._check(tokens[:count], np.diff(table.starts[: len(table) + 1]), expected_bytes * count // max(size, 1))
+            return
+
+    def _check(self, sample: Int32, lengths: Int32 | Int64, total: int) -> Need:
+        need = need_of(sample, lengths, total, self.order)
+        held = sum(file.stat().st_size for file in self.scratch.iterdir())
+        check_disk(need, self.order, self.scratch, self.path.parent, held)
+        return need
+
+    def tokens(self, blocks: Blocks) -> tuple[Text, Int64, int]:
+        """The text as numbers in a file, its vocabulary, and how often each word ends a history."""
+        done, file = self.scratch / "vocabulary.npz", self.scratch / "tokens"
+        if not done.exists():
+            table, counts, total = self._encode(blocks, file)
+            size = len(table)
+            starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + TEXT_PADDING]
+            total_of = np.array(total)
+            _save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": total_of})
+        with np.load(done) as saved:
+            arena, starts, counts, total = saved["arena"], saved["starts"], saved["counts"], int(saved["total"])
+        if total <= LEAD:
+            raise ValueError("no words to count: the text is empty; give at least one sentence")
+        text = Text.of(self.order, self.prune, arena, starts)
+        sample = np.fromfile(file, np.int32, 1 << 18, offset=4 * LEAD)
+        self._check(sample, text.lengths, total)
+        return text, counts, total
+
+    def _encode(self, blocks: Blocks, path: Path) -> tuple[WordTable, Int64, int]:
+        table, total, previous = WordTable(), LEAD, BOUNDARY
+        counts = np.zeros(1 << 16, np.int64)
+        with path.open("wb") as file:
+            file.write(lead())
+            for block in blocks():
+                size = len(block) - TEXT_PADDING
+                tokens = np.empty(size + 1, np.int32)
+                count, _ = encode(block, size, table, tokens)
+                if len(table) > len(counts):
+                    counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
+                np.add(counts, np.bincount(tokens[:count], minlength=len(counts)), out=counts)
+                previous = int(tokens[count - 1]) if count else previous
+                tokens[:count].tofile(file)
+                total += count
+                self.progress("read", total, 0)
+        counts[BOUNDARY] += 1  # the first history; the last token is nobody's
+        counts[previous] -= 1
+        return table, counts, total
+
+    def shard(self, text: Text, counts: Int64, total: int, rounds: int) -> tuple[ShardTree, RowFiles]:
+        """Rows on disk, by shard."""
+        smallest = max(BUCKET, total >> 14)
+        edges = buckets(counts, smallest)
+        tree = ShardTree(counts, edges, self._limit(text, total, smallest), self.order)
+        rows = RowFiles(self.scratch, tree)
+        words = _Spelling(text)
+        check_rounds(tree, rounds or self.order, words)
+        self._phase("round1", lambda: rows.first_round(self.scratch / "tokens", total))
+        while left := tree.left_over():
+            grown = self.scratch / f"grown{tree.rounds}.npz"
+            if not grown.exists():
+                found: dict[str, npt.NDArray[Any]] = {}
+                for split in left:
+                    listed, each = rows.grow(split, tree.rounds)
+                    found |= {f"words{split.number}": listed, f"counts{split.number}": each[listed]}
+                _save(grown, found)
+            number = tree.rounds + 1
+            tree.next_round()
+            with np.load(grown) as saved:
+                for split in left:
+                    counts_of = np.zeros(text.size, np.int64)
+                    counts_of[saved[f"words{split.number}"]] = saved[f"counts{split.number}"]
+                    tree.grow(split, saved[f"words{split.number}"], counts_of)
+            check_rounds(tree, rounds or self.order, words)
+            self._phase(f"round{number}", partial(rows.later_round, left, number))
+            rows.drop_left(number - 1)
+        self._spilled()
+        return tree, rows
+
+    def _limit(self, text: Text, total: int, smallest: int) -> int:
+        """Rows of a shard that memory allows."""
+        held = FIXED_BYTES + text.spelling.arena.nbytes + text.size * (8 + 16 + 4 + 8 + 8 + 8 * SUMS + 8)
+        for_thread = text.size * (4 * (self.order + 3) + 8) + CHUNK * row_bytes(self.order)
+        each = (self.memory_bytes - held) // self.threads - for_thread
+        room = bytes_of_position(self.order)
+        if each < smallest * room:
+            least = held + self.threads * (for_thread + smallest * room)
+            raise StageError(
+                f"memory of {self.memory_bytes / 1e6:.0f} MB is too little for {total} tokens, {text.size} words and "
+                f"{self.threads} threads: the least is {least / 1e6:.0f} MB",
+                remedy="allow more memory, or fewer threads",
+            )
+        return int(min(each // room, max(LARGEST, total // SHARDS)))
+
+    def count(self, tree: ShardTree, rows: RowFiles, text: Text) -> None:
+        """Count every shard that has not been counted."""
+        files = CountFiles(self.scratch)
+        pending = [shard for shard in tree.shards if not files.done(shard.number)]
+
+        def count(worker: ShardWorker, number: int) -> None:
+            files.write(number, worker.count(tree.shards[number], rows.read(number)))
+
+        for done, _ in enumerate(self._each(text, tree, [shard.number for shard in pending], count), 1):
+            self.progress("count", len(tree.shards) - len(pending) + done, len(tree.shards))
+        self._spilled()
+
+    def write(self, tree: ShardTree, rows: RowFiles, text: Text, counts: Int64, total: int) -> Bounded:
+        """Discounts, then every line at its place in the file."""
+        files = CountFiles(self.scratch)
+        totals = _Totals.of(tree, text, files)
+        ones = np.bincount(totals.unigrams[totals.unigrams < 5], minlength=5)
+        found, fallbacks = discounts([ones, *totals.tally[2:, :5]])
+        table = np.zeros((self.order + 2, 4))
+        table[1 : self.order + 1, 1:] = found
+        unigram = unigram_probabilities(totals.unigrams, found[0], BOUNDARY)
+        unigram[BOUNDARY] = unigram[END]
+        smoothing = Smoothing(table, unigram)
+        shared = smooth_all(tree, totals.closed, smoothing)
+        sizes = [text.size, *totals.tally[2:, KEPT].tolist()]
+        unfinished = self.path.with_name(f".{self.path.name}.{self.scratch.name}.part")
+        mode = "r+b" if unfinished.exists() and (self.scratch / "begun").exists() else "w+b"
+        with unfinished.open(mode) as file:
+            head = _header(sizes) + b"\n\\1-grams:\n" + unigram_lines(text, counts, totals.contexts, smoothing)
+            os.pwrite(file.fileno(), head, 0)
+            places = self._places(tree, totals.tallies, len(head), file.fileno())
+            (self.scratch / "begun").touch()
+            self._write_targets(tree, rows, text, totals, smoothing, shared, places, file.fileno())
+        unfinished.replace(self.path)
+        return Bounded(sizes, found, fallbacks, total - LEAD, text.size, tree.report(), self.spilled_bytes)
+
+    def _places(self, tree: ShardTree, tallies: Int64, size: int, file: int) -> Int64:
+        """(targets, order + 1) where the lines of each target, shards before splits, go; writes what is between."""
+        places = np.zeros((len(tallies), self.order + 1), np.int64)
+        shards = len(tree.shards)
+        for k in range(2, self.order + 1):
+            size += os.pwrite(file, b"\n\\%d-grams:\n" % k, size)
+            for target in tree.printed():
+                at = target if target >= 0 else shards + ~target
+                places[at, k] = size
+                tally = tallies[at, k]
+                size += line_bytes(k, k == self.order, int(tally[KEPT]), int(tally[CHARACTERS]))
+        os.pwrite(file, b"\n\\end\\\n", size)
+        return places
+
+    def _write_targets(
+        self, tree: ShardTree, rows: RowFiles, text: Text, totals: _Totals, smoothing: Smoothing,
+        shared: list[Shared], places: Int64, file: int,
+    ) -> None:  # fmt: skip
+        files, shards = CountFiles(self.scratch), len(tree.shards)
+
+        def write(worker: ShardWorker, target: int) -> None:
+            names = np.concatenate([files.names(target, range(shards)), totals.names_of(target)])
+            keys, values = name_table(names, smoothing.discounts)
+            place = places[target].copy()
+            if target < shards:
+                shard = tree.shards[target]
+                own = shared[shard.parent] if shard.floor else None
+                pieces: Iterable[tuple[int, int, npt.NDArray[np.uint8]]]
+                pieces = worker.smooth(shard, rows.read(target), smoothing, own, keys, values)
+            else:
+                number = target - shards
+                closed = totals.closed[number]
+                pieces = [
+                    split_lines(text, tree.splits[number], closed, shared[number], smoothing.discounts, keys, values)
+                ]
+            for k, _, lines in pieces:
+                place[k] += os.pwrite(file, lines.data, int(place[k]))
+            (self.scratch / f"written{target:06d}").touch()
+
+        pending = [t for t in range(shards + len(tree.splits)) if not (self.scratch / f"written{t:06d}").exists()]
+        for done, _ in enumerate(self._each(text, tree, pending, write), 1):
+            self.progress("write", shards + len(tree.splits) - len(pending) + done, shards + len(tree.splits))
+
+    def _each(
+        self, text: Text, tree: ShardTree, numbers: list[int], call: Callable[[ShardWorker, int], R]
+    ) -> Iterator[R]:
+        """call(worker, number) of each, by the job's threads, each with a worker of its own."""
+        if self.threads == 1:
+            worker = ShardWorker(text, tree)
+            yield from (call(worker, number) for number in numbers)
+            return
+        own = threading.local()
+
+        def in_thread(number: int) -> R:
+            if not hasattr(own, "worker"):
+                own.worker = ShardWorker(text, tree)
+            return call(own.worker, number)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield from pool.map(in_thread, numbers)
+
+    def _phase(self, name: str, work: Callable[[], None]) -> None:
+        mark = self.scratch / f"{name}.done"
+        if not mark.exists():
+            work()
+            mark.touch()
+        self.progress(name, 1, 1)
+
+    def _spilled(self) -> None:
+        self.spilled_bytes = max(self.spilled_bytes, sum(file.stat().st_size for file in self.scratch.iterdir()))
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """What all shards found together. unigrams (V,), contexts (V, SUMS): as `estimate._Counts`; tally: of the corpus;
+    tallies (targets, order + 1, TALLIES); closed: splits; names, edges: of splits, by target."""
+
+    unigrams: Int64
+    contexts: Int64
+    tally: Int64
+    tallies: Int64
+    closed: list[Closed]
+    names: npt.NDArray[np.void]
+    edges: Int64
+
+    @staticmethod
+    def of(tree: ShardTree, text: Text, files: CountFiles) -> _Totals:
+        unigrams, contexts = np.zeros(text.size, np.int64), np.zeros((text.size, SUMS), np.int64)
+        shards = len(tree.shards)
+        tallies = np.zeros((shards + len(tree.splits), text.order + 1, TALLIES), np.int64)
+        for number in range(shards):
+            found: Counted = files.read(number)
+            tallies[number] = found.tally
+            contexts[found.words] = found.word_sums
+            unigrams[found.unigrams] += found.adjusted
+        closed = close_all(text, tree, files.share)
+        for split, own in zip(tree.splits, closed, strict=True):
+            tallies[shards + split.number] = own.tally
+            if split.floor == 1:
+                contexts[split.history[0]] = own.sums
+                unigrams[own.grams["word"]] += 1
+        names, edges = by_target(tree, *names_of(tree, closed))
+        unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
+        return _Totals(unigrams, contexts, tallies.sum(axis=0), tallies, closed, names, edges)
+
+    def names_of(self, target: int) -> npt.NDArray[np.void]:
+        return self.names[self.edges[target] : self.edges[target + 1]]
+
+
+class _Spelling(list[str]):
+    """Words by number, spelled when they are asked for."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__()
+        self._text = text
+
+    def __getitem__(self, number: int) -> str:  # type: ignore[override]
+        arena, starts = self._text.spelling.arena, self._text.spelling.starts
+        return arena[starts[number] : starts[number + 1]].tobytes().decode("utf-8", "replace")
+
+
+def _header(sizes: list[int]) -> bytes:
+    return b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
+
+
+def _save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    scratch = path.with_suffix(".part")
+    with scratch.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    scratch.replace(path)
