@@ -24,9 +24,10 @@ MAX_ITERATIONS = 10_000
 class Fit:
     """Weights, and what the tokens of a text say of them.
 
-    perplexities (M,): of each model over the tokens that it allows; impossible (M,): the others. perplexity: of the
-    mixture over `tokens` tokens; left_out: tokens impossible for all models. gap: log-likelihood per token, in nats,
-    that no other weights could gain more than.
+    perplexities (M,): of each model over the tokens that it allows; impossible (M,): the others, so that models of
+    different vocabularies are not to be compared by these. perplexity: of the mixture over `tokens` tokens; left_out:
+    tokens impossible for all models. shared_perplexities (M,), shared_perplexity: over the `shared` tokens that every
+    model allows. gap: log-likelihood per token, in nats, that no other weights could gain more than.
     """
 
     weights: list[float]
@@ -35,6 +36,9 @@ class Fit:
     perplexity: float
     tokens: int
     left_out: int
+    shared: int
+    shared_perplexities: list[float]
+    shared_perplexity: float
     iterations: int
     gap: float
 
@@ -61,14 +65,18 @@ def fit(
     if weights is None and models > 1:
         tuned, iterations, gap = _expectation_maximisation(probs, tuned, tolerance, max_iterations)
     with np.errstate(divide="ignore"):
-        mixed = float(-np.log(tuned @ probs).mean())
+        mixed = np.log10(tuned @ probs)
+    shared = possible.all(axis=0)
     return Fit(
         tuned.tolist(),
         [_perplexity(row[ok]) for row, ok in zip(log10_probs, possible, strict=True)],
         (usable & ~possible).sum(axis=1).tolist(),
-        float(np.exp(mixed)),
+        _perplexity(mixed),
         int(usable.sum()),
         int((~usable).sum()),
+        int(shared.sum()),
+        [_perplexity(row[shared]) for row in log10_probs],
+        _perplexity(mixed[shared[usable]]),
         iterations,
         gap,
     )

@@ -24,12 +24,10 @@ import numpy.typing as npt
 from numba import njit
 
 from megahour.core.errors import MegahourError
-from megahour.lm.renormalise import lower_log10, renormalise
+from megahour.lm.renormalise import LN10, lower_log10, renormalise
 from megahour.lm.trie import Float64, Trie, link
 from megahour.lm.vocabulary import BOS, EOS
 from megahour.lm.walk import Walker, own_walker
-
-LN10 = float(np.log(10.0))
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,13 @@ def _scores(word, parent, first, fail, levels, logp, backoff, history, out):  # 
         begin, end = first[context], first[context + 1]
         listed = listed_lower = 0.0
         for node in range(begin, end):
-            lower[node - begin] = 10.0 ** lower_log10(node, context, parent, fail, logp, backoff)
-            listed += 10.0 ** logp[node]
+            lower[node - begin] = np.exp(LN10 * lower_log10(node, context, parent, fail, logp, backoff))
+            listed += np.exp(LN10 * logp[node])
             listed_lower += lower[node - begin]
         left, room = max(1.0 - listed, 0.0), max(1.0 - listed_lower, 0.0)
-        p_h = 10.0 ** history[context]
+        p_h = np.exp(LN10 * history[context])
         for node in range(begin, end):
-            p, q = 10.0 ** logp[node], lower[node - begin]
+            p, q = np.exp(LN10 * logp[node]), lower[node - begin]
             new_backoff = np.log((left + p) / (room + q))
             change = p * (np.log(q) + new_backoff - logp[node] * LN10)
             if left > 0.0:

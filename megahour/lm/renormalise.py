@@ -13,6 +13,7 @@ from numba import njit
 from megahour.lm.trie import Trie
 
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
+LN10 = float(np.log(10.0))
 SPENT = 1e-9
 """Probability below which nothing is left for words that a context does not list: rounding of float64, not words."""
 
@@ -47,8 +48,8 @@ def _renormalise(word, parent, first, fail, levels, logp, backoff):  # type: ign
             continue
         upper = lower = 0.0
         for node in range(begin, end):
-            upper += 10.0 ** logp[node]
-            lower += 10.0 ** lower_log10(node, context, parent, fail, logp, backoff)
+            upper += np.exp(LN10 * logp[node])
+            lower += np.exp(LN10 * lower_log10(node, context, parent, fail, logp, backoff))
         left, room = 1.0 - upper, 1.0 - lower
         if room > SPENT:
             backoff[context] = min(np.log10(left / room), 99.0) if left > SPENT else NEVER

@@ -1,0 +1,214 @@
+"""`megahour lm interpolate | prune | loglinear | plan | run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from megahour.lm.arpa import NgramModel
+    from megahour.lm.mixture import Fit
+    from megahour.lm.plan import Verdict
+
+MODEL = click.Path(exists=True, dir_okay=False)
+_heldout = click.option("--heldout", multiple=True, metavar="FILE", help="text to tune weights on, or to judge them")
+_weights = click.option("--weights", default="", metavar="W,W,…", help="one of each model; without: tuned on --heldout")
+_unknown = click.option(
+    "--unknown",
+    type=click.Choice(["zero", "share"]),
+    default="zero",
+    show_default=True,
+    help="what a model says of words that only others know: nothing, or its <unk>'s probability shared",
+)
+
+
+@click.command("interpolate")
+@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL.arpa…")
+@click.option("--out", required=True, type=click.Path(dir_okay=False), help="the merged model, .arpa or .arpa.gz")
+@_weights
+@_heldout
+@_unknown
+def interpolate(models: tuple[str, ...], out: str, weights: str, heldout: tuple[str, ...], unknown: Any) -> None:
+    """Merge models into one back-off model: p = Σ λ p over the n-grams of all, weights given or tuned.
+
+    Back-off weights are computed anew, so that every context sums to one.
+    """
+    from megahour.lm.arpa import read_arpa
+    from megahour.lm.interpolate import gather
+    from megahour.lm.interpolate import interpolate as merge
+    from megahour.lm.trie import unpack
+
+    _need_weights(weights, heldout)
+    members = gather([read_arpa(path) for path in models], unknown)
+    given, fitted = _fit(members, weights, heldout)
+    if fitted:
+        _say_fit(models, fitted)
+    merged = unpack(merge(members, given), members.vocabulary)
+    _write(merged, out)
+    click.echo(f"{out}: {_sizes(merged.sizes)}")
+
+
+@click.command("loglinear")
+@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL.arpa…")
+@click.option("--weights", required=True, metavar="W,W,…", help="exponents, one of each model")
+@click.option("--text", required=True, multiple=True, metavar="FILE", help="sentences to score")
+@click.option("--normalise/--no-normalise", default=False, show_default=True, help="divide by each context's sum")
+def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], normalise: bool) -> None:
+    """Score sentences by a log-linear mix, Σ λ log10 p: a line each with the score and the sentence.
+
+    Without --normalise these are no probabilities: good for ranking, useless for perplexities.
+    """
+    from megahour.lm.arpa import read_arpa
+    from megahour.lm.interpolate import gather
+    from megahour.lm.loglinear import LogLinear
+    from megahour.lm.plan_work import read_sentences
+
+    mix = LogLinear(gather([read_arpa(path) for path in models], "share"), _numbers(weights))
+    total, tokens = 0.0, 0
+    for words in read_sentences(list(text)):
+        score = mix.sentence(words, normalised=normalise)
+        total, tokens = total + score, tokens + len(words) + 1
+        click.echo(f"{score:.6f}\t{' '.join(words)}")
+    if normalise:
+        click.echo(f"perplexity {10 ** (-total / tokens):.3f}, {tokens:,} tokens", err=True)
+
+
+@click.command("prune")
+@click.argument("model", type=MODEL, metavar="MODEL.arpa")
+@click.option("--out", required=True, type=click.Path(dir_okay=False), help="the smaller model, .arpa or .arpa.gz")
+@click.option("--threshold", type=click.FloatRange(0.0), default=0.0, help="drop what changes the perplexity by less")
+@click.option("--ngrams", type=click.IntRange(0), default=0, help="keep at most so many n-grams")
+@click.option("--shortest", type=click.IntRange(2), default=2, show_default=True, help="shorter n-grams stay")
+@click.option(
+    "--history", type=MODEL, default=None, help="model for the probabilities of histories, best not Kneser-Ney"
+)
+@click.option("--heldout", multiple=True, metavar="FILE", help="text for perplexities before and after")
+def prune(
+    model: str, out: str, threshold: float, ngrams: int, shortest: int, history: str | None, heldout: tuple[str, ...]
+) -> None:
+    """Leave out the n-grams that the model misses least (Stolcke 1998), to a threshold or a size."""
+    from megahour.lm.arpa import read_arpa
+    from megahour.lm.plan_work import perplexity, read_sentences
+    from megahour.lm.prune import prune as make_smaller
+    from megahour.lm.trie import build, unpack
+    from megahour.lm.walk import walker
+
+    if (threshold > 0) == (ngrams > 0):
+        raise click.UsageError("give one of --threshold (such as 1e-8) and --ngrams, above 0")
+    sentences = read_sentences(list(heldout)) if heldout else []
+    whole, asked = read_arpa(model), None
+    if history:
+        other = read_arpa(history)
+        asked = walker(build(other), other.vocabulary, whole.vocabulary, "share")
+    pruned = make_smaller(build(whole), threshold=threshold, size=ngrams, shortest=shortest, history=asked)
+    smaller = unpack(pruned.trie, whole.vocabulary)
+    _write(smaller, out)
+    for name, shown in ((model, whole), (out, smaller)):
+        said = f", perplexity {perplexity(shown, sentences)['perplexity']:.3f}" if sentences else ""
+        click.echo(f"{name}: {_sizes(shown.sizes)}{said}")
+    click.echo(f"threshold {pruned.threshold:.6g}")
+
+
+@click.command("plan")
+@click.argument("config", type=click.Path())
+def plan(config: str) -> None:
+    """What CONFIG.yaml needs done, in which order, what is there already, and what it does without."""
+    from megahour.engine.progress import output_console
+    from megahour.lm.plan import Plan
+    from megahour.lm.plan_config import load_config
+
+    output_console().print(_plan_table(Plan(load_config(config)).verdicts()))
+
+
+@click.command("run")
+@click.argument("config", type=click.Path())
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="of an estimation")
+def run(config: str, threads: int) -> None:
+    """Make what CONFIG.yaml describes: only what is missing or changed. Killed and started again, it goes on."""
+    from functools import partial
+
+    from megahour.lm.plan import Plan
+    from megahour.lm.plan_config import load_config
+    from megahour.lm.plan_work import work
+
+    loaded = Plan(load_config(config))
+    count = len(list(loaded.execute(partial(work, threads=threads), _say_verdict)))
+    click.echo(f"{count} steps ran; in {loaded.folder}: {', '.join(loaded.config.outputs)}")
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    said = {"done": "is there", "run": "runs", "unneeded": "not needed"}[verdict.state]
+    click.echo(f"{verdict.step.name}: {said}{': ' if verdict.why else ''}{verdict.why}")
+
+
+def _plan_table(verdicts: list[Verdict]) -> Any:
+    from rich.table import Table
+
+    said = {"done": "is there", "run": "runs", "after": "perhaps", "unneeded": "not needed"}
+    table = Table()
+    for heading in ("step", "", "why", "output"):
+        table.add_column(heading)
+    for verdict in verdicts:
+        output = "" if verdict.state == "unneeded" else verdict.step.output
+        table.add_row(verdict.step.name, said[verdict.state], verdict.why, output)
+    return table
+
+
+def _need_weights(weights: str, heldout: tuple[str, ...]) -> None:
+    if not weights and not heldout:
+        raise click.UsageError("give --weights, or --heldout text to tune them on")
+
+
+def _fit(members: Any, weights: str, heldout: tuple[str, ...]) -> tuple[list[float], Fit | None]:
+    from megahour.lm.interpolate import tune
+    from megahour.lm.plan_work import read_sentences
+
+    given = _numbers(weights) if weights else None
+    fitted = tune(members, read_sentences(list(heldout)), given) if heldout else None
+    return (fitted.weights if fitted else given or []), fitted
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"weights {text!r} are not numbers", remedy="write them as 0.7,0.3") from None
+
+
+def _say_fit(models: tuple[str, ...], fitted: Fit) -> None:
+    rows = zip(models, fitted.weights, fitted.shared_perplexities, fitted.impossible, strict=True)
+    click.echo(f"perplexities of the {fitted.shared:,} tokens that all models allow:")
+    for name, weight, perplexity, impossible in rows:
+        missing = f", {impossible:,} other tokens impossible" if impossible else ""
+        click.echo(f"{name}: weight {weight:.6f}, perplexity {perplexity:.3f}{missing}")
+    click.echo(f"mixture: perplexity {fitted.shared_perplexity:.3f}")
+    tuned = f", {fitted.iterations} iterations" if fitted.iterations else ""
+    unknown = f", {fitted.left_out:,} unknown tokens left out" if fitted.left_out else ""
+    click.echo(f"mixture, of {fitted.tokens:,} tokens{unknown}: perplexity {fitted.perplexity:.3f}{tuned}")
+
+
+def _sizes(sizes: list[int]) -> str:
+    return f"{sum(sizes):,} n-grams ({', '.join(f'{size:,}' for size in sizes)})"
+
+
+def _write(model: NgramModel, out: str) -> None:
+    """Atomically, compressed where the name ends in .gz."""
+    import gzip
+    from typing import BinaryIO, cast
+
+    from megahour.lm.arpa import write_arpa
+
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".making.{path.name}")
+    with scratch.open("wb") as file:
+        if out.endswith(".gz"):
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                write_arpa(model, cast(BinaryIO, packed))
+        else:
+            write_arpa(model, file)
+    scratch.replace(path)
