@@ -21,6 +21,7 @@ from megahour.lm.machine import prefetch
 from megahour.lm.tokenise import BOUNDARY
 
 SLOT_BYTES = 16
+LINE = 4  # slots of a cache line: segments are whole lines
 LOAD = 1.5  # slots for each n-gram
 BLOCK = 256  # positions of a text whose look-ups are under way together
 
@@ -35,10 +36,10 @@ _ONE = np.uint64(1)
 
 @njit(cache=True, nogil=True, inline="always")
 def _home(key, capacity):  # type: ignore[no-untyped-def]
-    """Where a key's search begins, 0 .. capacity-1 < 2**31."""
+    """Where a key's search begins: the first slot of a cache line, 0 .. capacity-LINE; capacity < 2**31."""
     mixed = key * _ODD
     mixed = (mixed ^ (mixed >> _HALF)) * _ODD
-    return np.int64((mixed >> _HALF) * np.uint64(capacity) >> _HALF)
+    return np.int64((mixed >> _HALF) * np.uint64(capacity // LINE) >> _HALF) * LINE
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -157,41 +158,39 @@ def score(  # type: ignore[no-untyped-def]
                 prefetch(keys, 2 * (segments[segment] + slot))
                 wanted[i], place[i], alive[i] = key, slot, i
                 living += 1
+        # Whether an n-gram is there cannot be foretold: what follows has no branch that depends on it.
         for k in range(2, order + 1):
-            backs[k, 1 : size + 1] = 0.0
             still = 0
+            backs[k, 1 : size + 1] = 0.0
             for index in range(living):
                 i = alive[index]
-                p = start + i
+                p, key, slot = start + i, wanted[i], place[i]
                 segment = 2 * np.int64(numbers[4 * np.int64(tokens[p - 1]) + 2])
-                base, capacity, slot, key = segments[segment], segments[segment + 1], place[i], wanted[i]
-                held = keys[2 * (base + slot)]
-                while held != key and held != 0:
-                    slot += 1
-                    if slot == capacity:
-                        slot = 0
-                    held = keys[2 * (base + slot)]
-                if held == 0:
-                    continue
-                value = values[4 * (base + slot) + 2]
-                if not np.isnan(value):
-                    best[i], found[i] = k, value
+                base, capacity = segments[segment], segments[segment + 1]
+                at = 2 * (base + slot)
+                one, two, three = keys[at + 2] == key, keys[at + 4] == key, keys[at + 6] == key
+                hit = (keys[at] == key) | one | two | three
+                slot += one + 2 * two + 3 * three
+                if not hit and keys[at + 6] != 0:  # a full line: rare
+                    slot = _seek(keys, base, capacity, key)
+                    hit = keys[2 * (base + slot)] == key
+                value, back = values[4 * (base + slot) + 2], values[4 * (base + slot) + 3]
+                counts = hit & (value == value)
+                best[i] = k if counts else best[i]
+                found[i] = value if counts else found[i]
                 if k == order:
                     continue
-                if tokens[p] != BOUNDARY:
-                    backs[k, i + 1] = values[4 * (base + slot) + 3]
-                if tokens[p - k + 1] == BOUNDARY:
-                    continue
+                backs[k, i + 1] = back if hit & (tokens[p] != BOUNDARY) else np.float32(0.0)
+                more = hit & (tokens[p - k + 1] != BOUNDARY)
                 key = (np.uint64(slot + 1) << _HALF) | np.uint64(tokens[p - k])
-                slot = _home(key, capacity)
-                prefetch(keys, 2 * (base + slot))
-                wanted[i], place[i], alive[still] = key, slot, i
-                still += 1
+                place[i], wanted[i], alive[still] = _home(key, capacity), key, i
+                prefetch(keys, 2 * (base + (place[i] if more else slot)))
+                still += more
             living = still
         for i in range(size):
             total = np.float64(found[i])
-            for k in range(best[i], order):
-                total += backs[k, i]
+            for k in range(1, order):
+                total += backs[k, i] if k >= best[i] else np.float32(0.0)
             logp[start - begin + i] = total
             length[start - begin + i] = best[i]
         for k in range(1, order + 1):

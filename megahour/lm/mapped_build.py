@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.lookup import FULL, LOAD, SLOT_BYTES, TWICE, checksum, insert
-from megahour.lm.mapped import ALIGN, ARRAYS, HEADER, MappedModel, from_bytes, header_bytes, sum_of
+from megahour.lm.lookup import FULL, LINE, LOAD, SLOT_BYTES, TWICE, checksum, insert
+from megahour.lm.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
 from megahour.lm.tokenise import BOUNDARY, PADDING, Bytes, WordTable
 
 Float32 = npt.NDArray[np.float32]
@@ -30,11 +30,17 @@ class Duplicate(MegahourError):
         self.order, self.item = order, item
 
 
+def _aligned(size: int) -> Bytes:
+    """Zeros that begin with a cache line, so that lines of slots are cache lines."""
+    data = np.zeros(size + 64, np.uint8)
+    return data[-data.ctypes.data % 64 :][:size]
+
+
 class MemoryFile:
     """Bytes in memory that are written like a file."""
 
     def __init__(self) -> None:
-        self._room: Bytes = np.zeros(1 << 20, np.uint8)
+        self._room: Bytes = _aligned(1 << 20)
         self._size = 0
 
     @property
@@ -46,7 +52,9 @@ class MemoryFile:
         view = np.frombuffer(data, np.uint8)
         stop = offset + len(view)
         if stop > len(self._room):
-            self._room = np.concatenate([self._room, np.zeros(max(stop, 2 * len(self._room)), np.uint8)])
+            grown = _aligned(max(stop, 2 * len(self._room)))
+            grown[: self._size] = self._room[: self._size]
+            self._room = grown
         self._size = max(self._size, stop)
         self._room[offset:stop] = view
 
@@ -83,13 +91,14 @@ class Builder:
     ) -> None:
         self.file, self.order, self.size = file, order, len(vocabulary)
         self._lock, self._own = threading.Lock(), threading.local()
-        capacities = (ngrams * LOAD).astype(np.int64) + 2
+        capacities = ((ngrams * LOAD).astype(np.int64) // LINE + 1) * LINE
         self.segments = np.stack([np.cumsum(capacities) - capacities, capacities], axis=1)
         self._end = int(capacities.sum())
         self._sum = 0
         words = np.zeros((self.size, 4), np.int32)
         words[:, 0], words[:, 1], words[:, 2] = logp.view(np.int32), backoff.view(np.int32), owner
-        vocabulary.make_room(0)  # as scoring wants it: a table that need not grow
+        vocabulary.table = np.zeros(2, np.uint64)
+        vocabulary.make_room(0)  # fills a table of the size that scoring wants, one that need not grow
         self._arrays: dict[str, npt.NDArray[Any]] = {
             "table": vocabulary.table,
             "arena": vocabulary.arena[: int(vocabulary.starts[self.size]) + PADDING],
@@ -151,17 +160,3 @@ class Builder:
             "checksum": self._sum % (1 << 64),
         }
         self.file.write(header_bytes(self.order, sizes, self._places, facts), 0)
-
-
-def segments_of(histories: Int64, largest: int = 1 << 17) -> tuple[Int64, Int64]:
-    """Segments for words that are the last of so many histories (V,): owner (V,), and n-grams by segment (P,)."""
-    from megahour.lm.history import buckets
-
-    edges = buckets(histories, largest)
-    owner = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-    return owner, np.bincount(owner, histories, len(edges) - 1).astype(np.int64)
-
-
-def finished(file: MemoryFile, name: str) -> MappedModel:
-    """The model that a Builder has written to memory."""
-    return from_bytes(file.data, name)
