@@ -32,6 +32,7 @@ from megahour.lm.history import Int32, Int64, buckets
 from megahour.lm.partitions import BUCKET
 from megahour.lm.row_files import CHUNK, LEAD, RowFiles, lead, row_bytes
 from megahour.lm.shard_files import CountFiles
+from megahour.lm.shard_kernels import count_words
 from megahour.lm.shard_work import (
     Counted,
     ShardWorker,
@@ -45,12 +46,13 @@ from megahour.lm.shard_work import (
 from megahour.lm.shards import Sharding, ShardTree, check_rounds
 from megahour.lm.shared_context import Closed, close_all, names_of, smooth_all, split_lines
 from megahour.lm.sweep import CHARACTERS, KEPT, SUMS, TALLIES
+from megahour.lm.text import Block
 from megahour.lm.tokenise import BOUNDARY, END, WordTable, encode
 from megahour.lm.tokenise import PADDING as TEXT_PADDING
 from megahour.lm.unigram_lines import unigram_lines
 
 R = TypeVar("R")
-Blocks = Callable[[], Iterable[npt.NDArray[np.uint8]]]
+Blocks = Callable[[], Iterable[Block]]
 FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries
 SHARDS = 1024  # at most, where memory allows: every shard reads a piece of every other's names
 LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: caches are small
@@ -80,13 +82,16 @@ def estimate_bounded(
     prune: Sequence[int] = (),
     threads: int = 1,
     rounds: int = 0,
+    vocabulary: WordTable | None = None,
+    skip_symbols: bool = False,
     identity: str = "",
     expected_bytes: int = 0,
     progress: Progress = lambda phase, done, total: None,
 ) -> Bounded:
     """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
 
-    blocks: gives the text's bytes in blocks of whole lines, the same at every call. identity: names the text, so that
+    blocks: gives the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`.
+    skip_symbols: leave `<s>`, `</s>` and `<unk>` in the text out. identity: names the text and the vocabulary, so that
     what another run left in `scratch` is taken up only if it was of the same. expected_bytes: size of the text, where
     it is known, for a check of the disk before anything is written. rounds: of sharding, 0 as many as it takes.
 
@@ -95,8 +100,9 @@ def estimate_bounded(
     StageError: memory or disk cannot hold the job, or `rounds` are too few; says how much would.
     ValueError: no words, or `order` or `prune` is out of range.
     """
-    job = _Job(order, path, scratch, memory_bytes, thresholds(order, prune), threads, progress)
-    job.claim(fingerprint([identity, order, [int(x) for x in job.prune], memory_bytes, threads]))
+    limits = thresholds(order, prune)
+    job = _Job(order, path, scratch, memory_bytes, limits, threads, progress, vocabulary, skip_symbols)
+    job.claim(fingerprint([identity, order, limits.tolist(), memory_bytes, threads, skip_symbols]))
     if expected_bytes:
         job.check_sample(blocks, expected_bytes)
     words, counts, total = job.tokens(blocks)
@@ -116,6 +122,8 @@ class _Job:
     prune: Int64
     threads: int
     progress: Progress
+    vocabulary: WordTable | None = None
+    skip_symbols: bool = False
     spilled_bytes: int = 0
 
     def claim(self, print_of_job: str) -> None:
@@ -135,10 +143,10 @@ class _Job:
     def check_sample(self, blocks: Blocks, expected_bytes: int) -> None:
         """Raises StageError when a sample says that the whole will not fit on the disks."""
         for block in blocks():
-            table, size = WordTable(), min(len(block) - TEXT_PADDING, 4 << 20)
-            tokens = np.empty(size + 1, np.int32)
-            count, _ = encode(block, size, table, tokens)
-            self._check(tokens[:count], np.diff(table.starts[: len(table) + 1]), expected_bytes * count // max(size, 1))
+            table, tokens = WordTable(), np.empty(block.end + 1, np.int32)
+            count, _ = encode(block.text, block.end, table, tokens)
+            total = expected_bytes * count // max(block.end, 1)
+            self._check(tokens[:count], np.diff(table.starts[: len(table) + 1]), total)
             return
 
     def _check(self, sample: Int32, lengths: Int32 | Int64, total: int) -> Need:
@@ -166,17 +174,20 @@ class _Job:
         return text, counts, total
 
     def _encode(self, blocks: Blocks, path: Path) -> tuple[WordTable, Int64, int]:
-        table, total, previous = WordTable(), LEAD, BOUNDARY
-        counts = np.zeros(1 << 16, np.int64)
+        table, total, previous = self.vocabulary or WordTable(), LEAD, BOUNDARY
+        counts, tokens = np.zeros(max(1 << 16, len(table)), np.int64), np.empty(0, np.int32)
         with path.open("wb") as file:
             file.write(lead())
             for block in blocks():
-                size = len(block) - TEXT_PADDING
-                tokens = np.empty(size + 1, np.int32)
-                count, _ = encode(block, size, table, tokens)
+                if len(tokens) <= block.end:
+                    tokens = np.empty(block.end + 1, np.int32)
+                frozen = self.vocabulary is not None
+                count, skipped = encode(block.text, block.end, table, tokens, frozen=frozen)
+                if skipped and not self.skip_symbols:
+                    raise block.reserved()
                 if len(table) > len(counts):
                     counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
-                np.add(counts, np.bincount(tokens[:count], minlength=len(counts)), out=counts)
+                count_words(tokens, count, counts)
                 previous = int(tokens[count - 1]) if count else previous
                 tokens[:count].tofile(file)
                 total += count

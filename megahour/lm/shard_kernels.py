@@ -25,6 +25,13 @@ _HALF = np.uint64(32)
 
 
 @njit(cache=True, nogil=True)
+def count_words(tokens, end, counts):  # type: ignore[no-untyped-def]
+    """Add to counts (V,) how often each word is among tokens[:end]."""
+    for i in range(end):
+        counts[tokens[i]] += 1
+
+
+@njit(cache=True, nogil=True)
 def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  # type: ignore[no-untyped-def]
     """Rows (m, order + 2) of positions begin .. end-1 of `tokens`, by the shard of their history's last word.
 
