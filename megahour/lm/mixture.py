@@ -65,8 +65,8 @@ def fit(
     if weights is None and models > 1:
         tuned, iterations, gap = _expectation_maximisation(probs, tuned, tolerance, max_iterations)
     with np.errstate(divide="ignore"):
-        mixed = np.log10(tuned @ probs)
-    shared = possible.all(axis=0)
+        mixed = np.asarray(np.log10(tuned @ probs))
+    shared = np.asarray(possible.all(axis=0))
     return Fit(
         tuned.tolist(),
         [_perplexity(row[ok]) for row, ok in zip(log10_probs, possible, strict=True)],

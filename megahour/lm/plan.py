@@ -168,7 +168,7 @@ class Plan:
         it becomes visible under its own name when whole, its record after it: a step that was killed runs again."""
         import fsspec
 
-        from megahour.core.transfer import publish, publish_text
+        from megahour.core.transfer import publish
 
         files = fsspec.filesystem("file")
         self._check_files()
@@ -186,7 +186,8 @@ class Plan:
                 "step": step.name, "fingerprint": verdict.fingerprint, "identity": self._identity(step),
                 "bytes": size, "sha256": digest,
             }  # fmt: skip
-            publish_text(files, str(self._record_path(step)), json.dumps(record, indent=1, sort_keys=True) + "\n")
+            scratch.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+            publish(files, scratch, str(self._record_path(step)))
             yield step
 
     def _check_files(self) -> None:

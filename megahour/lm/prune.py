@@ -32,7 +32,8 @@ from megahour.lm.walk import Walker, own_walker
 
 @dataclass(frozen=True)
 class Pruned:
-    """A smaller model. threshold: n-grams with a lower score were left out; before, after: n-grams by order."""
+    """A smaller model. threshold: n-grams with a lower score were left out, inf where all that can be were; before,
+    after: n-grams by order."""
 
     trie: Trie
     threshold: float
@@ -45,17 +46,17 @@ def prune(
 ) -> Pruned:
     """Leave n-grams out whose loss changes the perplexity by less than `threshold`; or as many as it takes.
 
-    size: keep at most so many n-grams of all orders (not with `threshold`); ties are left out together. shortest:
-    n-grams shorter than this stay, words always do. history: model for p(h), asked about the trie's words.
+    size: keep so many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this stay, words
+    always do. history: model for p(h), asked about the trie's words.
 
     Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
     """
     if (threshold > 0) == (size > 0):
         raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
     bounds = keep_scores(trie, scores(trie, history), shortest)
-    if size:
-        threshold = _threshold_for(bounds, size, int((bounds == np.inf).sum()) - 1)
     kept = bounds >= threshold
+    if size:
+        kept, threshold = _highest(bounds, size)
     smaller = _keep(trie, kept)
     renormalise(smaller)
     return Pruned(smaller, threshold, trie.sizes, smaller.sizes)
@@ -88,15 +89,19 @@ def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:
     return bounds
 
 
-def _threshold_for(bounds: Float64, size: int, fixed: int) -> float:
-    """The lowest threshold that leaves at most `size` n-grams, `fixed` of which must stay."""
+def _highest(bounds: Float64, size: int) -> tuple[npt.NDArray[np.bool_], float]:
+    """Node 0 and the `size` n-grams of highest bounds, and the lowest of these. Of equals, the first: contexts come
+    before what begins with them."""
+    fixed = int(np.count_nonzero(bounds == np.inf)) - 1
     if size < fixed:
         raise MegahourError(f"{size} n-grams are asked for, {fixed} must stay", remedy=f"ask for {fixed} or more")
-    nodes = size + 1  # with node 0
-    if nodes >= len(bounds):
-        return float(-np.inf)
-    ranked = np.partition(bounds, len(bounds) - nodes - 1)
-    return float(np.nextafter(ranked[len(bounds) - nodes - 1], np.inf))
+    leave = len(bounds) - 1 - size
+    if leave <= 0:
+        return np.ones(len(bounds), np.bool_), 0.0
+    least = float(np.partition(bounds, leave)[leave])
+    kept = bounds > least
+    kept[np.flatnonzero(bounds == least)[: size + 1 - np.count_nonzero(kept)]] = True
+    return kept, least
 
 
 def _keep(trie: Trie, kept: npt.NDArray[np.bool_]) -> Trie:

@@ -1,0 +1,91 @@
+"""`megahour lm interpolate | prune | loglinear | plan | run` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))
+from models import SMALL, entries, estimate_text
+
+from megahour.core.errors import ConfigError
+from megahour.lm.arpa import read_arpa, write_arpa
+from megahour.lm.combine_commands import interpolate, loglinear, plan, prune, run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Two models, a text, and where to write."""
+    paths = {name: str(tmp_path / name) for name in ("tales.arpa", "notes.arpa", "text.txt", "out.arpa", "out.arpa.gz")}
+    for name, lines in (("tales.arpa", SMALL[:14]), ("notes.arpa", SMALL[14:])):
+        with Path(paths[name]).open("wb") as file:
+            write_arpa(estimate_text(lines, 3).model, file)
+    Path(paths["text.txt"]).write_text("\n".join(SMALL[10:18]) + "\n", "utf-8")
+    return paths
+
+
+def test_interpolate_tunes_weights_and_writes_the_merged_model(files: dict[str, str]) -> None:
+    models = [files["tales.arpa"], files["notes.arpa"]]
+    said = CliRunner().invoke(
+        interpolate, [*models, "--heldout", files["text.txt"], "--out", files["out.arpa"]], catch_exceptions=False
+    )
+    assert said.exit_code == 0, said.output
+    assert "tales.arpa: weight 0." in said.output
+    assert "iterations" in said.output
+    union = {gram for path in models for gram in entries(read_arpa(path))}
+    assert set(entries(read_arpa(files["out.arpa"]))) == union
+
+
+def test_given_weights_need_no_text_and_gz_holds_the_same(files: dict[str, str]) -> None:
+    for out in ("out.arpa", "out.arpa.gz"):
+        arguments = [files["tales.arpa"], files["notes.arpa"], "--weights", "0.5,0.5", "--out", files[out]]
+        assert CliRunner().invoke(interpolate, arguments, catch_exceptions=False).exit_code == 0
+    assert entries(read_arpa(files["out.arpa"])) == entries(read_arpa(files["out.arpa.gz"]))
+    said = CliRunner().invoke(interpolate, [files["tales.arpa"], "--out", files["out.arpa"]])
+    assert "give --weights, or --heldout text" in said.output
+    with pytest.raises(ConfigError, match="are not numbers"):
+        CliRunner().invoke(
+            interpolate,
+            [files["tales.arpa"], "--weights", "one", "--out", files["out.arpa"]],
+            catch_exceptions=False,
+        )
+
+
+def test_prune_says_sizes_and_perplexities_before_and_after(files: dict[str, str]) -> None:
+    arguments = [files["tales.arpa"], "--ngrams", "90", "--heldout", files["text.txt"], "--out", files["out.arpa"]]
+    said = CliRunner().invoke(prune, arguments, catch_exceptions=False)
+    assert "out.arpa: 90 n-grams" in said.output
+    assert said.output.count("perplexity") == 2
+    assert sum(read_arpa(files["out.arpa"]).sizes) == 90
+    other = [files["tales.arpa"], "--threshold", "1e-3", "--history", files["notes.arpa"], "--out", files["out.arpa"]]
+    assert CliRunner().invoke(prune, other, catch_exceptions=False).exit_code == 0
+    said = CliRunner().invoke(prune, [files["tales.arpa"], "--out", files["out.arpa"]])
+    assert "give one of --threshold (such as 1e-8) and --ngrams" in said.output
+
+
+def test_loglinear_scores_each_sentence(files: dict[str, str]) -> None:
+    arguments = [files["tales.arpa"], files["notes.arpa"], "--weights", "0.5,0.5", "--text", files["text.txt"]]
+    plain = CliRunner().invoke(loglinear, arguments, catch_exceptions=False)
+    normal = CliRunner().invoke(loglinear, [*arguments, "--normalise"], catch_exceptions=False)
+    scores = [[float(line.split("\t")[0]) for line in said.stdout.splitlines()] for said in (plain, normal)]
+    assert len(scores[0]) == 8
+    assert all(probability > score for score, probability in zip(*scores, strict=True))  # sums are below one
+    assert "perplexity" in normal.stderr
+    assert "perplexity" not in plain.output
+
+
+def test_plan_shows_what_run_then_does(files: dict[str, str], tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    sources = {name: {"arpa": files[f"{name}.arpa"]} for name in ("tales", "notes")}
+    config.write_text(json.dumps({"out": f"{tmp_path}/out", "sources": sources, "heldout": files["text.txt"]}))
+    planned = CliRunner().invoke(plan, [str(config)], catch_exceptions=False)
+    assert planned.exit_code == 0
+    done = CliRunner().invoke(run, [str(config)], catch_exceptions=False)
+    assert "train tales: not needed: its model is given" in done.output
+    assert "3 steps ran" in done.output
+    assert "0 steps ran" in CliRunner().invoke(run, [str(config)], catch_exceptions=False).output
+    assert (tmp_path / "out" / "lm.arpa").is_file()
