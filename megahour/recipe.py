@@ -83,6 +83,41 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "LanguageModel",
         "Interpolated modified Kneser-Ney n-grams from text.",
     ),
+    "lm-words": (
+        "megahour.lm.distributed_stage",
+        "Words",
+        "Words of a text and their counts, by hash: the first step of a language model on a cluster.",
+    ),
+    "lm-vocabulary": (
+        "megahour.lm.distributed_stage",
+        "MakeVocabulary",
+        "The numbered vocabulary of `lm-words`, and how its language model is sharded.",
+    ),
+    "lm-shards": (
+        "megahour.lm.distributed_stage",
+        "MakeShards",
+        "Positions of a text by the last word of their history: round 1 of progressive sharding.",
+    ),
+    "lm-reshard": (
+        "megahour.lm.distributed_stage",
+        "Reshard",
+        "Histories that are too large for a shard, parted by one more word: a later round of progressive sharding.",
+    ),
+    "lm-tally": (
+        "megahour.lm.distributed_stage",
+        "Tally",
+        "Counts of all shards of a language model, and what they must tell each other.",
+    ),
+    "lm-estimate": (
+        "megahour.lm.distributed_stage",
+        "EstimateLines",
+        "Probabilities and back-offs of all shards of a language model, as lines of an ARPA file.",
+    ),
+    "lm-arpa": (
+        "megahour.lm.distributed_stage",
+        "JoinArpa",
+        "One ARPA file and its word list out of the lines of `lm-estimate`.",
+    ),
     "lexicon": (
         "megahour.units.lexicon_stage",
         "MakeLexicon",

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from megahour.core.errors import StageError
 from megahour.core.records import fingerprint
 from megahour.lm.arpa_text import line_bytes
-from megahour.lm.discounts import Discount, discounts, unigram_probabilities
+from megahour.lm.discounts import Discount
 from megahour.lm.disk_need import Need, check_disk, need_of
 from megahour.lm.estimate import Progress, thresholds
 from megahour.lm.history import Int32, Int64, buckets
@@ -34,21 +34,20 @@ from megahour.lm.row_files import CHUNK, LEAD, RowFiles, lead, row_bytes
 from megahour.lm.shard_files import CountFiles
 from megahour.lm.shard_kernels import count_words
 from megahour.lm.shard_work import (
-    Counted,
     ShardWorker,
     Shared,
     Smoothing,
     Text,
-    by_target,
     bytes_of_position,
     name_table,
 )
 from megahour.lm.shards import Sharding, ShardTree, check_rounds
-from megahour.lm.shared_context import Closed, close_all, names_of, smooth_all, split_lines
-from megahour.lm.sweep import CHARACTERS, KEPT, SUMS, TALLIES
+from megahour.lm.shared_context import smooth_all, split_lines
+from megahour.lm.sweep import CHARACTERS, KEPT, SUMS
 from megahour.lm.text import Block
-from megahour.lm.tokenise import BOUNDARY, END, WordTable, encode
+from megahour.lm.tokenise import BOUNDARY, WordTable, encode
 from megahour.lm.tokenise import PADDING as TEXT_PADDING
+from megahour.lm.totals import Totals
 from megahour.lm.unigram_lines import unigram_lines
 
 R = TypeVar("R")
@@ -256,16 +255,10 @@ class _Job:
     def write(self, tree: ShardTree, rows: RowFiles, text: Text, counts: Int64, total: int) -> Bounded:
         """Discounts, then every line at its place in the file."""
         files = CountFiles(self.scratch)
-        totals = _Totals.of(tree, text, files)
-        ones = np.bincount(totals.unigrams[totals.unigrams < 5], minlength=5)
-        found, fallbacks = discounts([ones, *totals.tally[2:, :5]])
-        table = np.zeros((self.order + 2, 4))
-        table[1 : self.order + 1, 1:] = found
-        unigram = unigram_probabilities(totals.unigrams, found[0], BOUNDARY)
-        unigram[BOUNDARY] = unigram[END]
-        smoothing = Smoothing(table, unigram)
+        totals = Totals.of(tree, text, (files.read(shard.number) for shard in tree.shards), files.share)
+        smoothing, found, fallbacks = totals.smoothing()
         shared = smooth_all(tree, totals.closed, smoothing)
-        sizes = [text.size, *totals.tally[2:, KEPT].tolist()]
+        sizes = totals.sizes()
         unfinished = self.path.with_name(f".{self.path.name}.{self.scratch.name}.part")
         mode = "r+b" if unfinished.exists() and (self.scratch / "begun").exists() else "w+b"
         with unfinished.open(mode) as file:
@@ -292,7 +285,7 @@ class _Job:
         return places
 
     def _write_targets(
-        self, tree: ShardTree, rows: RowFiles, text: Text, totals: _Totals, smoothing: Smoothing,
+        self, tree: ShardTree, rows: RowFiles, text: Text, totals: Totals, smoothing: Smoothing,
         shared: list[Shared], places: Int64, file: int,
     ) -> None:  # fmt: skip
         files, shards = CountFiles(self.scratch), len(tree.shards)
@@ -347,43 +340,6 @@ class _Job:
 
     def _spilled(self) -> None:
         self.spilled_bytes = max(self.spilled_bytes, sum(file.stat().st_size for file in self.scratch.iterdir()))
-
-
-@dataclass(frozen=True)
-class _Totals:
-    """What all shards found together. unigrams (V,), contexts (V, SUMS): as `estimate._Counts`; tally: of the corpus;
-    tallies (targets, order + 1, TALLIES); closed: splits; names, edges: of splits, by target."""
-
-    unigrams: Int64
-    contexts: Int64
-    tally: Int64
-    tallies: Int64
-    closed: list[Closed]
-    names: npt.NDArray[np.void]
-    edges: Int64
-
-    @staticmethod
-    def of(tree: ShardTree, text: Text, files: CountFiles) -> _Totals:
-        unigrams, contexts = np.zeros(text.size, np.int64), np.zeros((text.size, SUMS), np.int64)
-        shards = len(tree.shards)
-        tallies = np.zeros((shards + len(tree.splits), text.order + 1, TALLIES), np.int64)
-        for number in range(shards):
-            found: Counted = files.read(number)
-            tallies[number] = found.tally
-            contexts[found.words] = found.word_sums
-            unigrams[found.unigrams] += found.adjusted
-        closed = close_all(text, tree, files.share)
-        for split, own in zip(tree.splits, closed, strict=True):
-            tallies[shards + split.number] = own.tally
-            if split.floor == 1:
-                contexts[split.history[0]] = own.sums
-                unigrams[own.grams["word"]] += 1
-        names, edges = by_target(tree, *names_of(tree, closed))
-        unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
-        return _Totals(unigrams, contexts, tallies.sum(axis=0), tallies, closed, names, edges)
-
-    def names_of(self, target: int) -> npt.NDArray[np.void]:
-        return self.names[self.edges[target] : self.edges[target + 1]]
 
 
 class _Spelling(list[str]):
