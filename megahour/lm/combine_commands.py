@@ -83,28 +83,39 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 @click.option("--threshold", type=click.FloatRange(0.0), default=0.0, help="drop what changes the perplexity by less")
 @click.option("--ngrams", type=click.IntRange(0), default=0, help="keep at most so many n-grams")
 @click.option("--shortest", type=click.IntRange(2), default=2, show_default=True, help="shorter n-grams stay")
+@click.option("--history", type=MODEL, default=None, help="another model for the probabilities of contexts")
 @click.option(
-    "--history", type=MODEL, default=None, help="model for the probabilities of histories, best not Kneser-Ney"
+    "--history-text", multiple=True, metavar="FILE", help="or text to count contexts in, best what trained it"
 )
 @click.option("--heldout", multiple=True, metavar="FILE", help="text for perplexities before and after")
 def prune(
-    model: str, out: str, threshold: float, ngrams: int, shortest: int, history: str | None, heldout: tuple[str, ...]
+    model: str,
+    out: str,
+    threshold: float,
+    ngrams: int,
+    shortest: int,
+    history: str | None,
+    history_text: tuple[str, ...],
+    heldout: tuple[str, ...],
 ) -> None:
-    """Leave out the n-grams that the model misses least (Stolcke 1998), to a threshold or a size."""
+    """Leave out the n-grams that the model misses least (Stolcke 1998), to a threshold or a size.
+
+    Kneser-Ney models lose less with --history-text: their own short contexts do not say how often they occur.
+    """
     from megahour.lm.arpa import read_arpa
-    from megahour.lm.plan_work import perplexity, read_sentences
+    from megahour.lm.plan_work import context_log10, perplexity, read_sentences
     from megahour.lm.prune import prune as make_smaller
     from megahour.lm.trie import build, unpack
-    from megahour.lm.walk import walker
 
     if (threshold > 0) == (ngrams > 0):
         raise click.UsageError("give one of --threshold (such as 1e-8) and --ngrams, above 0")
+    if history and history_text:
+        raise click.UsageError("give one of --history and --history-text")
     sentences = read_sentences(list(heldout)) if heldout else []
-    whole, asked = read_arpa(model), None
-    if history:
-        other = read_arpa(history)
-        asked = walker(build(other), other.vocabulary, whole.vocabulary, "share")
-    pruned = make_smaller(build(whole), threshold=threshold, size=ngrams, shortest=shortest, history=asked)
+    whole = read_arpa(model)
+    trie = build(whole)
+    contexts = context_log10(trie, whole.vocabulary, history or "", history_text)
+    pruned = make_smaller(trie, threshold=threshold, size=ngrams, shortest=shortest, contexts=contexts)
     smaller = unpack(pruned.trie, whole.vocabulary)
     _write(smaller, out)
     for name, shown in ((model, whole), (out, smaller)):

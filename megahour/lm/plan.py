@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megahour.core.records import canonical_json, fingerprint
-from megahour.lm.plan_config import PlanConfig, Source
+from megahour.lm.plan_config import PlanConfig, PruneSection, Source
 
 VERSIONS = {"train": 1, "weights": 1, "mix": 1, "prune": 1, "evaluate": 1, "output": 1}
 """Raised by a change of what a kind of step writes."""
@@ -103,8 +103,8 @@ def _ends(config: PlanConfig, used: list[str], models: dict[str, str], given: di
         return ({role: models[only]}, {}) if models else ({}, {role: given[only]})
 
     inputs, files = final("model", True)
-    history = {"history": [config.prune.history]} if config.prune and config.prune.history else {}
-    params = config.prune.model_dump(exclude={"history"}) if config.prune else {}
+    history = _history(config.prune) if config.prune else {}
+    params = config.prune.model_dump(exclude={"history", "history_text"}) if config.prune else {}
     why = "" if config.prune else "the configuration does not prune, so nothing is re-estimated"
     found = [Step("prune", "prune", "pruned.arpa", params, inputs, {**files, **history}, why)]
     inputs, files = final("final", False)
@@ -117,6 +117,11 @@ def _ends(config: PlanConfig, used: list[str], models: dict[str, str], given: di
         )
     )  # fmt: skip
     return found + [Step("output", f"output {name}", name, {"name": name}, inputs, files) for name in config.outputs]
+
+
+def _history(prune: PruneSection) -> dict[str, list[str]]:
+    found = {"history": [prune.history] if prune.history else [], "history_text": prune.history_text}
+    return {role: files for role, files in found.items() if files}
 
 
 class Plan:
@@ -181,6 +186,7 @@ class Plan:
             scratch = self.folder / f".making.{step.output}"
             work(self, step, scratch)
             digest, size = _sha256(scratch), scratch.stat().st_size
+            self._record_path(step).unlink(missing_ok=True)  # it tells of the output that is replaced now
             publish(files, scratch, str(self.path(step)))
             record = {
                 "step": step.name, "fingerprint": verdict.fingerprint, "identity": self._identity(step),

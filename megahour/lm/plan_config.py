@@ -45,7 +45,8 @@ class PruneSection(_Section):
     threshold: float = Field(0.0, ge=0.0, description="drop n-grams that change the perplexity by less, e.g. 1e-8")
     ngrams: int = Field(0, ge=0, description="keep at most so many n-grams")
     shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
-    history: str = Field("", description="ARPA model for the probabilities of histories; empty: the model itself")
+    history: str = Field("", description="ARPA model for the probabilities of contexts; empty: the model itself")
+    history_text: Texts = Field([], description="count contexts in this text instead, best the training text")
 
 
 class PlanConfig(_Section):
@@ -126,6 +127,8 @@ def _contradictions(config: PlanConfig) -> Any:
         yield f"weights {config.weights} must be ≥ 0 and sum to 1"
     if config.prune and (config.prune.threshold > 0) == (config.prune.ngrams > 0):
         yield "`prune` needs one of `threshold` and `ngrams`, above 0; without `prune` the model is not pruned"
+    if config.prune and config.prune.history and config.prune.history_text:
+        yield "`prune` takes one of `history` and `history_text`"
     if "://" in config.out:
         yield f"out {config.out!r}: models are made on local disk; copy the outputs on"
     for name in config.outputs:

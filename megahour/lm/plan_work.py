@@ -5,22 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import NgramModel, read_arpa, write_arpa
+from megahour.lm.context_probs import from_model, from_text
 from megahour.lm.estimate import Progress, estimate
 from megahour.lm.interpolate import Members, gather, interpolate, tune
 from megahour.lm.plan import Plan, Step, source_role
 from megahour.lm.prune import prune
 from megahour.lm.reading import lines_of, read_corpus, vocabulary_of
 from megahour.lm.text import blocks
-from megahour.lm.trie import build, unpack
-from megahour.lm.vocabulary import UNK
+from megahour.lm.trie import Float64, Int32, Trie, build, unpack
+from megahour.lm.vocabulary import UNK, Vocabulary
 from megahour.lm.walk import Unknown, encode_sentences, own_walker, walker
 
 
@@ -86,15 +88,30 @@ def _mix(plan: Plan, step: Step, path: Path) -> None:
 
 def _prune(plan: Plan, step: Step, path: Path) -> None:
     model = read_arpa(plan.source(step, "model"))
-    history = None
-    if "history" in step.files:
-        other = read_arpa(plan.source(step, "history"))
-        history = walker(build(other), other.vocabulary, model.vocabulary, "share")
-    size = step.params
-    pruned = prune(
-        build(model), threshold=size["threshold"], size=size["ngrams"], shortest=size["shortest"], history=history
-    )
+    trie, size = build(model), step.params
+    contexts = context_log10(
+        trie, model.vocabulary, str(plan.source(step, "history")) if "history" in step.files else "",
+        step.files.get("history_text", []),
+    )  # fmt: skip
+    pruned = prune(trie, threshold=size["threshold"], size=size["ngrams"], shortest=size["shortest"], contexts=contexts)
     _write_model(unpack(pruned.trie, model.vocabulary), path)
+
+
+def context_log10(trie: Trie, vocabulary: Vocabulary, history: str, text: Sequence[str]) -> Float64 | None:
+    """p(h) for pruning: of the ARPA file `history`, counted in `text`, or None for the model's own."""
+    if history:
+        other = read_arpa(history)
+        return from_model(trie, walker(build(other), other.vocabulary, vocabulary, "share"))
+    if text:
+        return from_text(trie, _token_blocks(text, vocabulary))
+    return None
+
+
+def _token_blocks(sources: Sequence[str], vocabulary: Vocabulary) -> Iterator[Int32]:
+    """Tokens of text, many sentences at a time."""
+    lines = (words for line in lines_of(blocks(sources)) if (words := line.split()))
+    while held := list(islice(lines, 10_000)):
+        yield encode_sentences(held, vocabulary)
 
 
 def _evaluate(plan: Plan, step: Step, path: Path) -> None:

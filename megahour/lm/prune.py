@@ -10,9 +10,8 @@ Sums run over the words v that the model lists after h. An n-gram that is the co
 counts is the highest score among an n-gram and all that begin with it: with that, every threshold and every size is
 one comparison, and the models of falling thresholds contain each other.
 
-p(h) is the product of the model's own probabilities along h. Kneser-Ney's short histories have probabilities made for
-backing off to, not for this, and such models prune badly (Chelba et al. 2010); a `history` model, Katz or Witten-Bell
-say, gives better p(h), as SRILM's `-prune-history-lm`.
+p(h) is of `context_probs`. Kneser-Ney models prune badly by their own (Chelba et al. 2010): contexts counted in the
+training text do better.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ import numpy.typing as npt
 from numba import njit
 
 from megahour.core.errors import MegahourError
+from megahour.lm.context_probs import from_model
 from megahour.lm.renormalise import LN10, lower_log10, renormalise
 from megahour.lm.trie import Float64, Trie, link
-from megahour.lm.vocabulary import BOS, EOS
-from megahour.lm.walk import Walker, own_walker
 
 
 @dataclass(frozen=True)
@@ -42,18 +40,18 @@ class Pruned:
 
 
 def prune(
-    trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, history: Walker | None = None
+    trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, contexts: Float64 | None = None
 ) -> Pruned:
     """Leave n-grams out whose loss changes the perplexity by less than `threshold`; or as many as it takes.
 
     size: keep so many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this stay, words
-    always do. history: model for p(h), asked about the trie's words.
+    always do. contexts (N,): log10 p(h) as of `context_probs`; without, the model's own.
 
     Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
     """
     if (threshold > 0) == (size > 0):
         raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
-    bounds = keep_scores(trie, scores(trie, history), shortest)
+    bounds = keep_scores(trie, scores(trie, contexts), shortest)
     kept = bounds >= threshold
     if size:
         kept, threshold = _highest(bounds, size)
@@ -62,23 +60,12 @@ def prune(
     return Pruned(smaller, threshold, trie.sizes, smaller.sizes)
 
 
-def scores(trie: Trie, history: Walker | None = None) -> Float64:
+def scores(trie: Trie, contexts: Float64 | None = None) -> Float64:
     """(N,) relative change of perplexity that leaving out each n-gram alone would bring; 0 for words and node 0."""
     result = np.zeros(len(trie.links.word))
-    contexts = history_log10(trie, history)
-    _scores(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff, contexts, result)
+    probable = from_model(trie) if contexts is None else contexts
+    _scores(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff, probable, result)
     return result
-
-
-def history_log10(trie: Trie, history: Walker | None = None) -> Float64:
-    """(N,) log10 p(h) of each n-gram as a history. That of `<s>`, which is never predicted, is p(`</s>`)."""
-    asked = history or own_walker(trie)
-    steps = asked.nodes(trie) if history else trie.log10_prob.copy()
-    steps[BOS + 1] = steps[EOS + 1]
-    for k in range(2, trie.order):
-        level = slice(trie.levels[k], trie.levels[k + 1])
-        steps[level] += steps[trie.links.parent[level]]
-    return steps
 
 
 def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:

@@ -16,10 +16,11 @@ from models import SMALL, entries, estimate_text
 from reference import Backoff, random_model
 
 from megahour.core.errors import MegahourError
+from megahour.lm.context_probs import from_model, from_text
 from megahour.lm.prune import prune, scores
 from megahour.lm.trie import Trie, build, unpack
 from megahour.lm.vocabulary import Vocabulary
-from megahour.lm.walk import walker
+from megahour.lm.walk import encode_sentences, walker
 
 models = st.builds(random_model, st.integers(0, 10_000), st.just("abcd"), st.integers(2, 4), st.floats(0.2, 0.7))
 
@@ -87,7 +88,7 @@ def test_another_model_can_say_how_probable_histories_are() -> None:
     model, other = estimate_text(lines, 3).model, estimate_text(SMALL[:8], 2).model
     asked = walker(build(other), other.vocabulary, model.vocabulary, "share")
     trie, reference, history = build(model), Backoff.of(model), Backoff.of(other)
-    found = by_words(trie, model.vocabulary, scores(trie, asked))
+    found = by_words(trie, model.vocabulary, scores(trie, from_model(trie, asked)))
     known = [g for g in reference.p if len(g) == 3 and all((w,) in history.p for w in g[:2])]
     assert len(known) > 20
     for gram in known:
@@ -96,6 +97,20 @@ def test_another_model_can_say_how_probable_histories_are() -> None:
         expected = np.log1p(reference.loss(gram)) / reference.history_prob(h)
         expected *= history.prob(first, ()) * history.prob(h[1], h[:1])
         assert np.log1p(found[gram]) == pytest.approx(expected, rel=1e-3, abs=1e-9)  # the file's rounding
+
+
+def test_contexts_are_counted_in_text() -> None:
+    model = estimate_text(SMALL, 4).model
+    trie, sentences = build(model), [line.split() for line in SMALL]
+    tokens = [encode_sentences(part, model.vocabulary) for part in (sentences[:9], sentences[9:])]
+    found = by_words(trie, model.vocabulary, 10.0 ** from_text(trie, tokens))
+    heard = [("<s>", *words) for words in sentences]
+    total = sum(map(len, heard))  # each word of these is followed by one that is predicted
+    for gram in found:
+        if gram and "</s>" not in gram:
+            places = ((words, i) for words in heard for i in range(len(words) - len(gram) + 1))
+            count = sum(words[i : i + len(gram)] == gram for words, i in places)
+            assert found[gram] == pytest.approx(count / total, abs=1e-12)
 
 
 @pytest.mark.parametrize(
