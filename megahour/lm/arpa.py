@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.arpa_read import Progress, read_arrays
+from megahour.lm.arpa_write import format_lines, room_for
+from megahour.lm.tokenise import PADDING
 from megahour.lm.vocabulary import Int32, Vocabulary
 
 Float64 = npt.NDArray[np.float64]
+PART = 1 << 16  # n-grams written at a time
 
 NEVER = -99.0
 """log10 probability that stands for zero in ARPA files."""
@@ -39,22 +42,25 @@ class NgramModel:
         return [len(grams) for grams in self.grams]
 
 
-def write_arpa(model: NgramModel, file: BinaryIO) -> None:
-    """Write `model` as UTF-8 ARPA text, seven significant digits, to a binary file."""
+def write_arpa(model: NgramModel, file: BinaryIO, progress: Progress = lambda phase, done, total: None) -> None:
+    """Write `model` as ARPA text, six decimals, to a binary file; words as UTF-8, surrogate escapes as the bytes."""
     header = [f"ngram {k}={size}\n" for k, size in enumerate(model.sizes, 1)]
     file.write("".join(["\\data\\\n", *header]).encode())
-    words = np.array(model.vocabulary.words, dtype=object)
-    for k in range(1, model.order + 1):
+    words = [word.encode("utf-8", "surrogateescape") for word in model.vocabulary.words]
+    lengths = np.array([len(word) for word in words], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    arena = np.frombuffer(b"".join(words) + bytes(PADDING), np.uint8)
+    done, total = 0, sum(model.sizes)
+    for k, columns in enumerate(zip(model.grams, model.log10_prob, model.log10_backoff, strict=True), 1):
+        grams, logp, backoff = columns
         file.write(f"\n\\{k}-grams:\n".encode())
-        for start in range(0, len(model.grams[k - 1]), 100_000):
-            part = slice(start, start + 100_000)
-            spelled = map(" ".join, words[model.grams[k - 1][part]].tolist())
-            probs, backoffs = model.log10_prob[k - 1][part].tolist(), model.log10_backoff[k - 1][part].tolist()
-            if k < model.order:
-                lines = [f"{p:.7g}\t{text}\t{b:.7g}\n" for p, text, b in zip(probs, spelled, backoffs, strict=True)]
-            else:
-                lines = [f"{p:.7g}\t{text}\n" for p, text in zip(probs, spelled, strict=True)]
-            file.write("".join(lines).encode())
+        for start in range(0, len(grams), PART):
+            stop = min(start + PART, len(grams))
+            text = np.empty(room_for(grams[start:stop], lengths), np.uint8)
+            used = format_lines(grams, start, stop, logp, backoff, k == model.order, arena, starts, text)
+            file.write(text[:used].data)
+            progress("write", done + stop, total)
+        done += len(grams)
     file.write(b"\n\\end\\\n")
 
 

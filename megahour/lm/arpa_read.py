@@ -69,6 +69,12 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
     return arrays
 
 
+def read_sizes(path: str | Path) -> list[int]:
+    """Numbers of n-grams by order, as the header has them. Raises MegahourError as `read_arrays`."""
+    with opened(path) as file:
+        return _counts(_Reader(file, str(path)))
+
+
 @contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
     """A file's bytes, unpacked."""

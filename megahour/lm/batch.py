@@ -18,6 +18,7 @@ from megahour.lm.tokenise import BOUNDARY, END, PADDING, UNKNOWN, Bytes, Tokens,
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
+_BLANKS = bytes.maketrans(b"\t\r\n\0", b"    ")
 PIECE = 1 << 14  # tokens of a thread's piece of work, at least
 
 
@@ -98,6 +99,11 @@ def score_tokens(model: MappedModel, tokens: Tokens, threads: int = 1) -> Scores
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda piece: work(*piece), pieces))
     return Scores(total, words - 1, missing, lost, tokens[1:], logp, length)
+
+
+def spelled(line: bytes) -> list[bytes]:
+    """The words of a line that are scored, as `tokenise` parts them."""
+    return [word for word in line.translate(_BLANKS).split(b" ") if word and word not in (b"<s>", b"</s>")]
 
 
 def _pieces(ends: npt.NDArray[np.intp], size: int, threads: int) -> list[tuple[int, int]]:

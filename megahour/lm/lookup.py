@@ -32,6 +32,7 @@ _WORD = np.uint64((1 << 32) - 1)
 _HALF = np.uint64(32)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
+_LEVEL = 8  # bits of an order beside a slot
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -56,12 +57,15 @@ def _seek(keys, base, capacity, key):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, end):  # type: ignore[no-untyped-def]
+def insert(  # type: ignore[no-untyped-def]
+    keys, values, capacity, used, windows, at, logp, backoff, count, k, end, walked
+):
     """Add `count` k-grams (k ≥ 2) to a segment that has the shorter ones. Returns (slots used, 0 or what failed, i).
 
     keys (2 capacity,) uint64 and values (4 capacity,) float32 are one memory. windows (m, ≥ k): row at[i] has the words
-    of n-gram i from the last to the first; `end` stands for a BOUNDARY that is the last. Failures: FULL, and TWICE for
-    an n-gram that is there already, both with the number i.
+    of n-gram i from the last to the first; `end` stands for a BOUNDARY that is the last. walked (m,) int64, zeros to
+    begin with: how far the words of a row are in already, for rows that n-grams of several orders share; or empty.
+    Failures: FULL, and TWICE for an n-gram that is there already, both with the number i.
     """
     room = capacity - 1
     for i in range(count):
@@ -69,8 +73,13 @@ def insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, e
         word = windows[row, 0]
         if word == BOUNDARY:
             word = end
-        parent = _HIGH | np.uint64(word)
-        for j in range(1, k):
+        parent, known = _HIGH | np.uint64(word), 1
+        if len(walked) and walked[row]:
+            parent, known = np.uint64(walked[row] >> _LEVEL), walked[row] & ((1 << _LEVEL) - 1)
+            if known >= k:
+                return used, TWICE, i
+        new = False
+        for j in range(known, k):
             key = (parent << _HALF) | np.uint64(windows[row, j])
             slot = _seek(keys, 0, capacity, key)
             parent = np.uint64(slot + 1)
@@ -86,6 +95,8 @@ def insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, e
             return used, TWICE, i
         values[4 * slot + 2] = logp[i]
         values[4 * slot + 3] = backoff[i]
+        if len(walked):
+            walked[row] = np.int64(parent) << _LEVEL | k
     return used, 0, count
 
 

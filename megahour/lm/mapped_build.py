@@ -114,14 +114,14 @@ class Builder:
             at += -(-items * np.dtype(kind).itemsize // ALIGN) * ALIGN
         self._entries = at
 
-    def fill(self, number: int, levels: Iterable[Level], end: int = BOUNDARY) -> None:
+    def fill(self, number: int, levels: Iterable[Level], end: int = BOUNDARY, *, shared: bool = False) -> None:
         """Build segment `number` from its n-grams of order 2, 3, …; threads may do so side by side.
 
-        Raises Duplicate.
+        shared: rows of the levels' windows are the same, as they are in an estimator's partition. Raises Duplicate.
         """
         levels = list(levels)
         base, capacity = self.segments[number].tolist()
-        while (keys := self._insert(levels, capacity, end)) is None:
+        while (keys := self._insert(levels, capacity, end, shared)) is None:
             capacity *= 2
         with self._lock:
             if capacity != self.segments[number, 1]:
@@ -133,7 +133,7 @@ class Builder:
         if isinstance(self.file, DiskFile):
             self.file.write(keys.data, self._entries + base * SLOT_BYTES)
 
-    def _insert(self, levels: list[Level], capacity: int, end: int) -> npt.NDArray[np.uint64] | None:
+    def _insert(self, levels: list[Level], capacity: int, end: int, shared: bool) -> npt.NDArray[np.uint64] | None:
         """Slots of a segment, in this thread's scratch; None when they are too few."""
         held: npt.NDArray[np.uint64] | None = getattr(self._own, "slots", None)
         if held is None or len(held) < 2 * capacity:
@@ -141,8 +141,9 @@ class Builder:
         keys = held[: 2 * capacity]
         keys.fill(0)
         values, used = keys.view(np.float32), 0
+        walked = np.zeros(len(levels[0][0]) if shared and levels else 0, np.int64)
         for k, (windows, at, logp, backoff, count) in enumerate(levels, 2):
-            used, failed, item = insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, end)
+            used, failed, item = insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, end, walked)
             if failed == FULL:
                 return None
             if failed == TWICE:

@@ -38,7 +38,9 @@ class MappedSink:
         if self._numbers is not None:
             windows = self._numbers[windows]
         orders = range(2, self.builder.order + 1)
-        self.builder.fill(number, [(windows, at[k], logp[k], backoff[k], int(sizes[k])) for k in orders], END)
+        self.builder.fill(
+            number, [(windows, at[k], logp[k], backoff[k], int(sizes[k])) for k in orders], END, shared=True
+        )
 
     def end(self) -> None:
         """Nothing: `Builder.finish` wants to know what was estimated."""

@@ -1,0 +1,263 @@
+"""`megahour lm train | score | info | convert | rescore`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from megahour.lm.batch import Scores
+    from megahour.lm.mapped import MappedModel
+
+_threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("\nStopped. The output was not written; nothing half is left.", err=True)
+        sys.exit(130)
+
+
+@click.command("train")
+@click.argument("sources", nargs=-1, required=True, metavar="TEXT…")
+@click.option("--out", required=True, metavar="FILE", help=".arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
+@click.option("--order", type=click.IntRange(1, 7), default=3, show_default=True, help="longest n-gram")
+@click.option("--prune", default="0", show_default=True, metavar="N,N,…", help="drop k-grams seen at most so often")
+@click.option("--vocabulary", type=click.IntRange(0), default=0, help="keep so many most frequent words; 0: all")
+@click.option("--vocabulary-file", default="", metavar="FILE", help="keep the words of this list only")
+@click.option("--min-count", type=click.IntRange(1), default=1, show_default=True, help="keep words seen so often")
+@click.option("--skip-symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text; they are errors else")
+@click.option("--memory", default="", metavar="SIZE", help="such as 4GB: what does not fit goes to disk beside --out")
+@_threads
+def train(
+    sources: tuple[str, ...],
+    out: str,
+    order: int,
+    prune: str,
+    vocabulary: int,
+    vocabulary_file: str,
+    min_count: int,
+    skip_symbols: bool,
+    memory: str,
+    threads: int,
+) -> None:
+    """Estimate an interpolated modified Kneser-Ney model of texts, a sentence a line.
+
+    TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table. Options stand anywhere.
+    """
+    from megahour.lm.phases import Phases
+    from megahour.lm.train import Job, parse_bytes
+    from megahour.lm.train import train as make
+
+    job = Job(
+        sources, Path(out), order, _counts(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
+        parse_bytes(memory) if memory else 0, threads,
+    )  # fmt: skip
+    with _stoppable(), Phases() as phases:
+        made = make(job, phases)
+    phases.console.print(phases.summary())
+    if made.text:
+        click.echo(", ".join(f"{value:,} {key}" for key, value in made.text.items()))
+    _orders(made.sizes, made.discounts, made.fallbacks)
+    click.echo(f"{out}: {sum(made.sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.replace(" ", ",").split(",") if part)
+    except ValueError:
+        raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
+
+
+def _orders(sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str]) -> None:
+    from rich.table import Table
+
+    from megahour.engine.progress import output_console
+
+    table = Table()
+    for heading in ("order", "n-grams", "D1", "D2", "D3+", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    given = {int(order): why for order, why in fallbacks.items()}
+    for k, size in enumerate(sizes, 1):
+        each = [f"{value:.4f}" for value in discounts[k - 1]] if discounts else ["", "", ""]
+        table.add_row(str(k), f"{size:,}", *each, f"fallback: {given[k]}" if k in given else "")
+    output_console().print(table)
+
+
+@click.command("info")
+@click.argument("model", metavar="MODEL")
+@click.option("--verify", is_flag=True, help="read all of it: checksums of a mapped model, every line of an ARPA file")
+def info(model: str, verify: bool) -> None:
+    """Orders, sizes, discounts where the file knows them, and the memory that scoring takes."""
+    from megahour.lm.arpa_read import read_arrays, read_sizes
+    from megahour.lm.kenlm_model import KenlmModel
+    from megahour.lm.mapped import open_mapped
+    from megahour.lm.model_files import form_of
+
+    form, size = form_of(model), Path(model).stat().st_size
+    if form == "kenlm":
+        click.echo(f"{model}: KenLM's binary form, order {KenlmModel(model).order}, {size / 1e6:,.1f} MB")
+        return
+    if form == "arpa":
+        sizes = [len(each) for each in read_arrays(model).grams] if verify else read_sizes(model)
+        click.echo(f"{model}: ARPA, {sum(sizes):,} n-grams, {size / 1e6:,.1f} MB; for scoring it is read whole: ")
+        click.echo(f"about {sum(sizes) * 26 / 1e6:,.0f} MB then, and megahour lm convert makes a file that is mapped")
+        _orders(sizes, [], {})
+        return
+    mapped = open_mapped(model)
+    if verify:
+        mapped.verify()
+    click.echo(f"{model}: mapped, {sum(mapped.sizes):,} n-grams, {size / 1e6:,.1f} MB, shared between processes")
+    _orders(mapped.sizes, mapped.facts.get("discounts", []), mapped.facts.get("fallbacks", {}))
+    for key, value in mapped.facts.items():
+        if key not in ("discounts", "fallbacks"):
+            click.echo(f"{key}: {value}")
+    if verify:
+        click.echo("checksums are right")
+
+
+@click.command("convert")
+@click.argument("model", metavar="MODEL")
+@click.argument("out", metavar="OUT")
+@_threads
+def convert(model: str, out: str, threads: int) -> None:
+    """MODEL in the form that OUT's name says: .mlm (mapped), .arpa, .arpa.gz .xz .zst."""
+    from megahour.lm.convert import convert as make
+    from megahour.lm.phases import Phases
+
+    with _stoppable(), Phases() as phases:
+        sizes = make(model, out, threads, phases)
+    phases.console.print(phases.summary())
+    click.echo(f"{out}: {sum(sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
+
+
+@click.command("score")
+@click.argument("model", metavar="MODEL")
+@click.argument("texts", nargs=-1, metavar="[TEXT]…")
+@click.option("--sentences", is_flag=True, help="a line each: log10 p, words, unknown words, sentence")
+@click.option("--words", is_flag=True, help="each word with its number, n-gram length and log10 p, as KenLM's query")
+@_threads
+def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, threads: int) -> None:
+    """Perplexity of TEXT, a sentence a line, with and without unknown words; standard input without TEXT.
+
+    MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
+    """
+    from megahour.lm.model_files import lines_of
+    from megahour.lm.score import Score
+
+    for text in texts:
+        if text != "-" and not Path(text).is_file():
+            raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
+    with _stoppable():
+        scorer, total = _scorer(model, threads), Score()
+        for text in texts or ("-",):
+            for lines in lines_of(text):
+                found = scorer(b"".join(lines))
+                total += found.total
+                if sentences or words:
+                    _print_sentences(lines, found, words)
+    click.echo(f"Perplexity including OOVs:\t{total.perplexity:.8g}")
+    click.echo(f"Perplexity excluding OOVs:\t{total.perplexity_known:.8g}")
+    click.echo(f"OOVs:\t{total.oov}\nTokens:\t{total.tokens}")
+    click.echo(f"log10 p:\t{total.log10_prob:.6f}")
+
+
+def _scorer(model: str, threads: int) -> Any:
+    """bytes of lines → Scores."""
+    from megahour.lm.model_files import form_of, open_model
+
+    if form_of(model) == "kenlm":
+        from megahour.lm.kenlm_model import KenlmModel
+
+        return KenlmModel(model).score_lines
+    from megahour.lm.batch import score_lines
+    from megahour.lm.phases import Phases
+
+    with Phases() as phases:
+        opened: MappedModel = open_model(model, phases)
+    return lambda lines: score_lines(opened, lines, threads)
+
+
+def _print_sentences(lines: list[bytes], found: Scores, words: bool) -> None:
+    from megahour.lm.batch import spelled
+
+    out = sys.stdout.buffer
+    if not words:
+        columns = (found.log10_prob.tolist(), found.words.tolist(), found.oov.tolist())
+        for line, logp, count, oov in zip(lines, *columns, strict=True):
+            out.write(b"%.6f\t%d\t%d\t%s\n" % (logp, count, oov, line.strip()))
+        return
+    at = 0
+    for line, logp, count, oov in zip(lines, found.log10_prob, found.words, found.oov, strict=True):
+        each = zip(
+            [*spelled(line), b"</s>"],
+            found.tokens[at : at + count + 1].tolist(),
+            found.ngram_length[at : at + count + 1].tolist(),
+            found.word_log10_prob[at : at + count + 1].tolist(),
+            strict=True,
+        )
+        at += int(count) + 1
+        row = b"\t".join(b"%s=%d %d %.6g" % (word, 2 if word == b"</s>" else n, k, p) for word, n, k, p in each)
+        out.write(row + b"\tTotal: %.6g OOV: %d\n" % (logp, oov))
+
+
+@click.command("rescore")
+@click.argument("model", metavar="MODEL")
+@click.argument("nbest", metavar="NBEST")
+@click.option("--out", default="-", metavar="FILE", help="default: standard output")
+@click.option("--form", type=click.Choice(["jsonl", "kaldi"]), default="jsonl", show_default=True)
+@click.option("--costs", default="", metavar="FILE", help="of kaldi: acoustic costs, lines UTTERANCE-N COST")
+@click.option("--weight", type=float, default=1.0, show_default=True, help="of ln p of the language model")
+@click.option("--penalty", type=float, default=0.0, show_default=True, help="added for each word, in nats")
+@click.option("--best", is_flag=True, help="write the best hypothesis only: lines UTTERANCE word …")
+@_threads
+def rescore(
+    model: str, nbest: str, out: str, form: str, costs: str, weight: float, penalty: float, best: bool, threads: int
+) -> None:
+    """Sort n-best lists by score + WEIGHT · ln p + PENALTY · words (score: the recogniser's, in nats).
+
+    jsonl: {"id": …, "nbest": [{"text": …, "score": …}, …]} a line. kaldi: lines UTTERANCE-N word word …
+    """
+    import json
+
+    from megahour.lm.model_files import lines_of, replacing
+    from megahour.lm.rescore import Weights, read_jsonl, read_kaldi
+    from megahour.lm.rescore import rescore as sort
+
+    def rows(path: str) -> Iterator[bytes]:
+        return (line for lines in lines_of(path) for line in lines)
+
+    for path in (nbest, costs):
+        if path not in ("", "-") and not Path(path).is_file():
+            raise ConfigError("no such file", where=path)
+    with _stoppable():
+        scorer = _scorer(model, threads)
+        if form == "kaldi":
+            utterances = read_kaldi(rows(nbest), rows(costs) if costs else None, nbest, costs)
+        else:
+            utterances = read_jsonl(rows(nbest), nbest)
+        scored = sort(utterances, lambda texts: scorer(_joined(texts)), Weights(weight, penalty))
+        lines = (
+            f"{u.id} {u.texts[0] if u.texts else ''}" if best else json.dumps(u.whole, ensure_ascii=False)
+            for u in scored
+        )
+        if out == "-":
+            for line in lines:
+                click.echo(line)
+            return
+        with replacing(out) as making:
+            making.write_text("".join(f"{line}\n" for line in lines), "utf-8", "surrogateescape")
+
+
+def _joined(texts: list[str]) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogateescape")

@@ -1,0 +1,191 @@
+"""`megahour lm train`: text to a model's file in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.estimate import estimate, thresholds
+from megahour.lm.mapped_sink import estimate_mapped
+from megahour.lm.model_files import PACKED, form_to_write, pack, replacing
+from megahour.lm.reading import Reading, read_corpus, vocabulary_of
+from megahour.lm.text import Block, blocks, sources_digest, text_bytes
+
+BYTES_PER_WORD = 75  # of memory, for a corpus in it; see `stage`
+TEXT_BYTES_PER_WORD = 4  # at least, of text as it is stored
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """sources: files, globs, URLs, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so many most
+    frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory."""
+
+    sources: Sequence[str]
+    out: Path
+    order: int = 3
+    prune: Sequence[int] = ()
+    vocabulary: int = 0
+    vocabulary_file: str = ""
+    min_count: int = 1
+    skip_symbols: bool = False
+    memory: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Trained:
+    """sizes: n-grams by order. discounts, fallbacks: see `estimate.Model`. text: counts of the text, where known."""
+
+    sizes: list[int]
+    discounts: list[Any]
+    fallbacks: dict[int, str]
+    text: dict[str, int] = field(default_factory=dict)
+
+
+def parse_bytes(text: str) -> int:
+    """``4GB`` → 4,000,000,000, ``4G`` → 4,294,967,296. Raises ConfigError."""
+    number = text.strip().upper()
+    factor = 1
+    for unit, value in UNITS.items():
+        if number.endswith(unit):
+            number, factor = number.removesuffix(unit), value
+            break
+    try:
+        size = int(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise ConfigError(f"{text!r} is no size", remedy="write it as 500MB, 4GB or 4G")
+    return size
+
+
+def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Trained:
+    """Estimate a model and write it; `out` appears when it is whole.
+
+    Raises
+    ------
+    ConfigError: a source matches nothing, the output's name or directory is wrong, a parameter is out of range; before
+    any work. MegahourError: the text cannot be used, or memory or disk cannot hold the job.
+    """
+    form = form_to_write(job.out)
+    try:
+        thresholds(job.order, job.prune)
+    except ValueError as error:
+        raise ConfigError(str(error), where="lm train") from None
+    size = text_bytes(job.sources)
+    if job.vocabulary_file and (job.vocabulary or job.min_count > 1):
+        raise ConfigError("--vocabulary-file lists the words to keep; leave --vocabulary and --min-count out")
+    if job.memory and form == "mapped":
+        raise ConfigError(
+            "--memory writes ARPA files only", where=str(job.out), remedy="train to .arpa, then: megahour lm convert"
+        )
+    if not job.memory:
+        _check_memory(size)
+    with replacing(job.out) as making:
+        if job.memory:
+            return _packed(job, making, lambda path: _bounded(job, path, size, progress), progress)
+        reading = _read(job, size, progress)
+        if not reading.words:
+            raise MegahourError("the text has no words", where=", ".join(job.sources)[:200], remedy="give other text")
+        if form == "mapped":
+            return _mapped(job, making, reading, progress)
+        return _packed(job, making, lambda path: _arpa(job, path, reading, progress), progress)
+
+
+def _check_memory(size: int) -> None:
+    import psutil
+
+    need, free = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD, psutil.virtual_memory().available
+    if size // 6 * BYTES_PER_WORD > free:
+        raise MegahourError(
+            f"{size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
+            remedy=f"give --memory {max(free * 0.7 / 1e9, 0.5):.1f}GB: what does not fit then goes to disk",
+        )
+
+
+def _read(job: Job, size: int, progress: Progress) -> Reading:
+    progress("read", 0, size)
+    words = vocabulary_of(blocks([job.vocabulary_file])) if job.vocabulary_file else None
+    done = 0
+
+    def counted() -> Iterable[Block]:
+        nonlocal done
+        for block in blocks(job.sources):
+            yield block
+            done += block.end
+            progress("read", done, max(size, done))
+
+    return read_corpus(
+        counted(),
+        vocabulary=words,
+        most_frequent=job.vocabulary,
+        min_count=job.min_count,
+        skip_symbols=job.skip_symbols,
+        room=size // TEXT_BYTES_PER_WORD + 1,
+    )
+
+
+def _text(reading: Reading) -> dict[str, int]:
+    return {key: int(value) for key, value in vars(reading).items() if isinstance(value, int | np.integer)}
+
+
+def _arpa(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained:
+    model = estimate(reading.corpus, job.order, path, prune=job.prune, threads=job.threads, progress=progress)
+    return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading))
+
+
+def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained:
+    text = _text(reading)
+    options: dict[str, Any] = {"prune": job.prune, "threads": job.threads, "progress": progress}
+    model = estimate_mapped(reading.corpus, job.order, path, facts={"text": text}, **options)
+    return Trained(model.sizes, model.discounts, model.fallbacks, text)
+
+
+def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
+    from megahour.lm.bounded import estimate_bounded
+
+    if job.vocabulary or job.min_count > 1:
+        raise ConfigError(
+            "--memory with --vocabulary or --min-count", remedy="list the words to keep, and give --vocabulary-file"
+        )
+    options: dict[str, Any] = {"vocabulary": None, "skip_symbols": job.skip_symbols}
+    if job.vocabulary_file:
+        options["vocabulary"] = vocabulary_of(blocks([job.vocabulary_file]))
+    scratch = job.out.with_name(f".{job.out.name}.scratch")
+    identity = f"{sources_digest(job.sources)} {job.vocabulary_file and sources_digest([job.vocabulary_file])}"
+    made = estimate_bounded(
+        lambda: blocks(job.sources),
+        job.order,
+        path,
+        scratch,
+        memory_bytes=job.memory,
+        prune=job.prune,
+        threads=job.threads,
+        identity=identity,
+        expected_bytes=size,
+        progress=progress,
+        **options,
+    )
+    return Trained(made.sizes, made.discounts, made.fallbacks, {"tokens": made.tokens, "types": made.types})
+
+
+def _packed(job: Job, making: Path, write: Callable[[Path], Trained], progress: Progress) -> Trained:
+    """Write, then compress if the output's name says so."""
+    if not job.out.name.endswith(PACKED):
+        return write(making)
+    plain = making.with_name(f"{making.name}.plain")
+    try:
+        trained = write(plain)
+        progress("compress", 0, 1)
+        pack(plain, making, job.out.name, job.threads)
+        progress("compress", 1, 1)
+    finally:
+        plain.unlink(missing_ok=True)
+    return trained
