@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from megahour.lm.plan import Verdict
 
 MODEL = click.Path(exists=True, dir_okay=False)
+_out = click.option(
+    "--out", required=True, type=click.Path(dir_okay=False), help="the new model: .arpa, .arpa.gz .xz .zst, or .mlm"
+)
 _heldout = click.option("--heldout", multiple=True, metavar="FILE", help="text to tune weights on, or to judge them")
 _weights = click.option("--weights", default="", metavar="W,W,…", help="one of each model; without: tuned on --heldout")
 _unknown = click.option(
@@ -27,8 +30,8 @@ _unknown = click.option(
 
 
 @click.command("interpolate")
-@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL.arpa…")
-@click.option("--out", required=True, type=click.Path(dir_okay=False), help="the merged model, .arpa or .arpa.gz")
+@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL…")
+@_out
 @_weights
 @_heldout
 @_unknown
@@ -37,13 +40,15 @@ def interpolate(models: tuple[str, ...], out: str, weights: str, heldout: tuple[
 
     Back-off weights are computed anew, so that every context sums to one.
     """
-    from megahour.lm.arpa import read_arpa
+    from megahour.lm.convert import read_model
     from megahour.lm.interpolate import gather
     from megahour.lm.interpolate import interpolate as merge
+    from megahour.lm.model_files import form_to_write
     from megahour.lm.trie import unpack
 
     _need_weights(weights, heldout)
-    members = gather([read_arpa(path) for path in models], unknown)
+    form_to_write(out)
+    members = gather([read_model(path) for path in models], unknown)
     given, fitted = _fit(members, weights, heldout)
     if fitted:
         _say_fit(models, fitted)
@@ -53,7 +58,7 @@ def interpolate(models: tuple[str, ...], out: str, weights: str, heldout: tuple[
 
 
 @click.command("loglinear")
-@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL.arpa…")
+@click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL…")
 @click.option("--weights", required=True, metavar="W,W,…", help="exponents, one of each model")
 @click.option("--text", required=True, multiple=True, metavar="FILE", help="sentences to score")
 @click.option("--normalise/--no-normalise", default=False, show_default=True, help="divide by each context's sum")
@@ -62,12 +67,12 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 
     Without --normalise these are no probabilities: good for ranking, useless for perplexities.
     """
-    from megahour.lm.arpa import read_arpa
+    from megahour.lm.convert import read_model
     from megahour.lm.interpolate import gather
     from megahour.lm.loglinear import LogLinear
     from megahour.lm.plan_work import read_sentences
 
-    mix = LogLinear(gather([read_arpa(path) for path in models], "share"), _numbers(weights))
+    mix = LogLinear(gather([read_model(path) for path in models], "share"), _numbers(weights))
     total, tokens = 0.0, 0
     for words in read_sentences(list(text)):
         score = mix.sentence(words, normalised=normalise)
@@ -78,8 +83,8 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 
 
 @click.command("prune")
-@click.argument("model", type=MODEL, metavar="MODEL.arpa")
-@click.option("--out", required=True, type=click.Path(dir_okay=False), help="the smaller model, .arpa or .arpa.gz")
+@click.argument("model", type=MODEL, metavar="MODEL")
+@_out
 @click.option("--threshold", type=click.FloatRange(0.0), default=0.0, help="drop what changes the perplexity by less")
 @click.option("--ngrams", type=click.IntRange(0), default=0, help="keep at most so many n-grams")
 @click.option("--shortest", type=click.IntRange(2), default=2, show_default=True, help="shorter n-grams stay")
@@ -102,7 +107,8 @@ def prune(
 
     Kneser-Ney models lose less with --history-text: their own short contexts do not say how often they occur.
     """
-    from megahour.lm.arpa import read_arpa
+    from megahour.lm.convert import read_model
+    from megahour.lm.model_files import form_to_write
     from megahour.lm.plan_work import context_log10, perplexity, read_sentences
     from megahour.lm.prune import prune as make_smaller
     from megahour.lm.trie import build, unpack
@@ -111,8 +117,9 @@ def prune(
         raise click.UsageError("give one of --threshold (such as 1e-8) and --ngrams, above 0")
     if history and history_text:
         raise click.UsageError("give one of --history and --history-text")
+    form_to_write(out)
     sentences = read_sentences(list(heldout)) if heldout else []
-    whole = read_arpa(model)
+    whole = read_model(model)
     trie = build(whole)
     contexts = context_log10(trie, whole.vocabulary, history or "", history_text)
     pruned = make_smaller(trie, threshold=threshold, size=ngrams, shortest=shortest, contexts=contexts)
@@ -137,17 +144,27 @@ def plan(config: str) -> None:
 
 @click.command("run")
 @click.argument("config", type=click.Path())
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="of an estimation")
-def run(config: str, threads: int) -> None:
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="of estimations")
+@click.option("--memory", default="", metavar="SIZE", help="of estimations, such as 4GB; the rest goes to disk")
+def run(config: str, threads: int, memory: str) -> None:
     """Make what CONFIG.yaml describes: only what is missing or changed. Killed and started again, it goes on."""
+    import sys
     from functools import partial
 
+    from megahour.lm.phases import Phases
     from megahour.lm.plan import Plan
     from megahour.lm.plan_config import load_config
     from megahour.lm.plan_work import work
+    from megahour.lm.train import parse_bytes
 
     loaded = Plan(load_config(config))
-    count = len(list(loaded.execute(partial(work, threads=threads), _say_verdict)))
+    try:
+        with Phases() as phases:
+            todo = partial(work, threads=threads, memory=parse_bytes(memory) if memory else 0, progress=phases)
+            count = len(list(loaded.execute(todo, _say_verdict)))
+    except KeyboardInterrupt:
+        click.echo(f"\nStopped. Finished steps are kept in {loaded.folder}: the same command goes on.", err=True)
+        sys.exit(130)
     click.echo(f"{count} steps ran; in {loaded.folder}: {', '.join(loaded.config.outputs)}")
 
 
@@ -207,19 +224,18 @@ def _sizes(sizes: list[int]) -> str:
 
 
 def _write(model: NgramModel, out: str) -> None:
-    """Atomically, compressed where the name ends in .gz."""
-    import gzip
-    from typing import BinaryIO, cast
-
+    """In the form that the name says; there when whole."""
     from megahour.lm.arpa import write_arpa
+    from megahour.lm.convert import convert
+    from megahour.lm.model_files import replacing
 
     path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".making.{path.name}")
-    with scratch.open("wb") as file:
-        if out.endswith(".gz"):
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-                write_arpa(model, cast(BinaryIO, packed))
-        else:
+    plain = path if path.suffix == ".arpa" else path.with_name(f".{path.name}.arpa")
+    try:
+        with replacing(plain) as making, making.open("wb") as file:
             write_arpa(model, file)
-    scratch.replace(path)
+        if plain != path:
+            convert(plain, path)
+    finally:
+        if plain != path:
+            plain.unlink(missing_ok=True)

@@ -84,7 +84,10 @@ def _train(config: PlanConfig, name: str, source: Source, used: bool) -> Step:
     vocabulary = config.vocabulary.model_dump(exclude={"file"})
     files = {"text": source.text, "vocabulary": [config.vocabulary.file] if config.vocabulary.file else []}
     cutoffs = config.cutoffs if source.cutoffs is None else source.cutoffs
-    params = {"order": source.order or config.order, "cutoffs": cutoffs, "vocabulary": vocabulary}
+    params = {
+        "order": source.order or config.order, "cutoffs": cutoffs, "vocabulary": vocabulary,
+        "skip_symbols": config.skip_symbols,
+    }  # fmt: skip
     if source.arpa:
         return Step("train", f"train {name}", source.arpa, unneeded=why or "its model is given")
     return Step("train", f"train {name}", f"{name}.source.arpa", params, {}, files, why)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from megahour.core.config import nearest
 from megahour.core.errors import ConfigError
 
-OUTPUTS = (".arpa", ".arpa.gz")
+OUTPUTS = (".arpa", ".arpa.gz", ".arpa.xz", ".arpa.zst", ".mlm")
 RESERVED_NAMES = ("mixed.arpa", "pruned.arpa")  # steps write them
 
 Texts = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
@@ -26,7 +26,7 @@ class Source(_Section):
     """One sub-model: estimated from text, or given as an ARPA file."""
 
     text: Texts = Field([], description="text files, URLs or globs, one sentence a line")
-    arpa: str = Field("", description="a model that is there already, instead of text")
+    arpa: str = Field("", description="a model that is there already, .mlm too, instead of text")
     order: int = Field(0, ge=0, le=7, description="longest n-gram; 0: as the others")
     cutoffs: list[int] | None = Field(None, description="drop k-grams seen at most so often; none: as the others")
 
@@ -45,7 +45,7 @@ class PruneSection(_Section):
     threshold: float = Field(0.0, ge=0.0, description="drop n-grams that change the perplexity by less, e.g. 1e-8")
     ngrams: int = Field(0, ge=0, description="keep at most so many n-grams")
     shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
-    history: str = Field("", description="ARPA model for the probabilities of contexts; empty: the model itself")
+    history: str = Field("", description="model for the probabilities of contexts; empty: the model itself")
     history_text: Texts = Field([], description="count contexts in this text instead, best the training text")
 
 
@@ -59,12 +59,13 @@ class PlanConfig(_Section):
         [0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts"
     )
     vocabulary: VocabularySection = Field(default_factory=lambda: VocabularySection.model_validate({}))
+    skip_symbols: bool = Field(False, description="leave <s>, </s> and <unk> out of the text, which are errors else")
     weights: dict[str, float] = Field({}, description="of each source; empty: tuned on `heldout`")
     heldout: Texts = Field([], description="text that the weights are tuned on")
     unknown: Literal["zero", "share"] = Field("zero", description="what a sub-model says of words that it lacks")
     prune: PruneSection | None = Field(None, description="none: the model is not pruned, and not re-estimated")
     evaluate: Texts = Field([], description="text for perplexities of all models")
-    outputs: list[str] = Field(["lm.arpa"], min_length=1, description="names of the final files: .arpa, .arpa.gz")
+    outputs: list[str] = Field(["lm.arpa"], min_length=1, description="final files: .arpa, packed or not, or .mlm")
 
 
 def load_config(path: str | Path) -> PlanConfig:
@@ -112,6 +113,9 @@ def _contradictions(config: PlanConfig) -> Any:
             yield f'source "{name}" needs one of `text` and `arpa`'
         if not name.replace("-", "").replace("_", "").isalnum():
             yield f'source "{name}": names are made of letters, digits, - and _'
+    cut = config.vocabulary
+    if cut.file and (cut.words or cut.min_count > 1):
+        yield "`vocabulary` has a `file` that lists the words to keep: leave `words` and `min_count` out"
     for name in config.weights:
         if name not in config.sources:
             yield f'weights name "{name}", which is no source{nearest(name, config.sources)}'
@@ -133,4 +137,4 @@ def _contradictions(config: PlanConfig) -> Any:
         yield f"out {config.out!r}: models are made on local disk; copy the outputs on"
     for name in config.outputs:
         if not name.endswith(OUTPUTS) or os.sep in name or name in RESERVED_NAMES:
-            yield f'output "{name}": give a file name that ends in {" or ".join(OUTPUTS)}, not in a directory'
+            yield f'output "{name}": give a file name that ends in {", ".join(OUTPUTS)}, not in a directory'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -10,31 +9,38 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import NgramModel, read_arpa, write_arpa
+from megahour.lm.arpa import NgramModel, write_arpa
 from megahour.lm.context_probs import from_model, from_text
-from megahour.lm.estimate import Progress, estimate
+from megahour.lm.convert import convert, read_model
 from megahour.lm.interpolate import Members, gather, interpolate, tune
+from megahour.lm.model_files import form_of
 from megahour.lm.plan import Plan, Step, source_role
 from megahour.lm.prune import prune
-from megahour.lm.reading import lines_of, read_corpus, vocabulary_of
+from megahour.lm.reading import lines_of
 from megahour.lm.text import blocks
+from megahour.lm.train import Job, Progress, train
 from megahour.lm.trie import Float64, Int32, Trie, build, unpack
 from megahour.lm.vocabulary import UNK, Vocabulary
 from megahour.lm.walk import Unknown, encode_sentences, own_walker, walker
 
 
-def work(plan: Plan, step: Step, path: Path, *, threads: int = 1, progress: Progress = lambda *_: None) -> None:
-    """Do a step and write its output to `path`."""
+def work(
+    plan: Plan, step: Step, path: Path, *, threads: int = 1, memory: int = 0, progress: Progress = lambda *_: None
+) -> None:
+    """Do a step and write its output to `path`, whose name ends as the output's.
+
+    threads, memory (bytes, 0: what there is): of estimations; they change no number.
+    """
     kinds: dict[str, Callable[[Plan, Step, Path], None]] = {
-        "train": partial(_train, threads=threads, progress=progress),
+        "train": partial(_train, threads=threads, memory=memory, progress=progress),
         "weights": _weights,
         "mix": _mix,
         "prune": _prune,
         "evaluate": _evaluate,
-        "output": _output,
+        "output": partial(_output, threads=threads, progress=progress),
     }
     kinds[step.kind](plan, step, path)
 
@@ -50,24 +56,28 @@ def read_sentences(sources: list[str]) -> list[list[str]]:
     return found
 
 
-def _train(plan: Plan, step: Step, path: Path, *, threads: int, progress: Progress) -> None:
-    cut = step.params["vocabulary"]
-    words = step.files["vocabulary"]
-    reading = read_corpus(
-        blocks(step.files["text"]),
-        vocabulary=vocabulary_of(blocks(words)) if words else None,
-        most_frequent=cut["words"],
-        min_count=cut["min_count"],
-        utf8=True,
-    )
-    estimate(
-        reading.corpus, step.params["order"], path, prune=step.params["cutoffs"], threads=threads, progress=progress
+def _train(plan: Plan, step: Step, path: Path, *, threads: int, memory: int, progress: Progress) -> None:
+    cut, words = step.params["vocabulary"], step.files["vocabulary"]
+    train(
+        Job(
+            sources=step.files["text"],
+            out=path,
+            order=step.params["order"],
+            prune=step.params["cutoffs"],
+            vocabulary=cut["words"],
+            vocabulary_file=words[0] if words else "",
+            min_count=cut["min_count"],
+            skip_symbols=step.params["skip_symbols"],
+            memory=memory,
+            threads=threads,
+        ),
+        progress,
     )
 
 
 def _members(plan: Plan, step: Step) -> Members:
     unknown: Unknown = step.params["unknown"]
-    return gather([read_arpa(plan.source(step, source_role(name))) for name in step.params["sources"]], unknown)
+    return gather([read_model(plan.source(step, source_role(name))) for name in step.params["sources"]], unknown)
 
 
 def _weights(plan: Plan, step: Step, path: Path) -> None:
@@ -87,7 +97,7 @@ def _mix(plan: Plan, step: Step, path: Path) -> None:
 
 
 def _prune(plan: Plan, step: Step, path: Path) -> None:
-    model = read_arpa(plan.source(step, "model"))
+    model = read_model(plan.source(step, "model"))
     trie, size = build(model), step.params
     contexts = context_log10(
         trie, model.vocabulary, str(plan.source(step, "history")) if "history" in step.files else "",
@@ -98,9 +108,9 @@ def _prune(plan: Plan, step: Step, path: Path) -> None:
 
 
 def context_log10(trie: Trie, vocabulary: Vocabulary, history: str, text: Sequence[str]) -> Float64 | None:
-    """p(h) for pruning: of the ARPA file `history`, counted in `text`, or None for the model's own."""
+    """p(h) for pruning: of the model `history`, counted in `text`, or None for the model's own."""
     if history:
-        other = read_arpa(history)
+        other = read_model(history)
         return from_model(trie, walker(build(other), other.vocabulary, vocabulary, "share"))
     if text:
         return from_text(trie, _token_blocks(text, vocabulary))
@@ -118,7 +128,7 @@ def _evaluate(plan: Plan, step: Step, path: Path) -> None:
     sentences = read_sentences(step.files["text"])
     found: dict[str, dict[str, Any]] = {}
     for role in [*step.inputs, *(role for role in step.files if role != "text")]:
-        model = read_arpa(plan.source(step, role))
+        model = read_model(plan.source(step, role))
         found[role] = {"ngrams": model.sizes, **perplexity(model, sentences)}
     _write_json(found, path)
 
@@ -135,14 +145,12 @@ def perplexity(model: NgramModel, sentences: list[list[str]]) -> dict[str, Any]:
     }
 
 
-def _output(plan: Plan, step: Step, path: Path) -> None:
+def _output(plan: Plan, step: Step, path: Path, *, threads: int, progress: Progress) -> None:
     source = plan.source(step, next(iter([*step.inputs, *step.files])))
-    with source.open("rb") as model, path.open("wb") as file:
-        if not str(step.params["name"]).endswith(".gz"):
-            shutil.copyfileobj(model, file, 1 << 20)
-            return
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:  # no name and no time: equal bytes
-            shutil.copyfileobj(model, cast(BinaryIO, packed), 1 << 20)
+    if form_of(source) == "arpa" and path.suffix == ".arpa":
+        shutil.copyfile(source, path)
+    else:
+        convert(source, path, threads, progress)
 
 
 def _write_model(model: NgramModel, path: Path) -> None:

@@ -20,6 +20,7 @@ from models import SMALL, entries
 
 from megahour.core.errors import ConfigError
 from megahour.lm.arpa import read_arpa
+from megahour.lm.convert import read_model
 from megahour.lm.plan import Plan, Step
 from megahour.lm.plan_config import load_config, parse_config
 from megahour.lm.plan_work import work
@@ -125,8 +126,14 @@ def test_models_that_are_given_are_mixed_without_training(settings: dict[str, An
     given = tmp_path / "given.arpa"
     (tmp_path / "out" / "tales.source.arpa").rename(given)
     settings["sources"]["tales"] = {"arpa": str(given)}
-    plan = plan_of(settings, out=str(tmp_path / "second"), outputs=["lm.arpa.gz"], evaluate=settings["heldout"])
-    assert run(plan) == ["train notes", "weights", "mix", "evaluate", "output lm.arpa.gz"]
+    plan = plan_of(
+        settings, out=str(tmp_path / "second"), outputs=["lm.arpa.gz", "lm.mlm"], evaluate=settings["heldout"]
+    )
+    assert run(plan) == ["train notes", "weights", "mix", "evaluate", "output lm.arpa.gz", "output lm.mlm"]
+    assert (
+        entries(read_model(tmp_path / "second" / "lm.mlm")).keys()
+        == entries(read_model(plan.path(plan.steps[3]))).keys()
+    )
     assert entries(read_arpa(tmp_path / "second" / "lm.arpa.gz")) == entries(read_arpa(tmp_path / "out" / "lm.arpa"))
     evaluation = json.loads((tmp_path / "second" / "evaluation.json").read_text())
     assert set(evaluation) == {"source notes", "source tales", "final"}
@@ -179,6 +186,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(settings: dict[str, An
         ({"outputs": ["lm.bin"]}, 'output "lm.bin": give a file name that ends in .arpa'),
         ({"outputs": ["mixed.arpa"]}, "output"),
         ({"out": "s3://models/x"}, "local disk"),
+        ({"vocabulary": {"file": "words.txt", "words": 9}}, "leave `words` and `min_count` out"),
+        ({"prune": {"ngrams": 9, "history": "a", "history_text": "b"}}, "one of `history` and `history_text`"),
     ],
 )
 def test_wrong_configurations_are_refused_by_name(
