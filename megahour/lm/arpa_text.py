@@ -6,15 +6,36 @@ file their lines go. Below -10 that leaves five decimals.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from megahour.lm.machine import load8, store8
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.tokenise import BOUNDARY, PADDING, Bytes, Int64
 
 NUMBER_BYTES = 9
-ROOM = 16  # bytes that may be written past the last line
-THREE_DIGITS = np.array([int.from_bytes(f"{i:03d}".encode() + bytes(5), "little") for i in range(1000)], np.uint64)
+ROOM = 32  # bytes that may be written past the last line
+SLOT_BYTES = 14  # of a word that its slot holds
+
+
+class Spelling(NamedTuple):
+    """Words as they go into lines. slots: (2 V,) uint64, two a word: a space, its first SLOT_BYTES bytes, and its
+    length or, where it is longer, 255; such words are read from the arena."""
+
+    slots: npt.NDArray[np.uint64]
+    arena: Bytes
+    starts: Int64
+
+
+def spelling(arena: Bytes, starts: Int64) -> Spelling:
+    """Of words by number: arena[starts[i]:starts[i + 1]], PADDING bytes behind the last one."""
+    if len(arena) < starts[-1] + PADDING:
+        arena = np.concatenate([arena, np.zeros(PADDING, np.uint8)])
+    slots = np.zeros(2 * (len(starts) - 1), np.uint64)
+    _fill_slots(arena, starts, slots.view(np.uint8))
+    return Spelling(slots, arena, starts)
 
 
 def line_bytes(k: int, highest: bool, lines: int, characters: int) -> int:
@@ -24,52 +45,75 @@ def line_bytes(k: int, highest: bool, lines: int, characters: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _write_number(x, three, out, at):  # type: ignore[no-untyped-def]
-    """A number from -99.99999 to 0."""
-    if x > -9.9999995:
-        millionths = np.int64(0.5 - x * 1e6)
-        out[at], out[at + 1], out[at + 2] = 45, 48 + millionths // 1000000, 46
-        millionths %= 1000000
-        store8(out, at + 3, three[millionths // 1000])
-        store8(out, at + 6, three[millionths % 1000])
-    else:
-        hundred_thousandths = np.int64(0.5 - x * 1e5)
-        whole, rest = hundred_thousandths // 100000, hundred_thousandths % 100000
-        out[at], out[at + 1], out[at + 2], out[at + 3] = 45, 48 + whole // 10, 48 + whole % 10, 46
-        out[at + 4], out[at + 5] = 48 + rest // 10000, 48 + rest // 1000 % 10
-        store8(out, at + 6, three[rest % 1000])
-    return at + 9
+def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
+    for word in range(len(starts) - 1):
+        length = starts[word + 1] - starts[word]
+        slots[16 * word] = 32
+        for i in range(min(length, SLOT_BYTES)):
+            slots[16 * word + 1 + i] = arena[starts[word] + i]
+        slots[16 * word + 15] = length if length <= SLOT_BYTES else 255
 
 
 @njit(cache=True, nogil=True)
-def write_lines(  # type: ignore[no-untyped-def]
-    k, highest, windows, at, logp, backoff, count, arena, starts, end, three, out
+def _digits(x):  # type: ignore[no-untyped-def]
+    """The eight decimal digits of x < 10⁸ as bytes, the first one lowest: two numbers of four digits at a time, then
+    four of two, then eight."""
+    x = np.uint64(x)
+    four = x // np.uint64(10000) | x % np.uint64(10000) << np.uint64(32)
+    high = (four * np.uint64(10486) >> np.uint64(20)) & np.uint64(0x0000007F0000007F)
+    two = high | (four - high * np.uint64(100)) << np.uint64(16)
+    high = (two * np.uint64(103) >> np.uint64(10)) & np.uint64(0x000F000F000F000F)
+    one = high | (two - high * np.uint64(10)) << np.uint64(8)
+    return one | np.uint64(0x3030303030303030)
+
+
+@njit(cache=True, nogil=True)
+def _number(x):  # type: ignore[no-untyped-def]
+    """The eight bytes behind the minus of a number from -99.99999 to 0."""
+    if x > -9.9999995:
+        digits = _digits(np.int64(0.5 - x * 1e6))  # 0d dddddd
+        return (digits & ~np.uint64(0xFFFF)) | (digits >> np.uint64(8) & np.uint64(0xFF)) | np.uint64(0x2E00)
+    digits = _digits(np.int64(0.5 - x * 1e5))  # 0dd ddddd
+    whole = digits >> np.uint64(8) & np.uint64(0xFFFF)
+    return (digits & ~np.uint64(0xFFFFFF)) | whole | np.uint64(0x2E0000)
+
+
+# Arrays go to intrinsics only: see the comment on reference counts in `sweep`.
+@njit(cache=True, nogil=True)
+def spell_lines(  # type: ignore[no-untyped-def]
+    k, highest, windows, at, logp, backoff, count, slots, arena, starts, end, out
 ):
     """Write the lines of `count` k-grams to `out` and return their bytes; `highest`: lines have no back-off.
 
-    windows (m, order), at, logp, backoff: of `smooth`. end: the word that stands for a predicted BOUNDARY.
+    windows (m, order), at, logp, backoff: of `smooth`. slots, arena, starts: of `spelling`. end: the word that stands
+    for a predicted BOUNDARY.
     """
-    size = 0
+    size = np.int64(0)
     for i in range(count):
-        size = _write_number(logp[i], three, out, size)
+        out[size] = 45
+        store8(out, size + 1, _number(logp[i]))
+        size += NUMBER_BYTES
+        tab = size
         row = at[i]
-        char = 9
         for j in range(k - 1, -1, -1):
             word = windows[row, j]
             if j == 0 and word == BOUNDARY:
                 word = end
-            out[size] = char
-            size += 1
-            start = starts[word]
-            length = starts[word + 1] - start
-            store8(out, size, load8(arena, start))
-            for done in range(8, length, 8):
-                store8(out, size + done, load8(arena, start + done))
-            size += length
-            char = 32
+            tail = slots[2 * word + 1]
+            store8(out, size, slots[2 * word])
+            store8(out, size + 8, tail)
+            length = np.int64(tail >> np.uint64(56))
+            if length > SLOT_BYTES:
+                start = starts[word]
+                length = starts[word + 1] - start
+                for done in range(SLOT_BYTES, length, 8):
+                    store8(out, size + 1 + done, load8(arena, start + done))
+            size += length + 1
+        out[tab] = 9
         if not highest:
-            out[size] = 9
-            size = _write_number(backoff[i], three, out, size + 1)
+            out[size], out[size + 1] = 9, 45
+            store8(out, size + 2, _number(backoff[i]))
+            size += NUMBER_BYTES + 1
         out[size] = 10
         size += 1
     return size

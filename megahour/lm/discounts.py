@@ -40,10 +40,17 @@ def discounts(tallies: Sequence[Int64]) -> tuple[list[Discount], dict[int, str]]
     return found, fallbacks
 
 
-def unigram_probabilities(adjusted: Int64, discount: Discount, bos: int) -> Float64:
-    """p(w) (V,) from adjusted counts (V,), interpolated with 1/(V-1) as in lmplz; word `bos` is never predicted: 1."""
+def unigram_probabilities(
+    adjusted: Int64, discount: Discount, bos: int, allowed: npt.NDArray[np.uint8] | None = None
+) -> Float64:
+    """p(w) (V,) from adjusted counts (V,), interpolated with 1/(V-1) as in lmplz; word `bos` is never predicted: 1.
+
+    allowed (V,): V counts these only; the counts of other words go to the interpolation, and their p is of no use.
+    """
     taken = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
+    freed = taken if allowed is None else np.where(allowed, taken, adjusted)
+    words = len(adjusted) if allowed is None else int(np.count_nonzero(allowed))
     total = adjusted.sum()
-    probability = (adjusted - taken) / total + taken.sum() / total / (len(adjusted) - 1)
+    probability = (adjusted - taken) / total + freed.sum() / total / (words - 1)
     probability[bos] = 1.0
     return np.asarray(probability, np.float64)

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from megahour.lm.machine import prefetch
 from megahour.lm.tokenise import BOUNDARY
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+AHEAD = 24  # rows between asking for a row and reading it
 SMALL = 24  # nodes of so many positions are sorted by insertion
 
 
@@ -51,7 +53,11 @@ def buckets(counts: Int64, largest: int) -> Int64:
 @njit(cache=True, nogil=True)
 def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
     """windows (m, order): column j has T[p-j], p ≥ order - 1; words before the sentence's BOUNDARY mean nothing."""
-    for i in range(len(positions)):
+    m = len(positions)
+    for i in range(m):
+        # Neighbours in a partition are far apart in the corpus: each row is a cache miss, unless asked for early.
+        if i + AHEAD < m:
+            prefetch(tokens, positions[i + AHEAD])
         p = np.int64(positions[i])
         for j in range(order):
             windows[i, j] = tokens[p - j]

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.history import Int32, Int64, buckets, gather, history_counts, partition, permute, sort_histories
-from megahour.lm.sweep import Open, Store, open_contexts, store, sweep
+from megahour.lm.kept import Kept, keep
+from megahour.lm.sweep import TALLIES, Open, Store, Words, open_contexts, store, sweep
 from megahour.lm.tokenise import Bytes, Tokens
 
 Float64 = npt.NDArray[np.float64]
@@ -85,12 +86,15 @@ class Scratch:
 @dataclass
 class Partitions:
     """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
-    partition; lengths (V,): its bytes. prune: see `sweep`."""
+    partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
+    that it does not hold are swept again, which gives the same."""
 
     corpus: Corpus
     order: int
     prune: Int64
     threads: int
+    allowed: Words = None
+    store_bytes: int = 0
     counts: Int64 = field(init=False)
     owner: npt.NDArray[np.uint16] = field(init=False)
     lengths: Int32 = field(init=False)
@@ -98,6 +102,7 @@ class Partitions:
     _positions: Int32 = field(init=False)
     _own: threading.local = field(default_factory=threading.local)
     _all: list[Scratch] = field(default_factory=list)
+    _kept: dict[int, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tokens, size = self.corpus.tokens, self.corpus.size
@@ -112,7 +117,8 @@ class Partitions:
         self.lengths = np.diff(self.corpus.starts).astype(np.int32)
 
     def __len__(self) -> int:
-        return len(self._edges) - 1
+        """Number of partitions; none for unigrams."""
+        return len(self._edges) - 1 if self.order > 1 else 0
 
     @property
     def sizes(self) -> Int64:
@@ -133,27 +139,40 @@ class Partitions:
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(call, range(len(self)))
 
-    def sort(self, number: int) -> None:
-        """Sort a partition's positions by history; it stays so."""
+    def count(self, number: int, tally: Int64) -> tuple[Scratch, Int32, int]:
+        """Sort a partition's positions by history, which they stay, and sweep them: scratch with the store and the
+        thread's unigrams; windows; nodes. What the second pass needs is kept while there is room for it."""
         positions = self._part(number)
         m = len(positions)
         s = self._scratch(m)
         s.index[:m] = np.arange(m)
         gather(self.corpus.tokens, positions, self.order, s.windows[:m])
         sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack)
-        permute(s.windows, positions, s.index[:m], s.sorted[:m], s.positions[:m])
+        windows = s.sorted[:m]
+        permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
         positions[:] = s.positions[:m]
+        nodes, grams = self._sweep(s, windows, positions, tally)
+        if self.store_bytes > 0:
+            kept = keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+            self.store_bytes -= kept.nbytes  # threads may both see room for the last one
+            self._kept[number] = kept.copy()
+        return s, windows, nodes
 
-    def sweep(self, number: int, tally: Int64) -> tuple[Scratch, Int32, Int32, int]:
-        """Sweep a sorted partition: scratch with its store and the thread's unigrams; windows, positions, nodes."""
+    def kept(self, number: int) -> tuple[Scratch, Int32, Int32, Kept]:
+        """Scratch, windows, positions, and n-grams of a partition that has been counted; once only."""
         positions = self._part(number)
         s = self._scratch(len(positions))
         windows = s.sorted[: len(positions)]
         gather(self.corpus.tokens, positions, self.order, windows)
-        nodes, _ = sweep(
-            windows, positions, self.order, self.prune, self.lengths, s.contexts, s.store, s.unigrams, tally
-        )
-        return s, windows, positions, nodes
+        kept = self._kept.pop(number, None)
+        if kept is None:
+            nodes, grams = self._sweep(s, windows, positions, np.zeros((self.order + 1, TALLIES), np.int64))
+            kept = keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+        return s, windows, positions, kept
+
+    def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
+        words = self.allowed, self.lengths
+        return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
 
     def _part(self, number: int) -> Int32:
         return self._positions[self._edges[number] : self._edges[number + 1]]

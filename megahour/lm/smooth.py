@@ -25,7 +25,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(cache=True, nogil=True)
 def log10(x):  # type: ignore[no-untyped-def]
-    """log10 of a positive normal number to 1e-12, without a call of the C library."""
+    """log10 of a positive normal number to 1e-9, without a call of the C library."""
     bits = float_bits(x)
     exponent = (bits >> 52) - 1023
     m = bits_float((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000)
@@ -34,7 +34,7 @@ def log10(x):  # type: ignore[no-untyped-def]
         exponent += 1
     s = (m - 1.0) / (m + 1.0)
     t = s * s
-    series = 1.0 + t * (1 / 3 + t * (1 / 5 + t * (1 / 7 + t * (1 / 9 + t * (1 / 11 + t * (1 / 13))))))
+    series = 1.0 + t * (1 / 3 + t * (1 / 5 + t * (1 / 7 + t * (1 / 9))))
     return exponent * 0.30102999566398120 + 0.86858896380650366 * s * series
 
 
@@ -71,8 +71,10 @@ def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-d
 def smooth(  # type: ignore[no-untyped-def]
     windows,
     positions,
+    tokens,
     order,
     prune,
+    allowed,
     discounts,
     unigram,
     grams,
@@ -90,8 +92,9 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
 
-    unigram (V,): p(w). grams, nodes, sums, n: of `sweep`. seats (order, V), chain (order, room): scratch. keys, values:
-    of `fill_names`. sizes (order + 1,) becomes the number of n-grams of each order that pruning keeps.
+    tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes, sums: of `kept.keep`, n
+    contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
+    the number of n-grams of each order that pruning keeps.
     """
     mask = np.uint64(len(keys) - 1)
     sizes[:] = 0
@@ -110,6 +113,8 @@ def smooth(  # type: ignore[no-untyped-def]
         for length in range(after + 1, shared + 1):
             n -= 1
             k, begin = length + 1, nodes[n, 1]
+            if begin == nodes[n, 2]:
+                continue  # no n-gram is kept, nor any longer one that ends in it
             total = 1.0 / sums[n, 0]
             gamma = discounts[k, 1] * sums[n, 1] + discounts[k, 2] * sums[n, 2] + discounts[k, 3] * sums[n, 3]
             gamma = (gamma + sums[n, 4]) * total
@@ -120,12 +125,12 @@ def smooth(  # type: ignore[no-untyped-def]
                 p = (adjusted - discounts[k, min(adjusted, 3)]) * total + gamma * lower
                 seats[length, last] = g - begin
                 chain[length, g - begin] = p
-                if raw <= prune[k]:
-                    continue
                 at[k, size], logp[k, size] = grams[g, 1], log_probability(p)
                 weight = 0.0
                 if k < order and last != BOUNDARY:
                     weight = once[k + 1]
+                    if raw == 1 and allowed is not None and allowed[tokens[positions[grams[g, 1]] + 1]] == 0:
+                        weight = 0.0
                     if raw > 1:
                         key = positions[grams[g, 1]] * 8 + k
                         slot = (np.uint64(key) * _GOLDEN >> np.uint64(32)) & mask
@@ -136,12 +141,20 @@ def smooth(  # type: ignore[no-untyped-def]
                 size += 1
             sizes[k] = size
         lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
+        if allowed is not None:
+            for j in range(have + 1):
+                if allowed[windows[i, j]] == 0:
+                    have = j - 1  # only the n-grams to the right of it are kept
+                    break
         for k in range(shared + 2, have + 2):
             if prune[k] >= 1:
                 break
             lower = 1.0 - discounts[k, 1] + discounts[k, 1] * lower
             size = sizes[k]
             at[k, size], logp[k, size] = i, log_probability(lower)
-            backoff[k, size] = once[k + 1] if k < order and word != BOUNDARY else 0.0
+            weight = once[k + 1] if k < order and word != BOUNDARY else 0.0
+            if allowed is not None and allowed[tokens[min(positions[i] + 1, len(tokens) - 1)]] == 0:
+                weight = 0.0
+            backoff[k, size] = weight
             sizes[k] = size + 1
         after = before

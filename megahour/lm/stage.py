@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, StageError
@@ -14,34 +14,49 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
+    from megahour.lm.reading import Reading
+    from megahour.lm.text import Block
 
-BYTES_PER_WORD_AND_ORDER = 75
-"""Peak memory, rounded up: 156 bytes a word for order 3 and 366 for order 5, measured on 2.2 million words of news."""
+BYTES_PER_WORD = 75
+"""Peak memory, rounded up: 65 bytes a word for order 5, measured on 22 million words."""
 
 
 class LanguageModelParams(Params):
     """Interpolated modified Kneser-Ney n-grams from text."""
 
-    source: list[str] = Field([], description="text files, URLs or globs, one sentence a line, .gz too")
+    source: list[str] = Field(
+        [], description="text files, URLs or globs, a sentence a line, .gz .xz .zst too; `FILE.parquet:COLUMN`"
+    )
     sets: list[str] = Field([], description="sets whose transcripts count; empty: all of the given tables")
     language: str = Field("", description="normalise the text as this language first; empty: the text is normalised")
-    order: int = Field(3, ge=1, le=10, description="longest n-gram")
+    order: int = Field(3, ge=1, le=7, description="longest n-gram")
     prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
     vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
-    shards: int = Field(1, ge=1, description="count in so many history shards one after the other; same result")
-    max_words: int = Field(20_000_000, ge=1, description="refuse longer text before it fills the memory")
+    vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
+    min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
+    skip_symbols: bool = Field(False, description="leave <s>, </s> and <unk> out of the text, which are errors else")
+    max_words: int = Field(50_000_000, ge=1, description="refuse longer text before it fills the memory")
+
+    @model_validator(mode="after")
+    def _one_vocabulary(self) -> Self:
+        if self.vocabulary_file and (self.vocabulary or self.min_count > 1):
+            raise ValueError("vocabulary_file lists the words to keep; leave vocabulary and min_count out")
+        return self
 
     def identity(self) -> dict[str, Any]:
-        """With a digest of the files, so that changed text is counted again."""
-        from megahour.units.texts import files_digest
+        """With digests of the files, so that changed text is counted again."""
+        from megahour.lm.text import sources_digest
 
-        return {**super().identity(), "source_sha256": files_digest(self.source)}
+        files = [self.vocabulary_file] if self.vocabulary_file else []
+        digests = {"source_sha256": sources_digest(self.source), "vocabulary_sha256": sources_digest(files)}
+        return {**super().identity(), **digests}
 
 
 class LanguageModel(Stage[LanguageModelParams]):
     """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials)."""
 
     name = "language-model"
+    version = 2
     params = LanguageModelParams
     inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
 
@@ -53,58 +68,72 @@ class LanguageModel(Stage[LanguageModelParams]):
         return [Task({})]
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.arpa import write_arpa
-        from megahour.lm.count import encode
-        from megahour.lm.kneser_ney import estimate
-        from megahour.lm.vocabulary import UNK, Vocabulary, count_words
+        from megahour.lm.estimate import estimate
+        from megahour.lm.tokenise import RESERVED
 
-        counts = count_words(_limited(_lines(p, inputs), p))
-        vocabulary = Vocabulary.from_counts(counts, p.vocabulary)
-        corpus = encode(_lines(p, inputs), vocabulary)
-        if not corpus.words:
+        reading = _read(p, inputs)
+        if not reading.words:
             raise StageError("the text has no words", remedy="check `source`, `sets` and the input `text`")
-        ctx.progress(1, 2, "steps", words=corpus.words)
-        estimated = estimate(corpus, vocabulary, p.order, p.prune, p.shards)
-        with out.open(".arpa") as file:
-            write_arpa(estimated.model, file)
-        out.text("".join(f"{word}\n" for word in vocabulary.words[3:]), ".vocab.txt")
-        sentences = int((corpus.depth == 0).sum())
-        out.came_in(sentences)
-        out.kept(sentences)
+        corpus = reading.corpus
+        model = estimate(
+            corpus,
+            p.order,
+            out.path(".arpa"),
+            prune=p.prune,
+            progress=lambda phase, done, total: ctx.progress(done, total, "partitions", phase=phase),
+        )
+        words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))
+        out.text("".join(f"{word}\n" for word in words), ".vocab.txt")
+        out.came_in(reading.sentences)
+        out.kept(reading.sentences)
         out.stats.update(
-            words=corpus.words - sentences,
-            unknown_words=int((corpus.tokens == UNK).sum()),
-            types=len(counts),
-            ngrams=estimated.model.sizes,
-            discounts=[list(values) for values in estimated.discounts],
-            fallbacks={str(k): why for k, why in estimated.fallbacks.items()},
+            words=reading.words,
+            unknown_words=reading.unknown,
+            empty_sentences=reading.empty,
+            skipped_symbols=reading.reserved,
+            types=reading.types,
+            ngrams=model.sizes,
+            discounts=[list(values) for values in model.discounts],
+            fallbacks={str(k): why for k, why in model.fallbacks.items()},
         )
 
     def finish(self, p: LanguageModelParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         return {"order": p.order, **receipts[0].stats}
 
 
-def _lines(p: LanguageModelParams, inputs: Inputs) -> Iterator[str]:
-    """All sentences: inputs first, then the files."""
-    from megahour.units.texts import file_lines, input_lines
+def _read(p: LanguageModelParams, inputs: Inputs) -> Reading:
+    """The corpus of all inputs, then of the files."""
+    from megahour.lm.reading import read_corpus, vocabulary_of
+    from megahour.lm.text import blocks, text_bytes
 
-    for part in (input_lines(inputs, p.sets), file_lines(p.source)):
-        yield from (_normalised(part, p.language) if p.language else part)
+    return read_corpus(
+        _blocks(p, inputs),
+        vocabulary=vocabulary_of(blocks([p.vocabulary_file])) if p.vocabulary_file else None,
+        most_frequent=p.vocabulary,
+        min_count=p.min_count,
+        skip_symbols=p.skip_symbols,
+        utf8=True,
+        max_tokens=p.max_words,
+        room=text_bytes(p.source) // 2,
+    )
 
 
-def _normalised(lines: Iterator[str], language: str) -> Iterator[str]:
+def _blocks(p: LanguageModelParams, inputs: Inputs) -> Iterator[Block]:
+    from megahour.lm.reading import lines_of
+    from megahour.lm.text import blocks, line_blocks
+    from megahour.units.texts import input_lines
+
+    given = input_lines(inputs, p.sets)
+    if not p.language:
+        yield from line_blocks(given, "transcripts and the input `text`")
+        yield from blocks(p.source)
+        return
+    yield from line_blocks(_normalised(given, p.language), "transcripts and the input `text`, normalised")
+    yield from line_blocks(_normalised(lines_of(blocks(p.source)), p.language), "the text, normalised")
+
+
+def _normalised(lines: Iterable[str], language: str) -> Iterator[str]:
+    """Lines of which nothing is left are left out."""
     from megahour.corpus.text import normalise
 
-    return (normalise(line, language).text for line in lines)
-
-
-def _limited(lines: Iterator[str], p: LanguageModelParams) -> Iterator[str]:
-    words, each = 0, BYTES_PER_WORD_AND_ORDER * p.order
-    for line in lines:
-        words += line.count(" ") + 1
-        if words > p.max_words:
-            raise StageError(
-                f"more than {p.max_words} words; order {p.order} needs about {each} bytes for each",
-                remedy=f"give less text, or raise max_words where more than {p.max_words * each / 1e9:.1f} GB are free",
-            )
-        yield line
+    return (text for line in lines if (text := normalise(line, language).text))

@@ -23,7 +23,8 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 KEPT, CHARACTERS = 5, 6
 TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4, then those that pruning keeps, and the bytes of their words
-SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of those that pruning drops
+SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of those that pruning drops (its wildcard entry)
+Words = npt.NDArray[np.uint8] | None  # (V,) whether n-grams with the word are kept; None: all are
 
 
 class Store(NamedTuple):
@@ -31,13 +32,13 @@ class Store(NamedTuple):
 
     grams: (G, 4) int32, an n-gram of a stored node in a row: its last word; index of a position that ends its first
     occurrence; adjusted count; raw count. nodes: (N, 4) int32, a stored context in a row: words; its first n-gram; the
-    n-gram after its last; index of a position that it holds. sums: (N, SUMS) int64. first: (N,) int64 corpus position
+    n-gram after its last; index of a position that it holds. sums: (N, SUMS) int32. first: (N,) int64 corpus position
     of the last word of the context's first occurrence.
     """
 
     grams: Int32
     nodes: Int32
-    sums: Int64
+    sums: Int32
     first: Int64
 
 
@@ -56,7 +57,7 @@ def store(order: int, positions: int) -> Store:
     return Store(
         np.empty((room, 4), np.int32),
         np.empty((room, 4), np.int32),
-        np.empty((room, SUMS), np.int64),
+        np.empty((room, SUMS), np.int32),
         np.empty(room, np.int64),
     )
 
@@ -74,6 +75,7 @@ def sweep(
     positions: Int32,
     order: int,
     prune: Int64,
+    allowed: Words,
     lengths: Int32,
     scratch: Open,
     out: Store,
@@ -82,10 +84,10 @@ def sweep(
 ) -> tuple[int, int]:
     """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
 
-    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped. lengths (V,): bytes of words. Adds to unigrams (V,),
-    the adjusted counts of words, and to tally (order + 1, TALLIES).
+    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped, and those with a word that is not `allowed`. lengths
+    (V,): bytes of words. Adds to unigrams (V,), the adjusted counts of words, and to tally (order + 1, TALLIES).
     """
-    found: tuple[int, int] = _sweep(windows, positions, order, prune, lengths, *scratch, *out, unigrams, tally)
+    found: tuple[int, int] = _sweep(windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally)
     return found
 
 
@@ -93,7 +95,7 @@ def sweep(
 # wherever they are fields or go to a function; that made this loop ten times slower.
 @njit(cache=True, nogil=True)
 def _sweep(  # type: ignore[no-untyped-def]
-    windows, positions, order, prune, lengths, seats, sets, sizes, grams, nodes, sums, first, unigrams, tally
+    windows, positions, order, prune, allowed, lengths, seats, sets, sizes, grams, nodes, sums, first, unigrams, tally
 ):
     m = len(positions)
     held = n = before = 0
@@ -106,11 +108,16 @@ def _sweep(  # type: ignore[no-untyped-def]
                 after += 1
         shared, word = max(before, after), windows[i, 0]
         characters = np.int64(lengths[END if word == BOUNDARY else word])
+        keep = True
+        if allowed is not None:  # decided when the function is compiled
+            keep = allowed[word] != 0
         for k in range(2, have + 2):
             characters += lengths[windows[i, k - 1]]
+            if allowed is not None:
+                keep = keep and allowed[windows[i, k - 1]] != 0
             if k > shared + 1:
                 tally[k, 1] += 1
-                if prune[k] < 1:
+                if prune[k] < 1 and keep:
                     tally[k, KEPT] += 1
                     tally[k, CHARACTERS] += characters
         if shared == 0:
@@ -136,8 +143,11 @@ def _sweep(  # type: ignore[no-untyped-def]
             earliest = np.int64(1 << 62)
             total, ones, twos, more, dropped = 0, 0, 0, 0, 0
             characters = np.int64(0)
+            keep = True
             for j in range(1, k):
                 characters += lengths[windows[i, j]]
+                if allowed is not None:
+                    keep = keep and allowed[windows[i, j]] != 0
             for seat in range(sizes[length]):
                 word, at = sets[length, seat, 0], sets[length, seat, 1]
                 adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
@@ -147,7 +157,10 @@ def _sweep(  # type: ignore[no-untyped-def]
                 total += adjusted
                 if adjusted < 5:
                     tally[k, adjusted] += 1
-                if raw > prune[k]:
+                kept = raw > prune[k] and keep
+                if allowed is not None:
+                    kept = kept and allowed[word] != 0
+                if kept:
                     tally[k, KEPT] += 1
                     tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
                     ones += adjusted == 1

@@ -16,15 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from megahour.lm.machine import load8, store8, trailing_zeros
+from megahour.lm.machine import load8, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
 PADDING = 16  # bytes that may be read or written past the end of text and arena
 BLOCK = 1 << 16  # bytes of text between two checks of the table's room
+BATCH = 64  # words hashed before they are looked up
 
 Tokens = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(32)
@@ -78,8 +80,9 @@ class WordTable:
 def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False) -> tuple[int, int]:
     """Number the words of text[:end], whole lines; `out` needs room for end + 1 tokens.
 
-    `text` must go on for PADDING bytes after `end`. `frozen`: words that the table does not hold become UNKNOWN.
-    Returns the number of tokens and of the words among RESERVED, which are left out as by ``lmplz --skip_symbols``.
+    `text` must go on for PADDING bytes after `end`. `frozen`: words that the table does not hold become UNKNOWN, and
+    so does `<unk>`. Returns the number of tokens and of the words among RESERVED that were left out, as by
+    ``lmplz --skip_symbols``.
     """
     tokens = reserved = begin = 0
     block = BLOCK
@@ -188,32 +191,54 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
-    """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text."""
+    """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text.
+
+    A batch of words is hashed, and their slots asked for, before the first is looked up: the table is larger than the
+    cache.
+    """
     reserved, at = 0, begin
-    while at < stop:
-        char = text[at]
-        if char <= 32 and _parts(char):
-            if char == 10:
+    mask = np.uint64(len(table) // 2 - 1)
+    begins, lengths = np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
+    heads, hashes = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
+    waits = False
+    while at < stop and not waits:
+        held = 0
+        while held < BATCH and at < stop:
+            char = text[at]
+            if char <= 32 and _parts(char):
+                if char == 10:
+                    lengths[held] = 0
+                    held += 1
+                at += 1
+                continue
+            last = _word_end(text, at, stop)
+            if last == stop and stop < end:
+                waits = True
+                break
+            heads[held], hashes[held] = _head(text, at, last - at)
+            prefetch(table, np.int64(2 * (hashes[held] & mask)))
+            begins[held], lengths[held] = at, last - at
+            held += 1
+            at = last
+            if text[at] == 32:
+                at += 1
+        for i in range(held):
+            length, head = lengths[i], heads[i]
+            if length == 0:
                 out[tokens] = BOUNDARY
                 tokens += 1
-            at += 1
-            continue
-        last = _word_end(text, at, stop)
-        if last == stop and stop < end:
-            break
-        head, hashed = _head(text, at, last - at)
-        slot, number = _find(text, at, last - at, head, hashed, table, arena, starts)
-        if number > 3:
-            out[tokens] = number - 1
-            tokens += 1
-        elif number > 0:
-            reserved += 1
-        elif frozen:
-            out[tokens] = UNKNOWN
-            tokens += 1
-        else:
-            out[tokens] = n
-            n = _insert(text, at, last - at, slot, head, table, arena, starts, n)
-            tokens += 1
-        at = last
-    return at, tokens, n, reserved
+                continue
+            slot, number = _find(text, begins[i], length, head, hashes[i], table, arena, starts)
+            if number > 3:
+                out[tokens] = number - 1
+                tokens += 1
+            elif number > 1 or (number == 1 and not frozen):
+                reserved += 1
+            elif frozen:
+                out[tokens] = UNKNOWN
+                tokens += 1
+            else:
+                out[tokens] = n
+                n = _insert(text, begins[i], length, slot, head, table, arena, starts, n)
+                tokens += 1
+    return min(at, stop), tokens, n, reserved

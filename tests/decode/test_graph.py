@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import kaldifst
 import numpy as np
@@ -18,10 +19,10 @@ from megahour.core.errors import MegahourError
 from megahour.decode.arrays import from_bytes, from_kaldifst, to_bytes
 from megahour.decode.graph import build_graph
 from megahour.decode.search import Searcher, SearchOptions
-from megahour.lm.arpa import NgramModel
-from megahour.lm.count import encode
-from megahour.lm.kneser_ney import estimate
-from megahour.lm.vocabulary import Vocabulary, count_words
+from megahour.lm.arpa import NgramModel, read_arpa
+from megahour.lm.estimate import estimate
+from megahour.lm.reading import read_corpus
+from megahour.lm.text import line_blocks
 
 TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
 LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants
@@ -30,8 +31,10 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def language_model(lines: list[str] = TEXT, order: int = 3) -> NgramModel:
-    vocabulary = Vocabulary.from_counts(count_words(lines))
-    return estimate(encode(lines, vocabulary), vocabulary, order).model
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.arpa"
+        estimate(read_corpus(line_blocks(lines, "lines")).corpus, order, path)
+        return read_arpa(path)
 
 
 def random_posteriors(seed: int, frames: int, labels: int) -> np.ndarray:

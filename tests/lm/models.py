@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
-from megahour.lm.arpa import NgramModel
-from megahour.lm.count import encode
-from megahour.lm.kneser_ney import Estimate, estimate
-from megahour.lm.vocabulary import Vocabulary, count_words
+from megahour.lm.arpa import NgramModel, read_arpa
+from megahour.lm.discounts import Discount
+from megahour.lm.estimate import estimate
+from megahour.lm.reading import read_corpus
+from megahour.lm.text import line_blocks
 
 SMALL = (Path(__file__).parent / "small.txt").read_text("utf-8").splitlines()
 
 
+class Estimate(NamedTuple):
+    """What was estimated, read back from its ARPA file."""
+
+    model: NgramModel
+    discounts: list[Discount]
+    fallbacks: dict[int, str]
+
+
 def estimate_text(
-    lines: Iterable[str], order: int = 3, prune: Sequence[int] = (), shards: int = 1, limit: int = 0
+    lines: Iterable[str], order: int = 3, prune: Sequence[int] = (), limit: int = 0, threads: int = 1
 ) -> Estimate:
-    lines = list(lines)
-    vocabulary = Vocabulary.from_counts(count_words(lines), limit)
-    return estimate(encode(lines, vocabulary), vocabulary, order, prune, shards)
+    corpus = read_corpus(line_blocks(lines, "lines"), most_frequent=limit).corpus
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.arpa"
+        found = estimate(corpus, order, path, prune=prune, threads=threads)
+        return Estimate(read_arpa(path), found.discounts, found.fallbacks)
 
 
 def entries(model: NgramModel) -> dict[tuple[str, ...], tuple[float, float]]:

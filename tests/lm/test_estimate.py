@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
 from megahour.lm.arpa import read_arpa
-from megahour.lm.kneser_ney import FALLBACK
+from megahour.lm.discounts import FALLBACK
 from megahour.lm.score import Scorer
-from megahour.lm.vocabulary import BOS
+from megahour.lm.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parent / "lmplz"
 words = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -44,21 +44,17 @@ def test_probabilities_sum_to_one_after_any_history(
 ) -> None:
     model = estimate_text(lines, order, prune, limit=limit).model
     scorer, size = Scorer(model), len(model.vocabulary)
-    history = [BOS, *data.draw(st.lists(st.integers(3, size - 1), max_size=4))] if size > 3 else [BOS]
-    predicted = [word for word in range(size) if word != BOS]
+    history = [BOUNDARY, *data.draw(st.lists(st.integers(3, size - 1), max_size=4))] if size > 3 else [BOUNDARY]
+    predicted = [word for word in range(size) if word != BOUNDARY]
     total = sum(10.0 ** scorer.log10_prob(word, history) for word in predicted)
-    assert total == pytest.approx(1.0, abs=1e-9)
+    assert total == pytest.approx(1.0, abs=2e-5)  # the file has six decimals
 
 
-@settings(max_examples=40, deadline=None)
-@given(texts, st.integers(1, 4), st.integers(2, 5))
-def test_the_number_of_history_shards_changes_nothing(lines: list[str], order: int, shards: int) -> None:
-    whole, parts = estimate_text(lines, order), estimate_text(lines, order, shards=shards)
-    assert whole.discounts == parts.discounts
-    for k in range(order):
-        np.testing.assert_array_equal(whole.model.grams[k], parts.model.grams[k])
-        np.testing.assert_allclose(whole.model.log10_prob[k], parts.model.log10_prob[k], rtol=0, atol=1e-12)
-        np.testing.assert_allclose(whole.model.log10_backoff[k], parts.model.log10_backoff[k], rtol=0, atol=1e-12)
+@settings(max_examples=20, deadline=None)
+@given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1]]))
+def test_threads_change_nothing(lines: list[str], order: int, prune: list[int]) -> None:
+    one, two = (entries(estimate_text(lines, order, prune, threads=threads).model) for threads in (1, 2))
+    assert one == two
 
 
 def test_orders_that_cannot_be_estimated_fall_back_and_say_why() -> None:
@@ -70,7 +66,7 @@ def test_orders_that_cannot_be_estimated_fall_back_and_say_why() -> None:
 
 def test_words_beyond_the_vocabulary_are_counted_as_unknown() -> None:
     model = estimate_text(SMALL, limit=5).model
-    assert model.vocabulary.words[3:] == ("the", "boat", "house", "harbour", "old")
+    assert set(model.vocabulary.words[3:]) == {"the", "boat", "house", "harbour", "old"}
     unknown = entries(model)[("<unk>",)]
     assert unknown[0] > -1.0  # most of the text
     assert unknown[1] < 0.0  # and a history like any word
@@ -79,8 +75,8 @@ def test_words_beyond_the_vocabulary_are_counted_as_unknown() -> None:
 @pytest.mark.parametrize(
     ("lines", "order", "prune", "message"),
     [
-        (["", "  "], 3, [], "text is empty"),
-        (["a b"], 0, [], "order 0 is below 1"),
+        ([], 3, [], "text is empty"),
+        (["a b"], 0, [], "order 0 is not in 1 … 7"),
         (["a b"], 3, [1], "must begin with 0"),
         (["a b"], 3, [0, 2, 1], "not decrease"),
     ],

@@ -1,0 +1,230 @@
+"""Text to ARPA file against lmplz: CPU, wall, memory, and every n-gram compared.
+
+python benchmarks/lm.py TEXT [TEXT …] [--words 22000000] [--small 2000000] [--runs 3] [--write]
+
+The corpus is sampled from a mixture of the text's trigrams, bigrams and unigrams, so that higher orders are as novel as
+in real text. `lmplz` is looked for on the PATH; without it there are only our figures. Runs are interleaved; tables
+give medians, and ratios of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+JOBS = {"order 5": (5, []), "order 3": (3, []), "order 5, prune 0 0 1": (5, [0, 0, 1])}
+
+
+@dataclass(frozen=True)
+class Run:
+    """CPU and wall seconds, peak memory in bytes, and what the process printed."""
+
+    cpu_s: float
+    wall_s: float
+    rss: int
+    output: str
+
+
+def timed(command: list[str]) -> Run:
+    """Run a command to its end. Raises RuntimeError with what it said when it fails."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(command, stdout=out, stderr=errors)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        wall_s = time.perf_counter() - begin
+        out.seek(0)
+        errors.seek(0)
+        if child.returncode:
+            raise RuntimeError(f"{command[0]} ended with {child.returncode}: {errors.read()[-2000:]!r}")
+        return Run(used.ru_utime + used.ru_stime, wall_s, used.ru_maxrss * 1024, out.read().decode())
+
+
+def ours(text: Path, order: int, prune: list[int], arpa: Path, threads: int) -> list[str]:
+    values = [str(text), str(arpa), str(order), ",".join(map(str, prune)), str(threads)]
+    return [sys.executable, __file__, "--estimate", *values]
+
+
+def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path) -> list[str]:
+    options = ["--prune", *map(str, prune)] if prune else []
+    return [program, "-o", str(order), "-S", "8G", "--text", str(text), "--arpa", str(arpa), *options]
+
+
+def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
+    """The process that is measured: prints CPU seconds by phase and the numbers of n-grams."""
+    from megahour.lm.estimate import estimate
+    from megahour.lm.reading import read_corpus
+    from megahour.lm.text import blocks, text_bytes
+
+    seconds = {"start": time.process_time()}
+    reading = read_corpus(blocks([text]), room=text_bytes([text]) // 2)
+    seconds["read"] = time.process_time()
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if done == total:
+            seconds[phase] = time.process_time()
+
+    limits = [int(value) for value in prune.split(",") if value]
+    model = estimate(reading.corpus, int(order), Path(arpa), prune=limits, threads=int(threads), progress=progress)
+    marks = [0.0, *seconds.values()]
+    phases = dict(zip(seconds, (after - before for before, after in pairwise(marks)), strict=True))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"phases": phases, "sizes": model.sizes, "tokens": len(reading.corpus.tokens), "rss": peak}))
+
+
+@dataclass
+class Job:
+    """Runs of one job by program, and how far the files differ."""
+
+    name: str
+    words: int
+    runs: dict[str, list[Run]]
+    difference: str
+    arpa_bytes: int
+
+    def of(self, program: str, what: str) -> float:
+        return median(getattr(run, what) for run in self.runs[program])
+
+
+def helper(call: Callable[..., T], *values: object) -> T:
+    """In a process of its own: the peak memory of children would begin at what this one has."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(call, *values).result()
+
+
+def sampled(sources: list[str], words: int, path: Path) -> Path:
+    from lm_sample import sample
+
+    return sample(sources, words, path)
+
+
+def compared(one: Path, other: Path) -> str:
+    from lm_compare import compare
+
+    return str(compare(one, other))
+
+
+def measure(name: str, text: Path, words: int, runs: int, program: str | None, folder: Path) -> Job:
+    order, prune = JOBS[name]
+    ours_arpa, their_arpa = folder / "ours.arpa", folder / "theirs.arpa"
+    commands = {"1 thread": ours(text, order, prune, ours_arpa, 1), "2 threads": ours(text, order, prune, ours_arpa, 2)}
+    if program:
+        commands = {"lmplz": theirs(program, text, order, prune, their_arpa), **commands}
+    job = Job(name, words, {key: [] for key in commands}, "not compared", 0)
+    for turn in range(runs):
+        for key, command in commands.items():
+            for path in (ours_arpa, their_arpa) if turn == 0 or key == "lmplz" else (ours_arpa,):
+                if (path == their_arpa) == (key == "lmplz"):
+                    path.unlink(missing_ok=True)
+            job.runs[key].append(timed(command))
+            print(f"{name}, {words:,} words, {key}: {job.runs[key][-1].cpu_s:.1f} s CPU", file=sys.stderr)
+    job.arpa_bytes = ours_arpa.stat().st_size
+    if program:
+        job.difference = helper(compared, ours_arpa, their_arpa)
+    ours_arpa.unlink()
+    their_arpa.unlink(missing_ok=True)
+    return job
+
+
+def table(jobs: list[Job]) -> Iterator[str]:
+    yield "| job | words | program | CPU s | wall s | RSS, MB | CPU ratio | wall ratio | n-grams | largest difference |"
+    yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for job in jobs:
+        for key in job.runs:
+            cpu, wall, rss = (job.of(key, what) for what in ("cpu_s", "wall_s", "rss"))
+            ratios, checked = ["", ""], ["", ""]
+            if key != "lmplz" and "lmplz" in job.runs:
+                ratios = [f"{job.of('lmplz', 'cpu_s') / cpu:.1f}", f"{job.of('lmplz', 'wall_s') / wall:.1f}"]
+            if key == "1 thread":
+                checked = [f"{sum(facts(job)['sizes']):,}", job.difference]
+            cells = [job.name, f"{job.words:,}", key, f"{cpu:.2f}", f"{wall:.2f}", f"{rss / 1e6:,.0f}"]
+            yield "| " + " | ".join([*cells, *ratios, *checked]) + " |"
+
+
+def facts(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(job.runs["1 thread"][-1].output)
+    return found
+
+
+def phases(jobs: list[Job]) -> Iterator[str]:
+    heads = [
+        "start",
+        "read",
+        "count",
+        "smooth, write",
+        "ns a word",
+        "ns an n-gram",
+        "memory, B an n-gram",
+        "file, B an n-gram",
+    ]
+    yield "| job | words | " + " | ".join(heads) + " |"
+    yield "| --- | ---: |" + " ---: |" * len(heads)
+    for job in jobs:
+        each = [json.loads(run.output) for run in job.runs["1 thread"]]
+        seconds = [median(one["phases"][phase] for one in each) for phase in ("start", "read", "count", "write")]
+        ngrams, total = sum(each[0]["sizes"]), job.of("1 thread", "cpu_s")
+        cells = [f"{value:.2f}" for value in seconds]
+        cells += [f"{total / job.words * 1e9:.0f}", f"{total / ngrams * 1e9:.0f}"]
+        cells += [f"{job.of('1 thread', 'rss') / ngrams:.0f}", f"{job.arpa_bytes / ngrams:.1f}"]
+        yield f"| {job.name} | {job.words:,} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--estimate"]:
+        estimate_one(*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="+", help="files of real text, a sentence a line")
+    parser.add_argument("--words", type=int, default=22_000_000)
+    parser.add_argument("--small", type=int, default=2_000_000, help="words of the corpus that shows fixed costs")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write lm.md beside this script")
+    given = parser.parse_args()
+    program, jobs = shutil.which("lmplz"), []
+    with tempfile.TemporaryDirectory() as held:
+        folder = Path(held)
+        for words in (given.words, given.small):
+            text = helper(sampled, given.text, words, folder / f"{words}.txt")
+            jobs += [measure(name, text, words, given.runs, program, folder) for name in JOBS]
+    report = "\n".join(
+        [
+            "# Text to ARPA file",
+            "",
+            f"`python benchmarks/lm.py TEXT … --words {given.words} --runs {given.runs} --write`: medians of "
+            f"{given.runs}, runs interleaved. Sentence ends count as words. CPU is user and system time.",
+            "",
+            *table(jobs),
+            "",
+            "CPU seconds by phase, one thread:",
+            "",
+            *phases(jobs),
+            "",
+            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end, Python "
+            f"{platform.python_version()}.",
+        ]
+    )
+    print(report)
+    if given.write:
+        Path(__file__).with_suffix(".md").write_text(report + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Text from files, compressed files and columns, as blocks that end between words."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm import text as text_module
+from megahour.lm.text import blocks, line_blocks, sources_digest, text_bytes
+
+LINES = ["the old boat", "", "came\tback", "naïve café", "x" * 100]
+TEXT = "\n".join(LINES) + "\n"
+
+
+def bytes_of(*sources: object, block_bytes: int = 64) -> bytes:
+    return b"".join(block.tobytes() for block in blocks([str(source) for source in sources], block_bytes))
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+PACKERS = {"text.txt": bytes, "text.gz": gzip.compress, "text.xz": lzma.compress, "text.zst": zstd}
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_compression_is_told_by_the_first_bytes_whatever_the_name(name: str, tmp_path: Path) -> None:
+    for path in (tmp_path / name, tmp_path / "nameless"):
+        path.write_bytes(PACKERS[name](TEXT.encode()))
+        assert bytes_of(path) == TEXT.encode()
+        assert text_bytes([str(path)]) == path.stat().st_size
+
+
+def test_two_gzip_members_in_a_file_are_read_on(tmp_path: Path) -> None:
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"a b\n") + gzip.compress(b"c\n"))
+    assert bytes_of(tmp_path / "text.gz") == b"a b\nc\n"
+
+
+@pytest.mark.parametrize("name", ["text.gz", "text.xz", "text.zst"])
+def test_a_file_that_ends_early_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
+    packed = PACKERS[name](TEXT.encode())
+    (tmp_path / name).write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(MegahourError, match="damaged or end early") as caught:
+        bytes_of(tmp_path / name)
+    assert name in caught.value.where
+
+
+def test_globs_are_sorted_and_a_file_is_read_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text(f"{name}\n", "utf-8")
+    assert bytes_of(tmp_path / "*.txt", tmp_path / "a.txt") == b"a.txt\nb.txt\n"
+    with pytest.raises(ConfigError, match="no file matches"):
+        bytes_of(tmp_path / "*.gone")
+
+
+def test_a_column_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"text": ["a b", None, "c\nd"], "number": [[1], [2], [3]]}), path)
+    assert bytes_of(f"{path}:text") == b"a b\nc d\n"
+    with pytest.raises(ConfigError, match="no column 'txt'; there are: text, number"):
+        bytes_of(f"{path}:txt")
+    with pytest.raises(MegahourError, match="not text"):
+        bytes_of(f"{path}:number")
+    assert sources_digest([f"{path}:text"]) != sources_digest([f"{path}:number"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.lists(st.sampled_from([b"a", b"bc", b" ", b"\n", b"\t", b"\0", b"\r", b"long" * 9])).map(b"".join),
+    block_bytes=st.integers(1, 50),
+)
+def test_blocks_hold_all_bytes_end_between_words_and_count_lines(
+    data: bytes, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("blocks") / "text"
+    path.write_bytes(data)
+    found = [(block.tobytes(), block.line) for block in blocks([str(path)], block_bytes)]
+    whole = b"".join(piece for piece, _ in found)
+    assert whole == data + (b"" if data.endswith(b"\n") or not data else b"\n")
+    assert all(piece[-1:] in b" \n\t\0\r" for piece, _ in found)
+    assert [line for _, line in found] == [1 + sum(p.count(10) for p, _ in found[:i]) for i in range(len(found))]
+
+
+def test_a_line_longer_than_a_block_is_cut_between_words(tmp_path: Path) -> None:
+    line = b"word " * 10_000 + b"\n"
+    (tmp_path / "text").write_bytes(line)
+    found = [block.tobytes() for block in blocks([str(tmp_path / "text")], 1000)]
+    assert b"".join(found) == line
+    assert max(map(len, found)) <= 1000
+
+
+def test_a_word_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "MAX_WORD", 3 << 20)
+    (tmp_path / "binary").write_bytes(b"a\n" + b"x" * (4 << 20))
+    with pytest.raises(MegahourError, match="a word of more than 3 MB") as caught:
+        bytes_of(tmp_path / "binary", block_bytes=1 << 16)
+    assert caught.value.where.endswith("binary:2")
+
+
+def test_lines_of_strings(tmp_path: Path) -> None:
+    found = list(line_blocks(["a b", "c\nd", "e"], "lines", block_bytes=4))
+    assert [(block.tobytes(), block.line) for block in found] == [(b"a b\n", 1), (b"c d\n", 2), (b"e\n", 3)]
