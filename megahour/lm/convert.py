@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from megahour.core.errors import ConfigError
@@ -35,7 +36,8 @@ def convert(
         if given == "mapped":
             mapped = open_mapped(source)
             mapped.verify()
-            making.write_bytes(Path(source).read_bytes())
+            shutil.copyfile(source, making)
+            progress("copy", 1, 1)
             return mapped.sizes
         arrays = read_arrays(source, progress)
         with making.open("wb") as file:
@@ -45,7 +47,7 @@ def convert(
 
 def read_model(source: str | Path, progress: Progress = lambda phase, done, total: None) -> NgramModel:
     """A model's n-grams as arrays, from the mapped form or an ARPA file. Raises MegahourError as `convert`."""
-    return to_arrays(open_mapped(source)) if form_of(source) == "mapped" else read_arpa(source, progress)
+    return to_arrays(open_mapped(source), progress) if form_of(source) == "mapped" else read_arpa(source, progress)
 
 
 def _write(model: NgramModel, making: Path, name: str, threads: int, progress: Progress) -> None:

@@ -125,7 +125,7 @@ def from_bytes(data: Bytes, name: str) -> MappedModel:
     for key, kind in {**ARRAYS, "entries": np.uint64}.items():
         place = header["arrays"][key]
         stop = place["offset"] + place["items"] * np.dtype(kind).itemsize
-        if stop > len(data):
+        if place["items"] and stop > len(data):
             raise damaged(name, f"cut short: array {key!r} ends at byte {stop:,}, the file at {len(data):,}")
         arrays[key] = data[place["offset"] : stop].view(kind)
     vocabulary = WordTable()

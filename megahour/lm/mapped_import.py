@@ -74,7 +74,7 @@ def _part(levels: tuple[Level, Int64], number: int) -> Level:
     return windows, at[own], logp[own], backoff[own], own.stop - own.start
 
 
-def to_arrays(model: MappedModel) -> NgramModel:
+def to_arrays(model: MappedModel, progress: Progress = lambda phase, done, total: None) -> NgramModel:
     """All n-grams of a mapped model as arrays, in the order of its table."""
     order = model.order
     sizes = np.zeros(order + 1, np.int64)
@@ -82,7 +82,8 @@ def to_arrays(model: MappedModel) -> NgramModel:
     segments = model.segments.reshape(-1, 2).tolist()
     grams, logp, backoff = _unigrams(model)
     parts: list[list[Any]] = [[] for _ in range(order + 1)]
-    for base, capacity in segments:
+    for done, (base, capacity) in enumerate(segments):
+        progress("unpack", done, len(segments))
         sizes[:] = 0
         spell(model.entries, model.values, base, capacity, order, none[0], none[1], none[1], sizes)
         room = int(sizes.max())

@@ -77,5 +77,5 @@ class Phases:
     def summary(self) -> str:
         """``read 1.2 s, count 3.4 s …: 5.6 s, 8.1 s of CPU``."""
         each = ", ".join(f"{phase} {wall:.1f} s" for phase, (wall, _) in self.seconds.items())
-        wall, cpu = (sum(values) for values in zip(*self.seconds.values(), strict=True))
+        wall, cpu = (sum(values[i] for values in self.seconds.values()) for i in (0, 1))
         return f"{each}: {wall:.1f} s, {cpu:.1f} s of CPU"

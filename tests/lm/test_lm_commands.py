@@ -1,0 +1,219 @@
+"""`megahour lm …` as a user types it: outputs whole or absent, mistakes named before any work."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+sys.path.insert(0, str(Path(__file__).parent))
+from models import SMALL, entries, estimate_text
+
+from megahour.cli import app
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa import read_arpa
+from megahour.lm.commands import COMMANDS
+from megahour.lm.convert import read_model
+from megahour.lm.mapped import open_mapped
+from megahour.lm.mapped_import import to_arrays
+
+HERE = Path(__file__).parent
+EXPECTED = HERE / "lmplz"
+
+
+def megahour(*arguments: object) -> Result:
+    """Runs a command in this process; errors for users are raised."""
+    return CliRunner().invoke(app, ["lm", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`small.txt` trained to three forms."""
+    folder = tmp_path_factory.mktemp("lm")
+    for name in ("a.arpa", "a.arpa.gz", "a.mlm"):
+        assert megahour("train", HERE / "small.txt", "--out", folder / name).exit_code == 0
+    return folder
+
+
+def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from megahour.cli import app;"
+        "print(CliRunner().invoke(app, ['lm', '--help']).output);"
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'numba', 'pyarrow', 'torch')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_is_there_under_its_name(name: str) -> None:
+    assert megahour(name, "--help").exit_code == 0
+
+
+def test_an_unknown_command_gets_the_nearest_name() -> None:
+    result = megahour("trian")
+    assert result.exit_code == 2
+    assert '"train"' in result.output
+
+
+def test_training_gives_one_model_in_every_form(folder: Path) -> None:
+    text = entries(read_arpa(folder / "a.arpa"))
+    assert text == entries(estimate_text(SMALL).model)
+    assert gzip.decompress((folder / "a.arpa.gz").read_bytes()) == (folder / "a.arpa").read_bytes()
+    mapped = entries(to_arrays(open_mapped(folder / "a.mlm")))
+    assert mapped.keys() == text.keys()
+    assert all(mapped[gram] == pytest.approx(text[gram], abs=1e-6) for gram in text)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.arpa", "a.arpa.gz", "a.mlm"]
+
+
+def test_training_says_sizes_discounts_and_fallbacks(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\na b\n")
+    result = megahour("train", tmp_path / "text.txt", "--out", tmp_path / "a.mlm", "--order", 2)
+    assert "4 words, 2 types" in result.output
+    assert "fallback: no 2-gram has an adjusted count of 1" in result.output.replace("\n", " ")
+
+
+def test_within_a_memory_limit_the_bytes_are_the_same(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.arpa"
+    assert megahour("train", HERE / "small.txt", "--out", out, "--memory", "1GB", "--threads", 1).exit_code == 0
+    assert out.read_bytes() == (folder / "a.arpa").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.arpa"]
+
+
+@pytest.mark.parametrize("suffix", [".arpa", ".arpa.gz", ".arpa.xz", ".arpa.zst", ".mlm"])
+@pytest.mark.parametrize("source", ["a.arpa.gz", "a.mlm"])
+def test_conversion_keeps_every_number(source: str, suffix: str, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"b{suffix}"
+    assert megahour("convert", folder / source, out).exit_code == 0
+    before, after = entries(read_model(folder / source)), entries(read_model(out))
+    assert after.keys() == before.keys()
+    assert all(after[gram] == pytest.approx(before[gram], abs=1e-6) for gram in before)
+
+
+@pytest.mark.parametrize("name", ["a.arpa", "a.arpa.gz", "a.mlm"])
+def test_perplexities_are_those_of_kenlms_query(name: str, folder: Path, tmp_path: Path) -> None:
+    """Expected: `query -v summary` of kpu/kenlm."""
+    (tmp_path / "text.txt").write_text("the captain saw the old house\n\nzzz boat\nthe the the\n")
+    lines = megahour("score", folder / name, tmp_path / "text.txt").output.splitlines()
+    values = dict(line.split("\t") for line in lines)
+    assert float(values["Perplexity including OOVs:"]) == pytest.approx(18.084499269576124, rel=1e-6)
+    assert float(values["Perplexity excluding OOVs:"]) == pytest.approx(14.799419073053697, rel=1e-6)
+    assert (values["OOVs:"], values["Tokens:"]) == ("1", "15")
+
+
+def test_scores_by_sentence_and_by_word(folder: Path) -> None:
+    runner = CliRunner()
+    options = ["lm", "score", str(folder / "a.mlm")]
+    by_sentence = runner.invoke(app, [*options, "--sentences"], input="zzz  boat\n").output.splitlines()[0]
+    by_word = runner.invoke(app, [*options, "--words"], input="zzz  boat\n").output.splitlines()[0]
+    assert by_sentence.split("\t")[1:] == ["2", "1", "zzz  boat"]
+    words = [field.split(" ") for field in by_word.split("\t")[:-1]]
+    assert [word.split("=")[0] for word, _, _ in words] == ["zzz", "boat", "</s>"]
+    assert [length for _, length, _ in words] == ["1", "1", "2"]
+    assert sum(float(p) for _, _, p in words) == pytest.approx(float(by_sentence.split("\t")[0]), abs=1e-4)
+
+
+def test_info_tells_sizes_and_discounts(folder: Path) -> None:
+    output = megahour("info", folder / "a.mlm", "--verify").output
+    assert "mapped, 243 n-grams" in output
+    assert "0.3077" in output
+    assert "checksums are right" in output
+    assert "ARPA, 243 n-grams" in megahour("info", folder / "a.arpa.gz").output
+
+
+def test_rescoring_sorts_by_the_sum(folder: Path, tmp_path: Path) -> None:
+    hypotheses = [{"text": "boat the old", "score": -1.0}, {"text": "the old boat", "score": -1.5}]
+    (tmp_path / "n.jsonl").write_text(json.dumps({"id": "u1", "nbest": hypotheses, "speaker": "s"}) + "\n")
+    found = json.loads(megahour("rescore", folder / "a.mlm", tmp_path / "n.jsonl").output)
+    assert [item["text"] for item in found["nbest"]] == ["the old boat", "boat the old"]
+    assert found["speaker"] == "s"
+    for item in found["nbest"]:
+        assert item["total"] == pytest.approx(item["score"] + item["lm"], abs=1e-5)
+    weak = json.loads(megahour("rescore", folder / "a.mlm", tmp_path / "n.jsonl", "--weight", 0).output)
+    assert [item["text"] for item in weak["nbest"]] == ["boat the old", "the old boat"]
+
+
+def test_a_word_penalty_prefers_fewer_words_and_best_writes_text(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("u-1-1 the old boat\nu-1-2 the\nu-2-1\n")
+    (tmp_path / "costs").write_text("u-1-1 3.0\nu-1-2 4.0\nu-2-1 1.0\n")
+    kaldi = ["rescore", folder / "a.mlm", tmp_path / "words", "--form", "kaldi", "--costs", tmp_path / "costs"]
+    kaldi += ["--best", "--weight", 0]
+    assert megahour(*kaldi).output == "u-1 the old boat\nu-2 \n"
+    out = tmp_path / "best"
+    assert megahour(*kaldi, "--penalty", -1, "--out", out).exit_code == 0
+    assert out.read_text() == "u-1 the\nu-2 \n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form", "message"),
+    [
+        ("n.jsonl", '{"id": "a", "nbest": [{"score": 1}]}\n', "jsonl", "n.jsonl:1: KeyError: 'text'"),
+        ("n.jsonl", '{"id": "a", "nbest": []}\nnot json\n', "jsonl", "n.jsonl:2: JSONDecodeError"),
+        ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "score": NaN}]}\n', "jsonl", "no finite number"),
+        ("words", "utterance the boat\n", "kaldi", "'utterance' is not UTTERANCE-N"),
+    ],
+)
+def test_wrong_nbest_lists_are_refused_with_the_line(
+    name: str, text: str, form: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    out = tmp_path / "out"
+    with pytest.raises(MegahourError, match=message):
+        megahour("rescore", folder / "a.mlm", tmp_path / name, "--form", form, "--out", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "gone/*.txt", "--out", "OUT/a.arpa"], "no file matches 'gone/"),
+        (["train", HERE / "small.txt", "--out", "OUT/gone/a.arpa"], "no such directory"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.bin"], "names no form that can be written"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "1,2"], "must begin with 0"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "x"], "no list of counts"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--memory", "much"], "'much' is no size"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--memory", "1GB"], "--memory writes ARPA files only"),
+        (["score", "OUT/gone.arpa"], "no such file"),
+        (["score", "OUT"], "a directory"),
+        (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),
+        (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "KenLM's are made by its build_binary"),
+    ],
+)
+def test_mistakes_are_named_before_any_work(arguments: list[object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(MegahourError, match=message):
+        megahour(*(str(argument).replace("OUT", str(tmp_path)) for argument in arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_model_leaves_no_output(tmp_path: Path) -> None:
+    (tmp_path / "cut.arpa").write_bytes((EXPECTED / "order3.arpa").read_bytes()[:3000].rpartition(b"\n")[0])
+    with pytest.raises(MegahourError, match=r"cut\.arpa:\d+: .*ends early"):
+        megahour("convert", tmp_path / "cut.arpa", tmp_path / "b.mlm")
+    assert [path.name for path in tmp_path.iterdir()] == ["cut.arpa"]
+
+
+def test_control_c_leaves_the_old_output_and_nothing_half(tmp_path: Path) -> None:
+    words = np.random.Generator(np.random.PCG64(1)).zipf(1.3, (200_000, 10)) % 50_000
+    (tmp_path / "text").write_text("".join(" ".join(map(str, line)) + "\n" for line in words.tolist()))
+    out = tmp_path / "a.arpa"
+    out.write_text("the old model")
+    command = [sys.executable, "-m", "megahour", "lm", "train", tmp_path / "text", "--out", out, "--order", "7"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / ".a.arpa.making").exists():
+        assert process.poll() is None, "training was over before it could be stopped"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "nothing half is left" in said
+    assert out.read_text() == "the old model"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.arpa", "text"]
