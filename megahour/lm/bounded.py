@@ -60,7 +60,7 @@ LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: cach
 @dataclass(frozen=True)
 class Bounded:
     """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens, types, how the
-    corpus was sharded, and the scratch files' largest size in bytes."""
+    corpus was sharded, n-grams that shards shared above unigrams, and the scratch files' largest size in bytes."""
 
     sizes: list[int]
     discounts: list[Discount]
@@ -68,6 +68,7 @@ class Bounded:
     tokens: int
     types: int
     sharding: Sharding
+    shared_ngrams: int
     spilled_bytes: int
 
 
@@ -100,6 +101,8 @@ def estimate_bounded(
     ValueError: no words, or `order` or `prune` is out of range.
     """
     limits = thresholds(order, prune)
+    if order == 1:
+        raise ValueError("order 1 has no histories to shard by: its counts fit in memory, use `estimate`")
     job = _Job(order, path, scratch, memory_bytes, limits, threads, progress, vocabulary, skip_symbols)
     job.claim(fingerprint([identity, order, limits.tolist(), memory_bytes, threads, skip_symbols]))
     if expected_bytes:
@@ -268,7 +271,10 @@ class _Job:
             (self.scratch / "begun").touch()
             self._write_targets(tree, rows, text, totals, smoothing, shared, places, file.fileno())
         unfinished.replace(self.path)
-        return Bounded(sizes, found, fallbacks, total - LEAD, text.size, tree.report(), self.spilled_bytes)
+        shared_ngrams = sum(len(closed.grams) for closed in totals.closed)
+        return Bounded(
+            sizes, found, fallbacks, total - LEAD, text.size, tree.report(), shared_ngrams, self.spilled_bytes
+        )
 
     def _places(self, tree: ShardTree, tallies: Int64, size: int, file: int) -> Int64:
         """(targets, order + 1) where the lines of each target, shards before splits, go; writes what is between."""

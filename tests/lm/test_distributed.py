@@ -1,0 +1,108 @@
+"""The stages `lm-…` write the bytes of the estimation in memory, on any engine and with any number of workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from lm_skewed import in_memory, write_skewed
+from spark_marks import needs_spark
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
+from megahour.engine.base import Engine
+from megahour.engine.local import LocalEngine
+from megahour.lm.distributed_stage import TallyParams, VocabularyParams, WordsParams
+from megahour.lm.on_engine import Cost, estimate_on
+from megahour.lm.pieces import pieces_of, read_piece
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_skewed(tmp_path_factory.mktemp("text") / "text.txt", 180_000)
+
+
+def estimated(
+    engine: Engine, text: Path, folder: Path, prune: tuple[int, ...] = (0,), order: int = 3
+) -> tuple[bytes, Artifact, list[Cost]]:
+    """The ARPA file of a text in pieces of a megabyte and shards of 33,000 positions."""
+    words = WordsParams(source=[str(text)], piece_mb=1, parts=2, max_bad=0)
+    vocabulary = VocabularyParams(order=order, shard_rows=33_000, max_bad=0)
+    tally = TallyParams(prune=list(prune), ranges=2, groups=3, max_bad=0)
+    found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work")
+    return found.read_bytes(0, ".arpa"), found, costs
+
+
+@pytest.fixture(scope="module")
+def local(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Artifact, list[Cost]]:
+    with LocalEngine(2) as engine:
+        return estimated(engine, text, tmp_path_factory.mktemp("local"))
+
+
+def test_the_file_is_that_of_the_estimation_in_memory(
+    local: tuple[bytes, Artifact, list[Cost]], text: Path, tmp_path: Path
+) -> None:
+    model, artifact, costs = local
+    assert model == in_memory(text, 3, tmp_path / "whole.arpa")
+    sharding = artifact.summary["sharding"]
+    assert sharding["rounds"] == 2
+    assert sharding["largest"] <= 40_000
+    assert [cost.stage for cost in costs] == ["words", "vocabulary", "round1", "round2", "tally", "lines", "arpa"]
+    for cost in costs:
+        assert cost.reserved_s == pytest.approx(2 * cost.wall_s)
+        assert cost.cpu_s >= 0
+    assert sum(cost.cpu_s for cost in costs) > 0
+    for name in ("words", "round1", "round2", "tally", "lines", "arpa"):
+        assert verify(Artifact(f"{artifact.url.removesuffix('/arpa')}/{name}")) == []
+
+
+def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_makes_nothing(
+    local: tuple[bytes, Artifact, list[Cost]], text: Path, tmp_path: Path
+) -> None:
+    with LocalEngine(1) as engine:
+        model, artifact, _ = estimated(engine, text, tmp_path)
+        assert model == local[0]
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.txt")}
+        estimated(engine, text, tmp_path)
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.txt")} == before
+    assert artifact.manifest.digest == local[1].manifest.digest
+
+
+@needs_spark
+def test_spark_gives_the_same_artifacts(local: tuple[bytes, Artifact, list[Cost]], text: Path, tmp_path: Path) -> None:
+    from megahour.engine.spark import SparkEngine
+
+    with SparkEngine("local[2]", conf={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}) as engine:
+        model, artifact, _ = estimated(engine, text, tmp_path)
+    assert model == local[0]
+    assert artifact.manifest.digest == local[1].manifest.digest
+
+
+@needs_spark
+def test_a_standalone_cluster_gives_the_same_artifacts(
+    local: tuple[bytes, Artifact, list[Cost]], text: Path, tmp_path: Path
+) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
+    from test_spark import standalone_cluster
+
+    from megahour.engine.spark import SparkEngine
+
+    with standalone_cluster(tmp_path) as (master, _), SparkEngine(master) as engine:
+        _, artifact, _ = estimated(engine, text, tmp_path / "run")
+    assert artifact.manifest.digest == local[1].manifest.digest
+
+
+def test_pieces_of_a_file_are_its_lines_each_once(tmp_path: Path) -> None:
+    lines = [f"line {number} {'x' * (number % 50)}" for number in range(500)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines), "utf-8")  # the last line has no end
+    for piece_bytes in (1, 7, 100, 5000, 10**6):
+        pieces = pieces_of([str(path)], {}, piece_bytes)
+        data = b"".join(block.tobytes() for piece in pieces for block in read_piece(piece, {}))
+        assert data.decode().splitlines() == lines
+    no_inputs: Mapping[str, Artifact] = {}
+    with pytest.raises(ConfigError, match="no text"):
+        pieces_of([], no_inputs, 10)
