@@ -58,6 +58,7 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
             for k, size in enumerate(sizes[1:], 2):
                 progress("read", total - sum(sizes[k - 1 :]), total)
                 _ngrams(reader, arrays, k, size)
+            arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
             reader.expect(b"\\end\\")
             progress("read", total, total)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

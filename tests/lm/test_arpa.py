@@ -6,6 +6,7 @@ import gzip
 import io
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import NEVER, read_arpa, write_arpa
+from megahour.lm import arpa_read
+from megahour.lm.arpa import NEVER, NgramModel, read_arpa, write_arpa
+from megahour.lm.model_files import pack
 from megahour.lm.score import Score, Scorer
+from megahour.lm.vocabulary import SPECIALS, Vocabulary
 
 QUESTIONS = ["the captain saw the old house", "a whale sang", "dawn", "the the the", "he left the boat by the river"]
 
@@ -78,6 +82,116 @@ def test_a_file_without_specials_gets_them_as_impossible_words(tmp_path: Path) -
     path.write_text("\\data\\\nngram 1=1\n\n\\1-grams:\n-0.5 moby\n\n\\end\\\n", "utf-8")
     assert entries(read_arpa(path))[("<unk>",)] == (NEVER, 0.0)
     assert entries(read_arpa(path))[("moby",)] == (-0.5, 0.0)
+
+
+def arpa_of(*lines: str, counts: tuple[int, ...] = (3, 2)) -> str:
+    """A bigram model of words a, b, with the given lines in the place of its bigrams."""
+    header = "".join(f"ngram {k}={n}\n" for k, n in enumerate(counts, 1))
+    unigrams = "-99\t<s>\t-0.5\n-0.5\ta\t-0.25\n-0.5\tb\t0.125\n"
+    return f"\\data\\\n{header}\n\\1-grams:\n{unigrams}\n\\2-grams:\n" + "\n".join(lines) + "\n\n\\end\\\n"
+
+
+def read_text(text: str | bytes, folder: Path) -> dict[tuple[str, ...], tuple[float, float]]:
+    path = folder / "model.arpa"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return entries(read_arpa(path))
+
+
+def test_blanks_line_ends_exponents_and_order_do_not_matter(tmp_path: Path) -> None:
+    tidy = read_text(arpa_of("-0.25\ta b", "-1.5\tb a"), tmp_path)
+    assert tidy[("a", "b")] == (-0.25, 0.0)
+    odd = arpa_of("  -15.00e-1   b\ta  ", "", "-.25 a  b\t-7").replace("\n", "\r\n")
+    assert read_text("a comment\n" + odd.removesuffix("\r\n"), tmp_path) == tidy
+
+
+def test_back_offs_may_be_above_zero_and_minus_infinity_is_never(tmp_path: Path) -> None:
+    found = read_text(arpa_of("-inf\ta b", "-0.5\tb a"), tmp_path)
+    assert found[("b",)] == (-0.5, 0.125)
+    assert found[("a", "b")][0] == NEVER
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+def test_compression_is_told_by_the_first_bytes_and_damage_is_named(suffix: str, arpa: Path, tmp_path: Path) -> None:
+    pack(arpa, tmp_path / "packed", f"a.{suffix}", threads=2)
+    assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
+    (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])
+    with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):
+        read_arpa(tmp_path / "cut")
+
+
+def test_words_are_bytes_of_any_encoding(tmp_path: Path) -> None:
+    text = arpa_of("-0.25\ta é", "-1.5\té a").replace("\tb\t", "\té\t").encode("latin-1")
+    found = read_text(text, tmp_path)
+    buffer = io.BytesIO()
+    write_arpa(read_arpa(tmp_path / "model.arpa"), buffer)
+    assert b"\ta \xe9\n" in buffer.getvalue()
+    assert read_text(buffer.getvalue(), tmp_path) == found
+
+
+numbers = st.floats(-99, 0, allow_subnormal=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(numbers, st.sampled_from(["{!r}", "{:.3e}", "{:.25f}", "{:+.6g}", "{:g}"])), min_size=1))
+def test_numbers_are_those_that_python_reads(values: list[tuple[float, str]]) -> None:
+    texts = [form.format(value) for value, form in values]
+    lines = "".join(f"{text}\tw{i}\n" for i, text in enumerate(texts))
+    with TemporaryDirectory() as folder:
+        head = f"\\data\\\nngram 1={len(texts)}\n\n\\1-grams:\n"
+        found = read_text(f"{head}{lines}\n\\end\\\n", Path(folder))
+    for i, text in enumerate(texts):
+        assert found[(f"w{i}",)][0] == pytest.approx(float(text), rel=1e-14, abs=1e-300)
+
+
+def test_numbers_are_written_to_six_decimals() -> None:
+    values = np.array([0.0, -0.5, -1.2345678, -12.3, -99.0, 0.25, 123.456, -1e-7])
+    vocabulary = Vocabulary([*SPECIALS, "a", "b", "c", "d", "e"])
+    unigrams = np.arange(8, dtype=np.int32)[:, None]
+    bigram = np.zeros((0, 2), np.int32)
+    model = NgramModel(vocabulary, [unigrams, bigram], [values, np.zeros(0)], [values[::-1], np.zeros(0)])
+    buffer = io.BytesIO()
+    write_arpa(model, buffer)
+    lines = [line.split("\t") for line in buffer.getvalue().decode().splitlines() if "\t" in line]
+    assert [float(line[0]) for line in lines] == pytest.approx(values.tolist(), abs=5.1e-7)
+    assert [float(line[2]) for line in lines] == pytest.approx(values[::-1].tolist(), abs=5.1e-7)
+    assert lines[2][0] == "-1.234568"
+
+
+def test_a_file_of_many_blocks_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that go over the ends of blocks, arrays that grow."""
+    monkeypatch.setattr(arpa_read, "BLOCK_BYTES", 97)
+    monkeypatch.setattr(arpa_read, "LINE_BYTES", 200)
+    whole = entries(estimate_text(SMALL).model)
+    assert read_text(arpa_bytes(), tmp_path).keys() == whole.keys()
+    with pytest.raises(MegahourError, match="a line of more than 200 bytes"):
+        read_text(arpa_of("-1\ta " + "b" * 1000), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (arpa_of("nan\ta b", "-1\tb a"), "11: not a number in 'nan"),
+        (arpa_of("inf\ta b", "-1\tb a"), "11: not a number in 'inf"),
+        (arpa_of("-1\ta b", "0.5\tb a"), "12: a log10 probability above 0"),
+        (arpa_of("-1\ta b", "-1.5\ta b"), "12: the 2-gram 'a b' is there twice"),
+        (arpa_of("-1\ta b", "-1.5\tb a").replace("\tb\t", "\ta\t"), "8: the word of .* is there twice"),
+        (arpa_of("-1\ta b"), "expected 2 2-grams as the header says, found 1"),
+        (arpa_of("-1\ta b", "-1\tb a", "-1\ta a"), r"13: expected '\\\\end\\\\', found"),
+        (arpa_of("-1\ta", "-1\tb a"), "11: expected a 2-gram with its probability"),
+        (arpa_of("-1\ta b c d", "-1\tb a"), "11: not a number in"),
+        (arpa_of("-1\ta b -1 c", "-1\tb a"), "11: expected a 2-gram"),
+        (arpa_of("-1\ta b", "-1\tb a", counts=(3, 10**11)), "expected 100,000,000,000 2-grams"),
+        (arpa_of("-1\ta b", "-1\tb a", counts=(3, 2, 1)), r"expected '\\\\3-grams:', found"),
+        (arpa_of("-1\ta b", "-1\tb a", counts=(10**13, 2)), "expected 'ngram 1=COUNT'"),
+        (arpa_of("-1\ta b", "-1\tb a").replace("2-grams:", "3-grams:"), r"expected '\\\\2-grams:', found"),
+        (arpa_of("-1\ta b", "-1\tb a").replace("ngram 2=2", "ngram 2=x"), "expected 'ngram 2=COUNT'"),
+        ("", "ends early"),
+    ],
+)
+def test_hostile_files_are_refused_with_line_and_reason(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(MegahourError, match=message) as caught:
+        read_text(text, tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}/model.arpa:")
 
 
 @pytest.mark.parametrize(
