@@ -18,14 +18,13 @@ SPENT = 1e-9
 """Probability below which nothing is left for words that a context does not list: rounding of float64, not words."""
 
 
-def renormalise(trie: Trie) -> int:
+def renormalise(trie: Trie) -> None:
     """Set `trie.log10_backoff` in place; 0 for contexts without n-grams.
 
     Where a context lists all words that its shorter context allows, there is nothing to back off to: then its
-    probabilities are scaled to sum to one, in place. Returns the number of such contexts that were off by over 1e-6.
+    probabilities are scaled to sum to one, in place.
     """
-    scaled: int = _renormalise(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff)
-    return scaled
+    _renormalise(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff)
 
 
 @njit(cache=True, nogil=True)
@@ -40,7 +39,6 @@ def lower_log10(node, context, parent, fail, logp, backoff):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def _renormalise(word, parent, first, fail, levels, logp, backoff):  # type: ignore[no-untyped-def]
-    scaled = 0
     for context in range(1, levels[-2]):
         begin, end = first[context], first[context + 1]
         if begin == end:
@@ -52,11 +50,9 @@ def _renormalise(word, parent, first, fail, levels, logp, backoff):  # type: ign
             lower += np.exp(LN10 * lower_log10(node, context, parent, fail, logp, backoff))
         left, room = 1.0 - upper, 1.0 - lower
         if room > SPENT:
-            backoff[context] = min(np.log10(left / room), 99.0) if left > SPENT else NEVER
+            backoff[context] = np.log10(left / room) if left > SPENT else NEVER
             continue
         backoff[context] = 0.0
-        scaled += abs(left) > 1e-6
         for node in range(begin, end):
             logp[node] -= np.log10(upper)
     backoff[levels[-2] :] = 0.0
-    return scaled

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
-from reference import Backoff, random_model
+from reference import Backoff, model_of, random_model
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import NgramModel
@@ -107,6 +107,13 @@ def test_words_unknown_to_all_are_left_out_and_counted() -> None:
     assert found.left_out == 1
     with pytest.raises(MegahourError, match="no held-out token"):
         fit(np.full((2, 3), -np.inf))
+
+
+def test_a_context_that_lists_every_word_is_scaled_to_sum_to_one() -> None:
+    p = {("<unk>",): 0.1, ("<s>",): 0.0, ("</s>",): 0.3, ("a",): 0.6}
+    full = {("a", "<unk>"): 0.1, ("a", "</s>"): 0.2, ("a", "a"): 0.5}
+    mixed = Backoff.of(merged([model_of({**p, **full}, {})], [1.0]))
+    assert [mixed.prob(word, ("a",)) for word in ("<unk>", "</s>", "a")] == pytest.approx([0.125, 0.25, 0.625])
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.9, 0.9], [1.5, -0.5], [float("nan"), 1.0]])
