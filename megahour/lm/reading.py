@@ -15,6 +15,7 @@ from megahour.core.errors import MegahourError
 from megahour.lm.partitions import PADDING, Corpus
 from megahour.lm.text import Block
 from megahour.lm.tokenise import BOUNDARY, RESERVED, UNKNOWN, Bytes, Int64, Tokens, WordTable, encode
+from megahour.lm.tokenise import PADDING as PADDING_BYTES
 
 MAX_TOKENS = 2**31 - 1 - PADDING
 """Positions of a corpus in memory have 32 bits."""
@@ -88,6 +89,18 @@ def read_corpus(
     return Reading(corpus, size - PADDING - sentences, types, unknown, reserved, sentences, empty)
 
 
+def allowed_words(corpus: Corpus, listed: WordTable) -> Bytes:
+    """(V,) 1 for the words of a corpus that a list has too, and for `<unk>`, `<s>`, `</s>`: for `estimate`."""
+    text = b"\n".join(corpus.spell(number) for number in range(len(RESERVED), corpus.size))
+    buffer: Bytes = np.zeros(len(text) + PADDING_BYTES, np.uint8)
+    buffer[: len(text)] = np.frombuffer(text, np.uint8)
+    numbers = np.empty(2 * corpus.size, np.int32)
+    found, _ = encode(buffer, len(text), listed, numbers, frozen=True)
+    allowed = np.ones(corpus.size, np.uint8)
+    allowed[len(RESERVED) :] = numbers[:found:2] != UNKNOWN  # every other token is a BOUNDARY
+    return allowed
+
+
 def lines_of(text: Iterable[Block]) -> Iterator[str]:
     """Lines of blocks as strings, without their ends.
 
@@ -139,7 +152,7 @@ def _cut(tokens: Tokens, table: WordTable, most_frequent: int, min_count: int) -
 def _table_of(table: WordTable, numbers: Int64) -> WordTable:
     words = table.words()
     text = b"\n".join(words[i] for i in numbers.tolist())
-    buffer: Bytes = np.zeros(len(text) + 16, np.uint8)
+    buffer: Bytes = np.zeros(len(text) + PADDING_BYTES, np.uint8)
     buffer[: len(text)] = np.frombuffer(text, np.uint8)
     kept = WordTable()
     encode(buffer, len(text), kept, np.empty(2 * len(numbers) + 2, np.int32))

@@ -14,7 +14,9 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
+    from megahour.lm.partitions import Corpus
     from megahour.lm.reading import Reading
+    from megahour.lm.sweep import Words
     from megahour.lm.text import Block
 
 BYTES_PER_WORD = 75
@@ -33,6 +35,9 @@ class LanguageModelParams(Params):
     prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
     vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
     vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
+    limit_vocabulary: str = Field(
+        "", description="drop n-grams with words that this list lacks, after counting, as lmplz --limit_vocab_file"
+    )
     min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
     skip_symbols: bool = Field(False, description="leave <s>, </s> and <unk> out of the text, which are errors else")
     max_words: int = Field(50_000_000, ge=1, description="refuse longer text before it fills the memory")
@@ -47,8 +52,8 @@ class LanguageModelParams(Params):
         """With digests of the files, so that changed text is counted again."""
         from megahour.lm.text import sources_digest
 
-        files = [self.vocabulary_file] if self.vocabulary_file else []
-        digests = {"source_sha256": sources_digest(self.source), "vocabulary_sha256": sources_digest(files)}
+        lists = [path for path in (self.vocabulary_file, self.limit_vocabulary) if path]
+        digests = {"source_sha256": sources_digest(self.source), "vocabulary_sha256": sources_digest(lists)}
         return {**super().identity(), **digests}
 
 
@@ -80,6 +85,7 @@ class LanguageModel(Stage[LanguageModelParams]):
             p.order,
             out.path(".arpa"),
             prune=p.prune,
+            allowed=_allowed(p, corpus),
             progress=lambda phase, done, total: ctx.progress(done, total, "partitions", phase=phase),
         )
         words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))
@@ -116,6 +122,13 @@ def _read(p: LanguageModelParams, inputs: Inputs) -> Reading:
         max_tokens=p.max_words,
         room=text_bytes(p.source) // 2,
     )
+
+
+def _allowed(p: LanguageModelParams, corpus: Corpus) -> Words:
+    from megahour.lm.reading import allowed_words, vocabulary_of
+    from megahour.lm.text import blocks
+
+    return allowed_words(corpus, vocabulary_of(blocks([p.limit_vocabulary]))) if p.limit_vocabulary else None
 
 
 def _blocks(p: LanguageModelParams, inputs: Inputs) -> Iterator[Block]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from megahour.lm.arpa import NgramModel, read_arpa
 from megahour.lm.discounts import Discount
-from megahour.lm.estimate import estimate
-from megahour.lm.reading import read_corpus
+from megahour.lm.estimate import STORE_BYTES, estimate
+from megahour.lm.reading import allowed_words, read_corpus, vocabulary_of
 from megahour.lm.text import line_blocks
 
 SMALL = (Path(__file__).parent / "small.txt").read_text("utf-8").splitlines()
@@ -25,12 +25,20 @@ class Estimate(NamedTuple):
 
 
 def estimate_text(
-    lines: Iterable[str], order: int = 3, prune: Sequence[int] = (), limit: int = 0, threads: int = 1
+    lines: Iterable[str],
+    order: int = 3,
+    prune: Sequence[int] = (),
+    limit: int = 0,
+    threads: int = 1,
+    listed: Iterable[str] | None = None,
+    store_bytes: int = STORE_BYTES,
 ) -> Estimate:
+    """listed: n-grams with other words are dropped after counting."""
     corpus = read_corpus(line_blocks(lines, "lines"), most_frequent=limit).corpus
+    allowed = None if listed is None else allowed_words(corpus, vocabulary_of(line_blocks(listed, "words")))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.arpa"
-        found = estimate(corpus, order, path, prune=prune, threads=threads)
+        found = estimate(corpus, order, path, prune=prune, allowed=allowed, threads=threads, store_bytes=store_bytes)
         return Estimate(read_arpa(path), found.discounts, found.fallbacks)
 
 

@@ -1,6 +1,7 @@
 """Smoothing equals KenLM's `lmplz` on a small text, and gives distributions on any text.
 
-`lmplz/*.arpa` is what `lmplz -o N [--prune 0 1] --discount_fallback` of kpu/kenlm made of `small.txt`.
+`lmplz/*.arpa` is what `lmplz -o N [--prune 0 1] [--limit_vocab_file limited.words.txt] --discount_fallback` of
+kpu/kenlm made of `small.txt`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,26 @@ words = st.sampled_from(["a", "b", "c", "d", "e"])
 texts = st.lists(st.lists(words, min_size=1, max_size=7).map(" ".join), min_size=1, max_size=12)
 
 
+LISTED = (EXPECTED / "limited.words.txt").read_text("utf-8").splitlines()
+
+
 @pytest.mark.parametrize(
-    ("name", "order", "prune"),
-    [("order1", 1, []), ("order2", 2, []), ("order3", 3, []), ("order5", 5, []), ("order4-prune01", 4, [0, 1])],
+    ("name", "order", "prune", "listed"),
+    [
+        ("order1", 1, [], None),
+        ("order2", 2, [], None),
+        ("order3", 3, [], None),
+        ("order5", 5, [], None),
+        ("order7", 7, [], None),
+        ("order4-prune01", 4, [0, 1], None),
+        ("order4-limited", 4, [], LISTED),
+        ("order4-limited-prune01", 4, [0, 1], LISTED),
+    ],
 )
-def test_every_probability_and_backoff_equals_lmplz(name: str, order: int, prune: list[int]) -> None:
-    ours = entries(estimate_text(SMALL, order, prune).model)
+def test_every_probability_and_backoff_equals_lmplz(
+    name: str, order: int, prune: list[int], listed: list[str] | None
+) -> None:
+    ours = entries(estimate_text(SMALL, order, prune, listed=listed).model)
     theirs = entries(read_arpa(EXPECTED / f"{name}.arpa"))
     assert ours.keys() == theirs.keys()
     assert max(abs(np.subtract(ours[gram], theirs[gram])).max() for gram in theirs) < 2e-6  # lmplz computes in float32
@@ -42,7 +57,8 @@ def test_every_probability_and_backoff_equals_lmplz(name: str, order: int, prune
 def test_probabilities_sum_to_one_after_any_history(
     lines: list[str], order: int, prune: list[int], limit: int, data: st.DataObject
 ) -> None:
-    model = estimate_text(lines, order, prune, limit=limit).model
+    listed = data.draw(st.sampled_from([None, ["a c"]]))
+    model = estimate_text(lines, order, prune, limit=limit, listed=listed).model
     scorer, size = Scorer(model), len(model.vocabulary)
     history = [BOUNDARY, *data.draw(st.lists(st.integers(3, size - 1), max_size=4))] if size > 3 else [BOUNDARY]
     predicted = [word for word in range(size) if word != BOUNDARY]
@@ -51,10 +67,14 @@ def test_probabilities_sum_to_one_after_any_history(
 
 
 @settings(max_examples=20, deadline=None)
-@given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1]]))
-def test_threads_change_nothing(lines: list[str], order: int, prune: list[int]) -> None:
-    one, two = (entries(estimate_text(lines, order, prune, threads=threads).model) for threads in (1, 2))
-    assert one == two
+@given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1]]), st.sampled_from([None, ["a b c"]]))
+def test_neither_threads_nor_memory_for_the_first_pass_change_anything(
+    lines: list[str], order: int, prune: list[int], listed: list[str] | None
+) -> None:
+    one = estimate_text(lines, order, prune, listed=listed)
+    two = estimate_text(lines, order, prune, listed=listed, threads=2, store_bytes=0)
+    assert entries(one.model) == entries(two.model)
+    assert (one.discounts, one.fallbacks) == (two.discounts, two.fallbacks)
 
 
 def test_orders_that_cannot_be_estimated_fall_back_and_say_why() -> None:
