@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 
 from megahour.lm.history import Int32, Int64, buckets
 from megahour.lm.partitions import BUCKET
