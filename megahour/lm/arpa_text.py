@@ -88,17 +88,30 @@ def spell_lines(  # type: ignore[no-untyped-def]
     windows (m, order), at, logp, backoff: of `smooth`. slots, arena, starts: of `spelling`. end: the word that stands
     for a predicted BOUNDARY.
     """
-    size = np.int64(0)
+    size = front = behind = np.int64(0)
+    last, weight = np.int64(-1), np.float32(0.0)
+    digits = _number(weight)
     for i in range(count):
         out[size] = 45
         store8(out, size + 1, _number(logp[i]))
         size += NUMBER_BYTES
-        tab = size
-        row = at[i]
-        for j in range(k - 1, -1, -1):
+        row, same = np.int64(at[i]), last >= 0
+        for j in range(1, k):
+            same = same and windows[row, j] == windows[last, j]
+        begin, left = size, k - 1
+        if same:  # the words before the last one are those of the line above
+            left = 0
+            for done in range(0, behind - front, 16):
+                store8(out, size + done, load8(out, front + done))
+                store8(out, size + done + 8, load8(out, front + done + 8))
+            size += behind - front
+        front, last = begin, row
+        for j in range(left, -1, -1):
             word = windows[row, j]
-            if j == 0 and word == BOUNDARY:
-                word = end
+            if j == 0:
+                behind = size
+                if word == BOUNDARY:
+                    word = end
             tail = slots[2 * word + 1]
             store8(out, size, slots[2 * word])
             store8(out, size + 8, tail)
@@ -109,10 +122,13 @@ def spell_lines(  # type: ignore[no-untyped-def]
                 for done in range(SLOT_BYTES, length, 8):
                     store8(out, size + 1 + done, load8(arena, start + done))
             size += length + 1
-        out[tab] = 9
+        out[front] = 9
         if not highest:
+            if backoff[i] != weight:  # most contexts occur once, and have the same
+                weight = backoff[i]
+                digits = _number(weight)
             out[size], out[size + 1] = 9, 45
-            store8(out, size + 2, _number(backoff[i]))
+            store8(out, size + 2, digits)
             size += NUMBER_BYTES + 1
         out[size] = 10
         size += 1
