@@ -66,7 +66,7 @@ class Cut(Stage[CutParams]):
     """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
 
     name = "cut"
-    version = 3
+    version = 4
     params = CutParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
 

@@ -21,7 +21,7 @@ from megahour.align.frontend import FrontEnd
 from megahour.align.long_audio import Recordings
 from megahour.align.posteriors import Heard, listen
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
-from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, segments_of, time_words, words_of
+from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal, segments_of, time_words, words_of
 from megahour.align.transcripts import COLUMNS, Speller, Transcript, by_recording, why_nothing
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.models.service import open_session
@@ -100,7 +100,8 @@ def align_shard(
                 _align_row(work, row, transcripts.pop(row["key"]), heard)
             ctx.progress(done, len(rows), "recordings")
     out.table(joined(work.words, ALIGNED_WORDS))
-    out.table(joined(work.segments, ALIGNED_SEGMENTS), ".segments.parquet")
+    segments = joined(work.segments, ALIGNED_SEGMENTS)  # what was refused unheard comes first
+    out.table(segments.take(np.argsort(segments["key"].to_numpy(), kind="stable")), ".segments.parquet")
     out.table(joined(work.heard, HEARD), ".heard.parquet")
 
 
@@ -124,18 +125,24 @@ def _to_hear(
         work.out.came_in()
         work.front.check_rate(row["rate_hz"])
         if row["key"] not in cues:
-            work.out.drop("no-transcript")
+            _refuse(work, row, "no-transcript")
             continue
         found = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
         reason = why_nothing(found)
         if not reason and work.front.outputs(row["samples"], row["rate_hz"]) < LEAST_FRAMES:
             reason = "too-short"
         if reason:
-            work.out.drop(reason)
+            _refuse(work, row, reason)
             continue
         rows.append(row)
         transcripts[row["key"]] = found
     return rows, transcripts
+
+
+def _refuse(work: Shard, row: Row, reason: str) -> None:
+    """Drop a recording whole; its row among the segments tells `cut`, and the user, why."""
+    work.out.drop(reason)
+    work.segments.append(keyed(row["key"], refusal(reason, row["samples"]), ALIGNED_SEGMENTS))
 
 
 @contextmanager
@@ -150,7 +157,7 @@ def _writing(out: ShardWriter, front: FrontEnd, digest: str) -> Iterator[Posteri
 def _count_heard(work: Shard, row: Row, heard: Heard | None, writer: PosteriorWriter | None) -> None:
     """Seconds of audio, what could not be heard, and the posteriors if they are to be kept."""
     if heard is None:
-        work.out.drop("no-posteriors")
+        _refuse(work, row, "no-posteriors")
         return
     work.out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
     if heard.failed:
@@ -169,7 +176,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Hear
         chosen, doubtful = best_transcript(p, transcripts, units)
         aligned = trusted(p, heard, chosen.document, work.front.shift_s, doubtful=doubtful)
     except Refused as refused:
-        out.drop(refused.reason)
+        _refuse(work, row, refused.reason)
         return
     out.kept()
     out.stat("audio_samples", row["samples"])
@@ -193,9 +200,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Hear
         out.stat(f"cues_{reason or 'kept'}", count)
 
 
-def best_transcript(
-    p: AlignParams, transcripts: list[Transcript], units: NDArray[np.int32]
-) -> tuple[Transcript, bool]:
+def best_transcript(p: AlignParams, transcripts: list[Transcript], units: NDArray[np.int32]) -> tuple[Transcript, bool]:
     """The candidate that goes best with the greedy reading `units`, and whether even that speaks against it.
 
     Raises Refused where next to nothing was heard.

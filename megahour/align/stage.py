@@ -48,7 +48,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 3
+    version = 4
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"), Input("posteriors", optional=True))
 

@@ -110,6 +110,13 @@ def segments_of(
     )
 
 
+def refusal(reason: str, samples: int) -> pa.Table:
+    """ALIGNED_SEGMENTS (without the key) of a recording of `samples` that is refused whole: one row, cue -1."""
+    names = [field for field in ALIGNED_SEGMENTS if field.name != "key"]
+    values = [[-1], [False], [reason], [0.0], [0], [samples], [float("nan")]]
+    return pa.table(values, schema=pa.schema(names))
+
+
 def _segments(
     cues: NDArray[np.int64],
     reasons: NDArray[np.str_],

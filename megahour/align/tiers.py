@@ -43,6 +43,11 @@ def tier_of(p: CutParams, row: dict[str, Any]) -> str:
     return "clean" if clean else "dirty"
 
 
+def one_name(name: str) -> str:
+    """A name as it is compared: letter case and spaces tell no two speakers apart."""
+    return " ".join(name.casefold().split())
+
+
 def split_of(p: CutParams, recording: dict[str, Any]) -> str:
     """train, dev or test, by a hash of the speaker, recording or source alone: other data never moves a record.
 
@@ -51,6 +56,7 @@ def split_of(p: CutParams, recording: dict[str, Any]) -> str:
     """
     kind = {"speaker": "speaker", "source": "source", "recording": "name"}[p.split_by]
     value = recording[kind] or ""
+    value = one_name(value) if kind == "speaker" else value
     hashed = key_of("split", kind, value) if value else key_of("split", "name", recording["name"])
     place = hashed / HASHES
     if place < p.test_share:

@@ -16,7 +16,8 @@ from megahour.align.rawtext import raw_text
 from megahour.align.reading import rates
 from megahour.align.recordings import Row, cues_by_key
 from megahour.align.spoken import Spoken, Tables
-from megahour.align.tiers import split_of, tier_of, why_dropped
+from megahour.align.tables import UNTRANSCRIBED
+from megahour.align.tiers import one_name, split_of, tier_of, why_dropped
 from megahour.core.errors import StoreError
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
@@ -132,14 +133,19 @@ def _left_out(row: Row, spoken: Spoken, losses: Losses) -> None:
     for segment in refused:
         losses.out.came_in()
         cue = segment["cue"]
-        detail = "speech that no cue writes down" if cue < 0 else f"cue {cue}, confidence {segment['confidence']:.3f}"
+        if segment["reason"] == UNTRANSCRIBED:
+            detail = "speech that no cue writes down"
+        elif cue < 0:
+            detail = f"the whole recording of {len(spoken.cues)} cues, refused by align"
+        else:
+            detail = f"cue {cue}, confidence {segment['confidence']:.3f}"
         text = spoken.cues[cue]["text"] if cue in spoken.cues else ""
         reason = segment["reason"] if segment["reason"] != "low-confidence" else "low-confidence-cue"
         losses.add(row, reason, detail, segment["start_samples"], segment["end_samples"], text, cue)
     if not spoken.segments:
         losses.out.came_in()
         reason = "not-aligned" if spoken.cues else "no-transcript"
-        detail = f"{len(spoken.cues)} cues, none aligned: the alignment's receipt counts the reason"
+        detail = f"{len(spoken.cues)} cues; the alignment's quarantine may say why"
         losses.add(row, reason, detail if spoken.cues else "no cues", 0, row["samples"])
 
 
@@ -169,9 +175,13 @@ def _utterance(p: CutParams, row: Row, spoken: Spoken, span: Span, confidence: f
 
 
 def _inherited(p: CutParams, row: Row, speakers: set[str], start: int, end: int) -> Row:
-    """Key, place and the recording's columns; the speaker is the cues' if they agree on one."""
+    """Key, place and the recording's columns; the speaker is the cues' if they agree on one.
+
+    A label such as "ANNA:" is no other person than the recording's speaker "anna".
+    """
     speaker = next(iter(speakers)) if len(speakers) == 1 else ""
-    who = {**row, "speaker": speaker or row["speaker"]}
+    same = not speaker or one_name(speaker) == one_name(row["speaker"])
+    who = {**row, "speaker": row["speaker"] if same else speaker}
     return {
         "key": key_of(row["key"], start, end),
         **{"recording": row["key"], "start_samples": start, "end_samples": end, "samples": end - start},

@@ -103,7 +103,7 @@ def compare(
 ) -> None:
     """Add one recording to `tally`. ratio: samples of the recording per sample of the truth."""
     tally.recordings += 1
-    tally.refused += not segments
+    tally.refused += not any(segment["cue"] >= 0 for segment in segments)
     written = [(cue["cue"], place, word) for cue in cues for place, word in enumerate(cue["text"].split())]
     partner = match([word for _, _, word in written], [word["text"] for word in truth])
     kept = {segment["cue"] for segment in segments if segment["kept"]}

@@ -117,7 +117,7 @@ def compare_untranscribed(
     """
     silent = [row for row in truth.sentences if not row["in_transcript"]] + truth.passages
     spans = [_seconds(row, truth_rate_hz) for row in silent]
-    claims = [_seconds(row, rate_hz) for row in segments if row["cue"] < 0]
+    claims = [_seconds(row, rate_hz) for row in segments if row["reason"] == "untranscribed"]
     frames = round(max([stop for _, stop in spans + claims], default=0.0) * FRAMES_PER_S) + 1
     is_silent, is_found = _frames(spans, frames), _frames(claims, frames)
     tally.silent_frames += int(is_silent.sum())

@@ -52,12 +52,15 @@ def spoken(seed: int, count: int = 30) -> tuple[NDArray[np.int16], list[str]]:
 
 
 def only_reason(alignment: Artifact) -> str:
-    """The reason why the only recording was refused; nothing of it is in the words and segments."""
+    """The reason why the only recording was refused; nothing of it is in the words, the segments say why."""
     counts = alignment.receipts()[0].counts
     assert (counts.came_in, counts.kept) == (1, 0)
-    assert len(alignment.read_table(0)) == len(alignment.read_table(0, ".segments.parquet")) == 0
-    (reason,) = counts.dropped
-    return reason
+    assert len(alignment.read_table(0)) == 0
+    (segment,) = alignment.read_table(0, ".segments.parquet").to_pylist()
+    assert counts.dropped == {segment["reason"]: 1}
+    assert (segment["cue"], segment["kept"], segment["start_samples"]) == (-1, False, 0)
+    assert segment["end_samples"] > 0
+    return str(segment["reason"])
 
 
 def reasons(alignment: Artifact) -> dict[int, str]:

@@ -14,6 +14,7 @@ import pytest
 from tones import RATE_HZ, write
 
 from megahour.align.cut_stage import Cut, CutParams
+from megahour.align.tables import keyed, refusal
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, HEARD, RECORDINGS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -164,6 +165,19 @@ def test_recordings_that_the_aligner_refused_are_listed(tmp_path: Path) -> None:
     rows, dropped, _ = cut(tmp_path / "cut", {**inputs, "alignment": write(tmp_path / "refused", fill)})
     assert not rows
     assert [row["reason"] for row in dropped] == ["not-aligned"]
+    (key,) = inputs["recordings"].read_table(0, columns=["key"])["key"].to_pylist()
+    segment = keyed(key, refusal("wrong-transcript", 5000), ALIGNED_SEGMENTS)
+
+    def refuse(out: ShardWriter) -> None:
+        for suffix, schema in nothing.items():
+            out.table(segment if suffix == ".segments.parquet" else schema.empty_table(), suffix)
+
+    rows, dropped, _ = cut(tmp_path / "again", {**inputs, "alignment": write(tmp_path / "told", refuse)})
+    assert not rows
+    assert [(row["reason"], row["start_samples"], row["end_samples"]) for row in dropped] == [
+        ("wrong-transcript", 0, 5000)
+    ]
+    assert dropped[0]["detail"].startswith("the whole recording")
 
 
 def test_noise_is_dropped_for_its_ratio(tmp_path: Path) -> None:

@@ -195,3 +195,10 @@ def test_a_larger_test_share_keeps_its_members_and_an_unknown_speaker_is_his_rec
     assert {split_of(CutParams(), row) for row in rows} == {"train"}
     nobody = [{**row, "speaker": ""} for row in rows]
     assert {split_of(large, row) for row in nobody} == {"train", "test"}
+
+
+def test_a_name_in_other_letters_is_the_same_speaker() -> None:
+    p = CutParams(test_share=0.5)
+    for i in range(50):
+        splits = {split_of(p, recording(i, speaker)) for speaker in (f"anna {i}", f"ANNA {i}", f" Anna  {i}")}
+        assert len(splits) == 1

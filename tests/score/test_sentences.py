@@ -74,7 +74,10 @@ def test_truth_at_another_rate() -> None:
 
 def untranscribed(segments: list[tuple[int, int, int]], words: list[Row]) -> Row:
     tally = SentenceTally()
-    rows = [{"cue": cue, "start_samples": start, "end_samples": end} for cue, start, end in segments]
+    rows = [
+        {"cue": cue, "reason": "untranscribed" if cue < 0 else "", "start_samples": start, "end_samples": end}
+        for cue, start, end in segments
+    ]
     compare_untranscribed(TRUTH, words, rows, 1000, 1000, tally)
     return tally.row()
 
