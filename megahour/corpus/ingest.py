@@ -135,7 +135,9 @@ class _Shard:
         if line and not written:
             written.append(inline(line))
         if not written and self.p.require_transcript:
-            raise BadRecord("no-transcript", "no .srt, .vtt, .txt or .json beside it")
+            beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
+            found = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
+            raise BadRecord("no-transcript", found)
         return written
 
     def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:
