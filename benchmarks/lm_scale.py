@@ -1,0 +1,238 @@
+"""Language models of corpora larger than memory: bounded memory against lmplz, and the stages on each engine.
+
+    python benchmarks/lm_scale.py TEXT --memory 2GB --order 5 --write
+    python benchmarks/lm_scale.py TEXT --engines local spark --write
+
+CPU is user + system of all processes of a run, counted by the kernel; each run is a process of its own. Where lmplz is
+on the PATH it runs on the same text with the same memory, right before ours; sizes by order are compared. On a machine
+that others use, CPU seconds are what to read: wall time is theirs too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def size_of(text: str) -> int:
+    """Bytes of ``500MB``."""
+    return int(float(text[:-2]) * UNITS[text[-2:].upper()])
+
+
+def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Our estimation in this process: phases with their CPU seconds and the scratch bytes at their ends."""
+    from megahour.lm.bounded import estimate_bounded
+    from megahour.lm.text import blocks
+
+    phases: dict[str, dict[str, float]] = {}
+    scratch, last = folder / "scratch", [cpu_s()]
+
+    def progress(phase: str, done: int, total: int) -> None:
+        entry = phases.setdefault(phase, {"cpu_s": 0.0, "scratch_bytes": 0})
+        now = cpu_s()
+        entry["cpu_s"] += now - last[0]
+        last[0] = now
+        if done == total or phase == "read":
+            entry["scratch_bytes"] = sum(file.stat().st_size for file in scratch.iterdir())
+
+    found = estimate_bounded(
+        lambda: blocks([options.text]),
+        options.order,
+        folder / "ours.arpa",
+        scratch,
+        memory_bytes=size_of(options.memory),
+        threads=options.threads,
+        expected_bytes=Path(options.text).stat().st_size,
+        progress=progress,
+    )
+    sharding = found.sharding
+    return {
+        "phases": phases, "sizes": found.sizes, "tokens": found.tokens, "spilled_bytes": found.spilled_bytes,
+        "rounds": sharding.rounds, "shards": sharding.shards, "splits": sharding.splits, "skew": round(sharding.skew, 2),
+        "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
+    }  # fmt: skip
+
+
+def run_engine(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The stages on an engine in this process."""
+    from megahour.lm.distributed_stage import TallyParams, VocabularyParams, WordsParams
+    from megahour.lm.on_engine import estimate_on
+
+    if options.child == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        engine: Any = SparkEngine(f"local[{options.workers}]", conf=dict(pair.split("=", 1) for pair in options.conf))
+    else:
+        from megahour.engine.local import LocalEngine
+
+        engine = LocalEngine(options.workers)
+    with engine:
+        words = WordsParams(source=[options.text], piece_mb=32)
+        vocabulary = VocabularyParams(order=options.order, shard_rows=options.shard_rows)
+        model, costs = estimate_on(engine, str(folder / "run"), words, vocabulary, TallyParams(), work=folder / "work")
+    return {"costs": [vars(cost) for cost in costs], "sizes": model.summary["ngrams"], "digest": model.manifest.digest}
+
+
+def cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def measured(command: list[str]) -> dict[str, Any]:
+    """Run a command: CPU and wall seconds, largest resident size of one process, and what it printed."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        errors = sys.stderr if command[0] == sys.executable else output
+        process = subprocess.Popen(command, stdout=output, stderr=errors)
+        _, status, own = os.wait4(process.pid, 0)
+        output.seek(0)
+        text = output.read().decode()
+    if status:
+        raise SystemExit(f"{shlex.join(command)} ended with {status}:\n{text[-2000:]}")
+    return {
+        "cpu_s": own.ru_utime + own.ru_stime,
+        "wall_s": time.monotonic() - began,
+        "rss_mb": own.ru_maxrss / 1024,
+        "output": text,
+    }
+
+
+def lmplz(options: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
+    """lmplz with the same memory; None where it is not on the PATH."""
+    found = shutil.which("lmplz")
+    if found is None:
+        return None
+    arpa = folder / "lmplz.arpa"
+    memory = f"{size_of(options.memory) // 10**6}M"
+    command = [
+        found,
+        "-o",
+        str(options.order),
+        "-S",
+        memory,
+        "-T",
+        str(folder),
+        "--text",
+        options.text,
+        "--arpa",
+        str(arpa),
+    ]
+    result = measured(command)
+    with arpa.open("rb") as file:
+        head = file.read(4096).decode("utf-8", "replace")
+    result["sizes"] = [int(size) for size in re.findall(r"ngram \d+=(\d+)", head)]
+    arpa.unlink()
+    return result
+
+
+def ours(options: argparse.Namespace, child: str) -> dict[str, Any]:
+    """One of our runs in a process of its own."""
+    result = measured([sys.executable, *sys.argv, "--child", child])
+    return result | json.loads(result.pop("output").splitlines()[-1])
+
+
+def bounded_report(options: argparse.Namespace) -> str:
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        peer = lmplz(options, Path(name))
+    own = ours(options, "bounded")
+    if peer is not None and peer["sizes"] != own["sizes"]:
+        raise SystemExit(f"sizes differ: lmplz {peer['sizes']}, ours {own['sizes']}")
+    ngrams = sum(own["sizes"])
+    rows = [row("ours", own)] + ([row(f"lmplz -S {options.memory}", peer)] if peer else [])
+    ratio = ""
+    if peer is not None:
+        times = peer["cpu_s"] / own["cpu_s"]
+        ratio = f"\n**{times:.1f}× less CPU than lmplz** (goal ≥ 5×), sizes of all orders equal.\n"
+    table = "".join(
+        f"| {phase} | {entry['cpu_s']:.1f} | {1e9 * entry['cpu_s'] / ngrams:.0f} | {entry['scratch_bytes'] / 1e9:.2f} |\n"
+        for phase, entry in own["phases"].items()
+    )
+    return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, {options.threads} thread(s)
+
+`python {shlex.join(sys.argv)}`
+
+| | CPU s | wall s | RSS MB |
+|---|---|---|---|
+{"".join(rows)}{ratio}
+{ngrams / 1e6:.1f} M n-grams; spill {own["spilled_bytes"] / 1e9:.2f} GB ({own["spilled_bytes"] / ngrams:.0f} bytes an n-gram).
+Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]}, largest {own["largest"]} positions,
+left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
+
+| phase | CPU s | ns an n-gram | scratch at its end, GB |
+|---|---|---|---|
+{table}"""
+
+
+def row(name: str, result: dict[str, Any]) -> str:
+    return f"| {name} | {result['cpu_s']:.1f} | {result['wall_s']:.1f} | {result['rss_mb']:.0f} |\n"
+
+
+def engines_report(options: argparse.Namespace) -> str:
+    results = {name: ours(options, name) for name in options.engines}
+    digests = {result["digest"] for result in results.values()}
+    if len(digests) != 1:
+        raise SystemExit(f"engines made different models: {digests}")
+    stages = [cost["stage"] for cost in next(iter(results.values()))["costs"]]
+    lines = []
+    for index, stage in enumerate(stages):
+        costs = [result["costs"][index] for result in results.values()]
+        columns = (f"{cost['cpu_s']:.1f} / {cost['reserved_s']:.1f} / {cost['wall_s']:.1f}" for cost in costs)
+        lines.append(f"| {stage} | {' | '.join(columns)} |")
+    totals = [sum(cost["cpu_s"] for cost in result["costs"]) for result in results.values()]
+    head = " | ".join(f"{name}, {options.workers} workers: CPU / reserved / wall s" for name in results)
+    return f"""## The stages on engines, order {options.order}, {options.shard_rows} positions a shard
+
+`python {shlex.join(sys.argv)}`
+
+| stage | {head} |
+|---|{"---|" * len(results)}
+{chr(10).join(lines)}
+| all, CPU | {" | ".join(f"{total:.1f}" for total in totals)} |
+
+The artifacts have one digest. Last over first: **{totals[-1] / totals[0]:.2f}×** (goal of Spark over local ≤ 1.5×).
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--shard-rows", type=int, default=1 << 20)
+    parser.add_argument("--engines", nargs="*", choices=["local", "spark"], default=[])
+    parser.add_argument("--conf", nargs="*", default=[], help="Spark settings, key=value")
+    parser.add_argument("--folder", help="where scratch files and models go")
+    parser.add_argument("--write", action="store_true", help="add the result to the file beside this script")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            run = run_bounded if options.child == "bounded" else run_engine
+            print(json.dumps(run(options, Path(name))))
+        return
+    report = engines_report(options) if options.engines else bounded_report(options)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+    report += f"\n{machine}, Python {platform.python_version()}.\n"
+    print(report)
+    if options.write:
+        with Path(__file__).with_suffix(".md").open("a", encoding="utf-8") as file:
+            file.write("\n" + report)
+
+
+if __name__ == "__main__":
+    main()
