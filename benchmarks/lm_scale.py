@@ -61,8 +61,7 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sharding = found.sharding
     return {
         "phases": phases, "sizes": found.sizes, "tokens": found.tokens, "spilled_bytes": found.spilled_bytes,
-        "rounds": sharding.rounds, "shards": sharding.shards, "splits": sharding.splits, "skew": round(sharding.skew, 2),
-        "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
+        "rounds": sharding.rounds, "shards": sharding.shards, "skew": round(sharding.skew, 2), "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
     }  # fmt: skip
 
 
@@ -117,19 +116,8 @@ def lmplz(options: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
         return None
     arpa = folder / "lmplz.arpa"
     memory = f"{size_of(options.memory) // 10**6}M"
-    command = [
-        found,
-        "-o",
-        str(options.order),
-        "-S",
-        memory,
-        "-T",
-        str(folder),
-        "--text",
-        options.text,
-        "--arpa",
-        str(arpa),
-    ]
+    command = [found, "-o", str(options.order), "-S", memory, "-T", str(folder)]
+    command += ["--text", options.text, "--arpa", str(arpa)]
     result = measured(command)
     with arpa.open("rb") as file:
         head = file.read(4096).decode("utf-8", "replace")
@@ -157,23 +145,29 @@ def bounded_report(options: argparse.Namespace) -> str:
         times = peer["cpu_s"] / own["cpu_s"]
         ratio = f"\n**{times:.1f}× less CPU than lmplz** (goal ≥ 5×), sizes of all orders equal.\n"
     table = "".join(
-        f"| {phase} | {entry['cpu_s']:.1f} | {1e9 * entry['cpu_s'] / ngrams:.0f} | {entry['scratch_bytes'] / 1e9:.2f} |\n"
-        for phase, entry in own["phases"].items()
+        f"| {phase} | {it['cpu_s']:.1f} | {1e9 * it['cpu_s'] / ngrams:.0f} | {it['scratch_bytes'] / 1e9:.2f} |\n"
+        for phase, it in own["phases"].items()
     )
+    spill = own["spilled_bytes"]
     return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, {options.threads} thread(s)
 
-`python {shlex.join(sys.argv)}`
+`{command_line()}`
 
 | | CPU s | wall s | RSS MB |
 |---|---|---|---|
 {"".join(rows)}{ratio}
-{ngrams / 1e6:.1f} M n-grams; spill {own["spilled_bytes"] / 1e9:.2f} GB ({own["spilled_bytes"] / ngrams:.0f} bytes an n-gram).
-Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]}, largest {own["largest"]} positions,
-left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
+{ngrams / 1e6:.1f} M n-grams; spill {spill / 1e9:.2f} GB ({spill / ngrams:.0f} bytes an n-gram).
+Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]}, largest {own["largest"]}
+positions, left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
 
 | phase | CPU s | ns an n-gram | scratch at its end, GB |
 |---|---|---|---|
 {table}"""
+
+
+def command_line() -> str:
+    """This run's command, without the folders of this machine."""
+    return shlex.join(["python", "benchmarks/lm_scale.py", *(Path(word).name for word in sys.argv[1:])])
 
 
 def row(name: str, result: dict[str, Any]) -> str:
@@ -195,7 +189,7 @@ def engines_report(options: argparse.Namespace) -> str:
     head = " | ".join(f"{name}, {options.workers} workers: CPU / reserved / wall s" for name in results)
     return f"""## The stages on engines, order {options.order}, {options.shard_rows} positions a shard
 
-`python {shlex.join(sys.argv)}`
+`{command_line()}`
 
 | stage | {head} |
 |---|{"---|" * len(results)}
