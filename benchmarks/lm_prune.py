@@ -1,6 +1,6 @@
 """Entropy pruning of a large model, file to file: CPU seconds by phase, sizes and perplexities; and a peer's result.
 
-python benchmarks/lm_prune.py TEXT [--order 5] [--small TEXT] [--peer ngram_entropy_pruning.py] [--runs 3] [--write]
+python benchmarks/lm_prune.py TEXT [--order 5] [--small TEXT] [--peer ngram_entropy_pruning.py] [--runs 3] [--about …] [--write]
 
 TEXT: sentences; the last hundredth of the lines is held out. The peer is Kaldi's script (utils/lang), which follows
 SRILM; it is given a trigram model of the small text, for it is slow.
@@ -208,9 +208,10 @@ def main() -> None:
     parser.add_argument("--small", type=Path, help="real text of a few million words")
     parser.add_argument("--peer", type=Path, help="Kaldi's script")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--about", default="", help="a line on the texts for the report")
     parser.add_argument("--write", action="store_true", help="write lm_prune.md beside this script")
     given = parser.parse_args()
-    lines = ["# Entropy pruning", ""]
+    lines = ["# Entropy pruning", "", *([given.about, ""] if given.about else [])]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         make_model(["a b", "b a"], 3, folder / "warm.arpa")

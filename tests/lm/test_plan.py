@@ -98,6 +98,17 @@ def test_pruning_adds_only_what_it_needs_and_a_new_threshold_only_prunes(setting
     assert sum(read_arpa(plan.folder / "lm.arpa").sizes) == 100
 
 
+def test_contexts_of_pruning_may_be_counted_in_text_or_come_from_another_model(settings: dict[str, Any]) -> None:
+    run(plan_of(settings))
+    text = settings["sources"]["notes"]["text"]
+    kept = []
+    for history in ({}, {"history_text": text}, {"history": f"{settings['out']}/notes.source.arpa"}):
+        plan = plan_of(settings, prune={"ngrams": 120, **history})
+        assert run(plan) == ["prune", "output lm.arpa"]
+        kept.append(frozenset(entries(read_arpa(plan.folder / "lm.arpa"))))
+    assert len(set(kept)) == 3
+
+
 def test_changed_text_is_trained_again_but_nothing_behind_it_if_the_model_is_the_same(settings: dict[str, Any]) -> None:
     run(plan_of(settings))
     notes = Path(settings["sources"]["notes"]["text"])
