@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,13 @@ from megahour.lm.history import Int32, Int64
 from megahour.lm.names import Names, exchange, take_names
 from megahour.lm.partitions import PADDING, Corpus, Partitions
 from megahour.lm.smooth import NEVER, fill_names, gammas, log_probability, smooth
+from megahour.lm.stupid import stupid, unigram_scores
 from megahour.lm.sweep import KEPT, SUMS, TALLIES, Words
 from megahour.lm.tokenise import BOUNDARY, END, RESERVED
 
 MAX_ORDER = 7
 STORE_BYTES = 1 << 31
+Smoothing = Literal["kneser-ney", "stupid"]
 Progress = Callable[[str, int, int], None]
 Float32 = npt.NDArray[np.float32]
 
@@ -52,8 +54,9 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; fallbacks: orders and
-    reasons; partitions: how many, and positions of the largest and of the middle one."""
+    """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; discounts: D(1), D(2),
+    D(3+) by order, none of stupid back-off; fallbacks: orders and reasons; partitions: how many, and positions of the
+    largest and of the middle one."""
 
     order: int
     sizes: list[int]
@@ -106,6 +109,7 @@ def estimate(
     *,
     prune: Sequence[int] = (),
     allowed: Words = None,
+    smoothing: Smoothing = "kneser-ney",
     threads: int = 1,
     store_bytes: int = STORE_BYTES,
     progress: Progress = lambda phase, done, total: None,
@@ -114,35 +118,31 @@ def estimate(
 
     prune[k-1]: drop k-grams that occur at most so often; the last value holds for all higher orders. allowed (V,)
     uint8: drop n-grams with other words, unigrams too, after they have been counted, as `lmplz --limit_vocab_file`
-    does; `<unk>`, `<s>`, `</s>` stay. store_bytes: memory for what the first pass has seen.
+    does; `<unk>`, `<s>`, `</s>` stay. smoothing: `stupid` for stupid back-off (module `stupid`). store_bytes: memory
+    for what the first pass has seen.
 
     Raises
     ------
-    ValueError: the corpus is empty, or `order` or `prune` is out of range.
+    ValueError: the corpus is empty, `order` or `prune` is out of range, or stupid back-off with `allowed`.
     """
-    if isinstance(to, Path):
-        with to.open("wb") as file:
-            sink, options = ArpaSink(file), (allowed, threads, store_bytes, progress)
-            return _estimate(corpus, order, sink, thresholds(order, prune), *options)
-    return _estimate(corpus, order, to, thresholds(order, prune), allowed, threads, store_bytes, progress)
-
-
-def _estimate(
-    corpus: Corpus,
-    order: int,
-    sink: Sink,
-    limits: Int64,
-    allowed: Words,
-    threads: int,
-    store_bytes: int,
-    progress: Progress,
-) -> Model:
+    limits, stupid_too = thresholds(order, prune), smoothing == "stupid"
     if len(corpus.tokens) <= PADDING:
         raise ValueError("no words to count: the text is empty; give at least one sentence")
     if allowed is not None:
+        if stupid_too:
+            raise ValueError("stupid back-off has no list of allowed words; map other words to <unk> by a vocabulary")
         allowed = allowed.copy()
         allowed[: len(RESERVED)] = 1
-    parts = Partitions(corpus, order, limits, threads, allowed, store_bytes)
+    parts = Partitions(corpus, order, limits, threads, allowed, store_bytes, not stupid_too)
+    run = _score if stupid_too else _estimate
+    if isinstance(to, Path):
+        with to.open("wb") as file:
+            return run(parts, ArpaSink(file), progress)
+    return run(parts, to, progress)
+
+
+def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+    corpus, allowed = parts.corpus, parts.allowed
     counts = _count(parts, progress)
     total = counts.tallies.sum(axis=0)
     ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
@@ -150,11 +150,35 @@ def _estimate(
     weights = _weigh(parts, counts, found)
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
     sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
-    for done, _ in enumerate(parts.each(lambda number: _smooth(parts, weights, number, sink)), 1):
+    _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
+    return _model(parts, sizes, found, fallbacks)
+
+
+def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+    """Stupid back-off."""
+    counts = _count(parts, progress)
+    sizes = [parts.corpus.size, *counts.tallies.sum(axis=0)[2:, KEPT].tolist()]
+    logp, backoff = (values.astype(np.float32) for values in unigram_scores(_occurrences(parts.corpus)))
+    sink.begin(parts, counts.tallies, sizes, logp, backoff if parts.order > 1 else np.zeros_like(backoff))
+
+    def score(number: int) -> None:
+        s, windows, _, (grams, nodes, _) = parts.kept(number)
+        stupid(windows, parts.order, parts.prune, grams, nodes, len(nodes), s.at, s.logp, s.backoff, s.sizes)
+        sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
+
+    _write(parts, sink, score, progress)
+    return _model(parts, sizes, [], {})
+
+
+def _write(parts: Partitions, sink: Sink, write: Callable[[int], None], progress: Progress) -> None:
+    for done, _ in enumerate(parts.each(write), 1):
         progress("write", done, len(parts))
     sink.end()
+
+
+def _model(parts: Partitions, sizes: list[int], found: list[Discount], fallbacks: dict[int, str]) -> Model:
     spread = parts.sizes
-    return Model(order, sizes, found, fallbacks, (len(spread), int(spread.max()), int(np.median(spread))))
+    return Model(parts.order, sizes, found, fallbacks, (len(spread), int(spread.max()), int(np.median(spread))))
 
 
 def _count(parts: Partitions, progress: Progress) -> _Counts:

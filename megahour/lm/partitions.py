@@ -87,7 +87,7 @@ class Scratch:
 class Partitions:
     """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
     partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
-    that it does not hold are swept again, which gives the same."""
+    that it does not hold are swept again, which gives the same. collapse: of n-grams that are dropped, keep the sum."""
 
     corpus: Corpus
     order: int
@@ -95,6 +95,7 @@ class Partitions:
     threads: int
     allowed: Words = None
     store_bytes: int = 0
+    collapse: bool = True
     counts: Int64 = field(init=False)
     owner: npt.NDArray[np.uint16] = field(init=False)
     lengths: Int32 = field(init=False)
@@ -153,7 +154,7 @@ class Partitions:
         positions[:] = s.positions[:m]
         nodes, grams = self._sweep(s, windows, positions, tally)
         if self.store_bytes > 0:
-            kept = keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+            kept = self._keep(s, windows, nodes, grams)
             self.store_bytes -= kept.nbytes  # threads may both see room for the last one
             self._kept[number] = kept.copy()
         return s, windows, nodes
@@ -167,8 +168,13 @@ class Partitions:
         kept = self._kept.pop(number, None)
         if kept is None:
             nodes, grams = self._sweep(s, windows, positions, np.zeros((self.order + 1, TALLIES), np.int64))
-            kept = keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+            kept = self._keep(s, windows, nodes, grams)
         return s, windows, positions, kept
+
+    def _keep(self, s: Scratch, windows: Int32, nodes: int, grams: int) -> Kept:
+        if not self.collapse:
+            return Kept(s.store.grams[:grams], s.store.nodes[:nodes], s.store.sums[:nodes])
+        return keep(s.store, nodes, grams, windows, self.prune, self.allowed)
 
     def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
         words = self.allowed, self.lengths

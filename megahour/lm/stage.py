@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from megahour.lm.sweep import Words
     from megahour.lm.text import Block
 
-BYTES_PER_WORD = 75
-"""Peak memory, rounded up: 65 bytes a word for order 5, measured on 22 million words."""
-
 
 class LanguageModelParams(Params):
     """Interpolated modified Kneser-Ney n-grams from text."""
@@ -33,6 +30,7 @@ class LanguageModelParams(Params):
     language: str = Field("", description="normalise the text as this language first; empty: the text is normalised")
     order: int = Field(3, ge=1, le=7, description="longest n-gram")
     prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
+    smoothing: Literal["kneser-ney", "stupid"] = Field("kneser-ney", description="stupid: stupid back-off, scores only")
     vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
     vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
     limit_vocabulary: str = Field(
@@ -40,10 +38,16 @@ class LanguageModelParams(Params):
     )
     min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
     skip_symbols: bool = Field(False, description="leave <s>, </s> and <unk> out of the text, which are errors else")
-    max_words: int = Field(50_000_000, ge=1, description="refuse longer text before it fills the memory")
+    max_words: int = Field(
+        50_000_000, ge=1, description="refuse longer text; at order 5 a word takes 65 bytes of memory"
+    )
 
     @model_validator(mode="after")
-    def _one_vocabulary(self) -> Self:
+    def _fits(self) -> Self:
+        if self.prune[:1] not in ([], [0]) or self.prune != sorted(self.prune):
+            raise ValueError(f"prune {self.prune} must begin with 0 and not decrease; limit words by the vocabulary")
+        if self.smoothing == "stupid" and self.limit_vocabulary:
+            raise ValueError("stupid back-off takes vocabulary_file, not limit_vocabulary")
         if self.vocabulary_file and (self.vocabulary or self.min_count > 1):
             raise ValueError("vocabulary_file lists the words to keep; leave vocabulary and min_count out")
         return self
@@ -86,6 +90,7 @@ class LanguageModel(Stage[LanguageModelParams]):
             out.path(".arpa"),
             prune=p.prune,
             allowed=_allowed(p, corpus),
+            smoothing=p.smoothing,
             progress=lambda phase, done, total: ctx.progress(done, total, "partitions", phase=phase),
         )
         words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))

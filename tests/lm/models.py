@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from megahour.lm.arpa import NgramModel, read_arpa
 from megahour.lm.discounts import Discount
-from megahour.lm.estimate import STORE_BYTES, estimate
+from megahour.lm.estimate import STORE_BYTES, Smoothing, estimate
 from megahour.lm.reading import allowed_words, read_corpus, vocabulary_of
 from megahour.lm.text import line_blocks
 
@@ -32,13 +32,15 @@ def estimate_text(
     threads: int = 1,
     listed: Iterable[str] | None = None,
     store_bytes: int = STORE_BYTES,
+    smoothing: Smoothing = "kneser-ney",
 ) -> Estimate:
     """listed: n-grams with other words are dropped after counting."""
     corpus = read_corpus(line_blocks(lines, "lines"), most_frequent=limit).corpus
     allowed = None if listed is None else allowed_words(corpus, vocabulary_of(line_blocks(listed, "words")))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.arpa"
-        found = estimate(corpus, order, path, prune=prune, allowed=allowed, threads=threads, store_bytes=store_bytes)
+        options = {"prune": prune, "allowed": allowed, "smoothing": smoothing}
+        found = estimate(corpus, order, path, threads=threads, store_bytes=store_bytes, **options)  # type: ignore[arg-type]
         return Estimate(read_arpa(path), found.discounts, found.fallbacks)
 
 

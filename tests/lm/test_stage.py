@@ -74,12 +74,16 @@ def test_raw_text_is_normalised_on_request(tmp_path: Path, engine: LocalEngine) 
         ({}, ConfigError, "no text"),
         ({"source": ["TEXT"], "max_words": 3}, TaskFailed, "more than 3 words"),
         ({"source": ["TEXT.gone"]}, ConfigError, "no file matches"),
+        ({"source": ["TEXT.latin1"]}, TaskFailed, "not UTF-8"),
+        ({"source": ["TEXT.reserved"]}, TaskFailed, "text.txt.reserved:2"),
     ],
 )
 def test_impossible_jobs_are_refused(
     values: dict[str, object], error: type[Exception], message: str, tmp_path: Path, engine: LocalEngine
 ) -> None:
     (tmp_path / "text.txt").write_text("a b c\nd e\n", "utf-8")
+    (tmp_path / "text.txt.reserved").write_text("a b c\nd <s> e\n", "utf-8")
+    (tmp_path / "text.txt.latin1").write_bytes("schön\n".encode("latin1"))
     if "source" in values:
         values = {**values, "source": [str(values["source"][0]).replace("TEXT", f"{tmp_path}/text.txt")]}  # type: ignore[index]
     with pytest.raises(error, match=message):
@@ -91,3 +95,35 @@ def test_impossible_jobs_are_refused(
             engine,
             work=tmp_path / "work",
         )
+
+
+def test_vocabularies_given_cut_and_limited(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(SMALL) + "\n", "utf-8")
+    (tmp_path / "words.txt").write_text("<s> the boat\nzebra\n", "utf-8")
+
+    def unigrams(**values: object) -> set[str]:
+        params = LanguageModelParams.model_validate({"source": [f"{tmp_path}/text.txt"], "order": 2, **values})
+        output = Artifact(tmp_path / "-".join(values))
+        manifest = run_stage(LanguageModel(), params, {}, output, engine, work=tmp_path / "work")
+        assert (manifest.summary["unknown_words"] > 0) == ("limit_vocabulary" not in values)
+        with output.local(0, ".arpa") as path:
+            return {gram[0] for gram in entries(read_arpa(path)) if len(gram) == 1} - {"<s>", "</s>", "<unk>"}
+
+    assert unigrams(vocabulary_file=f"{tmp_path}/words.txt") == {"the", "boat", "zebra"}
+    assert unigrams(limit_vocabulary=f"{tmp_path}/words.txt") == {"the", "boat"}
+    assert unigrams(vocabulary=2) == {"the", "boat"}
+    assert unigrams(min_count=12) == {"the"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"prune": [1]}, "must begin with 0"),
+        ({"prune": [0, 2, 1]}, "not decrease"),
+        ({"vocabulary": 5, "vocabulary_file": "words"}, "lists the words to keep"),
+        ({"smoothing": "stupid", "limit_vocabulary": "words"}, "takes vocabulary_file"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LanguageModelParams.model_validate(values)
