@@ -1,6 +1,6 @@
 """Entropy pruning of a large model, file to file: CPU seconds by phase, sizes and perplexities; and a peer's result.
 
-python benchmarks/lm_prune.py TEXT [--order 5] [--small TEXT] [--peer ngram_entropy_pruning.py] [--runs 3] [--about …] [--write]
+python benchmarks/lm_prune.py TEXT [--order 5] [--small TEXT] [--peer ngram_entropy_pruning.py] [--runs 3] [--write]
 
 TEXT: sentences; the last hundredth of the lines is held out. The peer is Kaldi's script (utils/lang), which follows
 SRILM; it is given a trigram model of the small text, for it is slow.
