@@ -245,9 +245,11 @@ class _BadShare:
         bad, seen = self.total.bad, self.total.came_in
         if bad > self.limit * max(seen, bad):
             worst = sorted(self.total.dropped.items(), key=lambda item: -item[1])[:3]
+            others = sum(self.total.dropped.values()) - bad
             raise TooManyBad(
                 f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
-                + ", ".join(f"{reason} {n}" for reason, n in worst),
+                + ", ".join(f"{reason} {n}" for reason, n in worst)
+                + (f"; {others} of what was dropped are good records that policy left out" if others else ""),
                 where=self.output.url,
                 remedy=f"look at {self.output.path('quarantine')}, mend the input, or raise max_bad",
             )

@@ -90,7 +90,7 @@ class Root:
         try:
             return cast(BinaryIO, self.fs.open(full, "rb"))
         except (FileNotFoundError, IsADirectoryError):
-            raise BadRecord("missing-audio", f"{full[-200:]} is not there") from None
+            raise BadRecord("missing-audio", f"{full[-200:]} is not there; relative paths begin at `root`") from None
 
     def audio(self, path: str, folder: str = "") -> Audio:
         full = self.find(path, folder)
