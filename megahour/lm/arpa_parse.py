@@ -192,27 +192,3 @@ def parse_ngrams(text, at, stop, row, rows, k, table, arena, starts, grams, logp
         at = end + 1
         lines += 1
     return at, row, lines, DONE, 0
-
-
-@njit(cache=True, nogil=True)
-def repeated(grams, slots):  # type: ignore[no-untyped-def]
-    """Row of the first n-gram (n, k) that an earlier row has too, or -1. slots (2**b > n,) int32: scratch."""
-    slots[:] = -1
-    mask = np.uint64(len(slots) - 1)
-    for row in range(len(grams)):
-        mixed = np.uint64(0)
-        for j in range(grams.shape[1]):
-            mixed = (mixed ^ np.uint64(grams[row, j])) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-        slot = mixed & mask
-        while slots[slot] >= 0:
-            other, same = slots[slot], True
-            for j in range(grams.shape[1]):
-                if grams[row, j] != grams[other, j]:
-                    same = False
-                    break
-            if same:
-                return row
-            slot = (slot + np.uint64(1)) & mask
-        slots[slot] = row
-    return -1

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from megahour.core.errors import MegahourError
 from megahour.lm import arpa_parse as parse
+from megahour.lm.rows import repeated
 from megahour.lm.tokenise import PADDING, Bytes, WordTable
 
 BLOCK_BYTES = 1 << 23
@@ -211,7 +212,7 @@ def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:
         )  # fmt: skip
         reader.line += lines
         _go_on(reader, code, k, size, row, which)
-    twice = parse.repeated(grams[:size], np.empty(1 << (2 * size + 1).bit_length(), np.int32))
+    twice = repeated(grams[:size])
     if twice >= 0:
         words = b" ".join(_spell(table, int(word)) for word in grams[twice])
         reader.line = first + twice

@@ -86,8 +86,8 @@ def score_tokens(model: MappedModel, tokens: Tokens, threads: int = 1) -> Scores
         begin, stop = int(ends[first - 1]) + 1 if first else 1, int(ends[last - 1]) + 1
         part, own = slice(begin - 1, stop - 1), slice(first, last)
         score(
-            tokens, begin, stop, model.order, model.words, weights, model.segments, model.entries, values, END,
-            logp[part], length[part],
+            tokens, begin, stop, model.order, model.closed, model.words, weights, model.segments, model.entries, values,
+            END, logp[part], length[part],
         )  # fmt: skip
         sum_sentences(tokens, begin, stop, logp[part], UNKNOWN, total[own], words[own], missing[own], lost[own])
 

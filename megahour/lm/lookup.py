@@ -134,13 +134,14 @@ def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  
 
 @njit(cache=True, nogil=True)
 def score(  # type: ignore[no-untyped-def]
-    tokens, begin, stop, order, numbers, weights, segments, keys, values, end, logp, length
+    tokens, begin, stop, order, closed, numbers, weights, segments, keys, values, end, logp, length
 ):
     """log10 p(tokens[p] | sentence so far) and the length of the n-gram that gave it, for positions begin .. stop-1.
 
-    tokens: sentences that end in BOUNDARY; tokens[begin - 1] is one. numbers (4 V,) int32 and weights (4 V,) float32
-    are one memory: log10 p, log10 back-off, segment of each word. segments (2 P,) int64: first slot and slots. keys,
-    values: all segments. logp, length: written at p - begin.
+    tokens: sentences that end in BOUNDARY; tokens[begin - 1] is one. closed: whether the history of every n-gram is in
+    the table, so that no n-gram need be looked for that is longer than the last word's and one. numbers (4 V,) int32
+    and weights (4 V,) float32 are one memory: log10 p, log10 back-off, segment of each word. segments (2 P,) int64:
+    first slot and slots. keys, values: all segments. logp, length: written at p - begin.
     """
     place = np.empty(BLOCK, np.int64)  # slot of the n-gram that is looked for, in its segment
     wanted = np.empty(BLOCK, np.uint64)
@@ -150,6 +151,8 @@ def score(  # type: ignore[no-untyped-def]
     # backs[k, i + 1]: of the k-gram that ends in position i of the block, as history of the next
     backs = np.zeros((order + 1, BLOCK + 1), np.float32)
     backs[1, 0] = weights[4 * BOUNDARY + 1]
+    # longest[i + 1]: words of the longest n-gram, or blank, that ends in position i; all, where that tells nothing
+    longest = np.full(BLOCK + 1, 1 if closed else order, np.int32)
     for start in range(begin, stop, BLOCK):
         size = min(BLOCK, stop - start)
         for i in range(min(16, size)):
@@ -162,6 +165,7 @@ def score(  # type: ignore[no-untyped-def]
             predicted = end if word == BOUNDARY else word
             best[i], found[i] = 1, weights[4 * predicted]
             backs[1, i + 1] = weights[4 * word + 1]
+            longest[i + 1] = 1 if closed else order
             if order > 1:
                 segment = 2 * np.int64(numbers[4 * before + 2])
                 key = ((_HIGH | np.uint64(predicted)) << _HALF) | np.uint64(before)
@@ -191,8 +195,10 @@ def score(  # type: ignore[no-untyped-def]
                 found[i] = value if counts else found[i]
                 if k == order:
                     continue
-                backs[k, i + 1] = back if hit & (tokens[p] != BOUNDARY) else np.float32(0.0)
-                more = hit & (tokens[p - k + 1] != BOUNDARY)
+                history = hit & (tokens[p] != BOUNDARY)
+                backs[k, i + 1] = back if history else np.float32(0.0)
+                longest[i + 1] = max(k, longest[i + 1]) if history else longest[i + 1]
+                more = hit & (tokens[p - k + 1] != BOUNDARY) & (longest[i] >= k)
                 key = (np.uint64(slot + 1) << _HALF) | np.uint64(tokens[p - k])
                 place[i], wanted[i], alive[still] = _home(key, capacity), key, i
                 prefetch(keys, 2 * (base + (place[i] if more else slot)))
@@ -206,6 +212,7 @@ def score(  # type: ignore[no-untyped-def]
             length[start - begin + i] = best[i]
         for k in range(1, order + 1):
             backs[k, 0] = backs[k, size]
+        longest[0] = longest[size]
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,6 @@
 """Models in a file that is mapped into memory as it is: vocabulary, unigrams, and the hash tables of `lookup`.
 
-    0       b"MHNGRAM\\n", version uint32, bytes of the JSON uint32, its SHA-256, JSON (order, sizes, arrays, facts)
+    0       b"MHNGRAM\\n", version uint32, bytes of the JSON uint32, its SHA-256, JSON (order, sizes, arrays, …)
     HEADER  arrays, each at a multiple of ALIGN, little-endian; `entries` is the last
 
 The JSON names each array's type, place, length and checksum. Opening checks the header and that the file is as long as
@@ -43,7 +43,7 @@ ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """sizes: n-grams by order. facts: what is known of how it was made (`discounts`, `fallbacks`, …).
+    """sizes: n-grams by order. closed: see `lookup.score`. facts: what is known of its making (`discounts`, …).
 
     vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
     segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.
@@ -51,6 +51,7 @@ class MappedModel:
 
     order: int
     sizes: list[int]
+    closed: bool
     facts: dict[str, Any]
     vocabulary: WordTable
     words: Int32
@@ -128,12 +129,13 @@ def from_bytes(data: Bytes, name: str) -> MappedModel:
         if place["items"] and stop > len(data):
             raise damaged(name, f"cut short: array {key!r} ends at byte {stop:,}, the file at {len(data):,}")
         arrays[key] = data[place["offset"] : stop].view(kind)
-    vocabulary = WordTable()
+    vocabulary = WordTable.__new__(WordTable)  # without its own arrays, for which compiled code would be loaded
     vocabulary.table, vocabulary.arena, vocabulary.starts = arrays["table"], arrays["arena"], arrays["starts"]
     vocabulary.size = header["sizes"][0]
     return MappedModel(
         header["order"],
         header["sizes"],
+        header["closed"],
         header["facts"],
         vocabulary,
         arrays["words"],
@@ -157,9 +159,11 @@ def _header(data: Bytes, name: str) -> dict[str, Any]:
     return header
 
 
-def header_bytes(order: int, sizes: list[int], arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
+def header_bytes(
+    order: int, sizes: list[int], closed: bool, arrays: Mapping[str, Any], facts: Mapping[str, Any]
+) -> bytes:
     """HEADER bytes for the front of a file. Raises ValueError when `facts` are too long."""
-    header = {"order": order, "sizes": sizes, "arrays": dict(arrays), "facts": dict(facts)}
+    header = {"order": order, "sizes": sizes, "closed": closed, "arrays": dict(arrays), "facts": dict(facts)}
     text = json.dumps(header, sort_keys=True).encode()
     if _FIXED.size + len(text) > HEADER:
         raise ValueError(f"facts make a header of {len(text)} bytes; {HEADER - _FIXED.size} is the limit")

@@ -150,8 +150,8 @@ class Builder:
                 raise Duplicate(k, int(at[item]))
         return keys
 
-    def finish(self, sizes: list[int], facts: Mapping[str, Any]) -> None:
-        """Write what is left. sizes: n-grams by order; facts: see `MappedModel`."""
+    def finish(self, sizes: list[int], facts: Mapping[str, Any], *, closed: bool) -> None:
+        """Write what is left. sizes: n-grams by order; facts, closed: see `MappedModel`."""
         for key, array in self._arrays.items():
             self._places[key]["checksum"] = sum_of(array)
             self.file.write(np.ascontiguousarray(array).data, self._places[key]["offset"])
@@ -160,4 +160,4 @@ class Builder:
             "items": 2 * self._end,
             "checksum": self._sum % (1 << 64),
         }
-        self.file.write(header_bytes(self.order, sizes, self._places, facts), 0)
+        self.file.write(header_bytes(self.order, sizes, closed, self._places, facts), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from megahour.lm.history import buckets
 from megahour.lm.lookup import spell
 from megahour.lm.mapped import MappedModel, from_bytes
 from megahour.lm.mapped_build import Builder, DiskFile, Duplicate, Level, MemoryFile
+from megahour.lm.rows import histories_held
 from megahour.lm.tokenise import WordTable
 from megahour.lm.vocabulary import Vocabulary
 
@@ -55,7 +57,8 @@ def build(
             text = b" ".join(vocabulary.words()[word] for word in words).decode("utf-8", "replace")
             raise MegahourError(f"the {error.order}-gram {text!r} is there twice", where=name) from None
         progress("build", number + 1, len(ngrams))
-    builder.finish([len(grams) for grams in arrays.grams], {})
+    closed = all(histories_held(shorter, longer) for shorter, longer in pairwise(arrays.grams[1:]))
+    builder.finish([len(grams) for grams in arrays.grams], {}, closed=closed)
 
 
 def _by_segment(arrays: ArpaArrays, index: int, owner: npt.NDArray[np.uint16], segments: int) -> tuple[Level, Int64]:

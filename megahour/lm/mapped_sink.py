@@ -78,5 +78,5 @@ def estimate_mapped(
         model = estimate(corpus, order, sink, prune=prune, allowed=allowed, threads=threads, progress=progress)
         made = asdict(model)
         del made["order"], made["sizes"]
-        sink.builder.finish(model.sizes, {**made, "prune": list(prune), **(facts or {})})
+        sink.builder.finish(model.sizes, {**made, "prune": list(prune), **(facts or {})}, closed=True)
     return model
