@@ -26,13 +26,12 @@ from megahour.core.errors import StageError
 from megahour.core.records import fingerprint
 from megahour.lm.arpa_text import line_bytes
 from megahour.lm.discounts import Discount
-from megahour.lm.disk_need import Need, check_disk, need_of
+from megahour.lm.disk_need import SAMPLE, Need, check_disk, need_of
 from megahour.lm.estimate import Progress, thresholds
 from megahour.lm.history import Int32, Int64, buckets
 from megahour.lm.partitions import BUCKET
-from megahour.lm.row_files import CHUNK, LEAD, RowFiles, lead, row_bytes
+from megahour.lm.row_files import CHUNK, LEAD, RowFiles, row_bytes
 from megahour.lm.shard_files import CountFiles
-from megahour.lm.shard_kernels import count_words
 from megahour.lm.shard_work import (
     ShardWorker,
     Shared,
@@ -44,14 +43,12 @@ from megahour.lm.shard_work import (
 from megahour.lm.shards import Sharding, ShardTree, check_rounds
 from megahour.lm.shared_context import smooth_all, split_lines
 from megahour.lm.sweep import CHARACTERS, KEPT, SUMS
-from megahour.lm.text import Block
-from megahour.lm.tokenise import BOUNDARY, WordTable, encode
-from megahour.lm.tokenise import PADDING as TEXT_PADDING
+from megahour.lm.token_file import Blocks, number_text, save
+from megahour.lm.tokenise import WordTable, encode
 from megahour.lm.totals import Totals
 from megahour.lm.unigram_lines import unigram_lines
 
 R = TypeVar("R")
-Blocks = Callable[[], Iterable[Block]]
 FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries
 SHARDS = 1024  # at most, where memory allows: every shard reads a piece of every other's names
 LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: caches are small
@@ -130,7 +127,7 @@ class _Job:
 
     def claim(self, print_of_job: str) -> None:
         """Keep what an earlier run of the same job left, remove what another job did."""
-        mark = self.scratch / "job"
+        mark = self.scratch / ".megahour-lm"
         if self.scratch.exists() and any(self.scratch.iterdir()):
             if not mark.exists():
                 raise StageError(
@@ -159,44 +156,11 @@ class _Job:
 
     def tokens(self, blocks: Blocks) -> tuple[Text, Int64, int]:
         """The text as numbers in a file, its vocabulary, and how often each word ends a history."""
-        done, file = self.scratch / "vocabulary.npz", self.scratch / "tokens"
-        if not done.exists():
-            table, counts, total = self._encode(blocks, file)
-            size = len(table)
-            starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + TEXT_PADDING]
-            total_of = np.array(total)
-            _save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": total_of})
-        with np.load(done) as saved:
-            arena, starts, counts, total = saved["arena"], saved["starts"], saved["counts"], int(saved["total"])
-        if total <= LEAD:
-            raise ValueError("no words to count: the text is empty; give at least one sentence")
-        text = Text.of(self.order, self.prune, arena, starts)
-        sample = np.fromfile(file, np.int32, 1 << 18, offset=4 * LEAD)
-        self._check(sample, text.lengths, total)
-        return text, counts, total
-
-    def _encode(self, blocks: Blocks, path: Path) -> tuple[WordTable, Int64, int]:
-        table, total, previous = self.vocabulary or WordTable(), LEAD, BOUNDARY
-        counts, tokens = np.zeros(max(1 << 16, len(table)), np.int64), np.empty(0, np.int32)
-        with path.open("wb") as file:
-            file.write(lead())
-            for block in blocks():
-                if len(tokens) <= block.end:
-                    tokens = np.empty(block.end + 1, np.int32)
-                frozen = self.vocabulary is not None
-                count, skipped = encode(block.text, block.end, table, tokens, frozen=frozen)
-                if skipped and not self.skip_symbols:
-                    raise block.reserved()
-                if len(table) > len(counts):
-                    counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
-                count_words(tokens, count, counts)
-                previous = int(tokens[count - 1]) if count else previous
-                tokens[:count].tofile(file)
-                total += count
-                self.progress("read", total, 0)
-        counts[BOUNDARY] += 1  # the first history; the last token is nobody's
-        counts[previous] -= 1
-        return table, counts, total
+        found = number_text(blocks, self.scratch, self.vocabulary, self.skip_symbols, self.progress)
+        text = Text.of(self.order, self.prune, found.arena, found.starts)
+        sample = np.fromfile(found.tokens, np.int32, SAMPLE, offset=4 * LEAD)
+        self._check(sample, text.lengths, found.total)
+        return text, found.counts, found.total
 
     def shard(self, text: Text, counts: Int64, total: int, rounds: int) -> tuple[ShardTree, RowFiles]:
         """Rows on disk, by shard."""
@@ -214,7 +178,7 @@ class _Job:
                 for split in left:
                     listed, each = rows.grow(split, tree.rounds)
                     found |= {f"words{split.number}": listed, f"counts{split.number}": each[listed]}
-                _save(grown, found)
+                save(grown, found)
             number = tree.rounds + 1
             tree.next_round()
             with np.load(grown) as saved:
@@ -263,8 +227,10 @@ class _Job:
         shared = smooth_all(tree, totals.closed, smoothing)
         sizes = totals.sizes()
         unfinished = self.path.with_name(f".{self.path.name}.{self.scratch.name}.part")
-        mode = "r+b" if unfinished.exists() and (self.scratch / "begun").exists() else "w+b"
-        with unfinished.open(mode) as file:
+        resumed = unfinished.exists() and (self.scratch / "begun").exists()
+        for mark in self.scratch.glob("written*") if not resumed else ():
+            mark.unlink()
+        with unfinished.open("r+b" if resumed else "w+b") as file:
             head = _header(sizes) + b"\n\\1-grams:\n" + unigram_lines(text, counts, totals.contexts, smoothing)
             os.pwrite(file.fileno(), head, 0)
             places = self._places(tree, totals.tallies, len(head), file.fileno())
@@ -362,10 +328,3 @@ class _Spelling(list[str]):
 
 def _header(sizes: list[int]) -> bytes:
     return b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
-
-
-def _save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    scratch = path.with_suffix(".part")
-    with scratch.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-    scratch.replace(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import fsspec
 import numpy as np
@@ -56,7 +56,7 @@ def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
             begin, end = _line_at(file, piece["begin"]), _line_at(file, piece["end"])
             if end > begin:
                 file.seek(begin)
-                yield from _file_blocks(cast(BinaryIO, _Range(file, end - begin)), piece["source"], 8 << 20)
+                yield from _file_blocks(_Range(file, end - begin), piece["source"], 8 << 20)
 
 
 def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:
