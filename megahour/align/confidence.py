@@ -79,14 +79,30 @@ def align_document(
     fitted = float(np.clip(costs.skip_ratio * aligned.median_loss, costs.least_token, costs.skip_token))
     fits = fitted >= 0.9 * costs.skip_token
     skip_token = costs.skip_token if fits else fitted
-    if not fits or (exact and anchors):
-        problem = _problem(document, costs, skip_token)
-        path, refused = align_pieces(posteriors, problem, [] if exact else anchors, anchoring)
+    problem = _problem(document, costs, skip_token)
+    free = [] if exact else unforced(anchors, problem, aligned.cue_loss)
+    if not fits or free != anchors:
+        path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
         path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
     if path is aligned.path:
         return aligned
     return _aligned(posteriors, problem, path, skip_token, refused)
+
+
+def unforced(anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """The anchors (token, frame) but those that force a cue to be spoken which were better left out.
+
+    Some words of a cue may be said and the rest not: an anchor among them cuts the cue in two, neither half may be
+    skipped, and the unspoken one takes up the speech of the cues beside it.
+    """
+    cost = np.nan_to_num(cue_loss) * np.diff(problem.boundaries)
+    kept = []
+    for token, frame in anchors:
+        cue = int(np.searchsorted(problem.boundaries, token, "right")) - 1
+        if problem.boundaries[cue] == token or cost[cue] <= problem.skip_nats[cue]:
+            kept.append((token, frame))
+    return kept
 
 
 def _problem(document: Document, costs: Costs, skip_token: float) -> Problem:

@@ -8,8 +8,8 @@ import numpy as np
 from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring
-from megahour.align.confidence import Aligned, Costs, align_document
-from megahour.align.ctc import quantise
+from megahour.align.confidence import Aligned, Costs, align_document, unforced
+from megahour.align.ctc import Problem, quantise
 from megahour.align.document import Document, spell
 from megahour.align.trust import refusals
 
@@ -56,3 +56,15 @@ def test_one_endless_word_is_not_believed() -> None:
     joined = ["".join(cue.split()) for cue in spoken]
     aligned, text = made(joined, [joined[0], joined[1] + joined[2], *joined[3:]])
     assert why(aligned, text, longest=400) == ["", "endless-word", *[""] * 9]
+
+
+def test_an_anchor_inside_a_cue_that_was_better_left_out_goes() -> None:
+    problem = Problem(
+        np.tile(np.array([1, 2, 3, 4, 5], np.int32), 3),
+        np.array([0, 5, 10, 15], np.int32),
+        np.array([9.0, 9.0, 9.0], np.float32),
+        np.ones(4, bool),
+    )
+    anchors = [(2, 100), (5, 200), (7, 300), (12, 400)]
+    loss = np.array([0.5, 3.0, np.nan])  # the middle cue costs 15 nats, leaving it out 9
+    assert unforced(anchors, problem, loss) == [(2, 100), (5, 200), (12, 400)]
