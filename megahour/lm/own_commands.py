@@ -20,11 +20,11 @@ _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, sho
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(left: str = "nothing half is left") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("\nStopped. The output was not written; nothing half is left.", err=True)
+        click.echo(f"\nStopped. The output was not written; {left}.", err=True)
         sys.exit(130)
 
 
@@ -63,7 +63,8 @@ def train(
         sources, Path(out), order, _counts(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
         parse_bytes(memory) if memory else 0, threads,
     )  # fmt: skip
-    with _stoppable(), Phases() as phases:
+    left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
+    with _stoppable(left), Phases() as phases:
         made = make(job, phases)
     phases.console.print(phases.summary())
     if made.text:

@@ -17,7 +17,9 @@ from megahour.lm.reading import Reading, read_corpus, vocabulary_of
 from megahour.lm.text import Block, blocks, sources_digest, text_bytes
 
 BYTES_PER_WORD = 75  # of memory, for a corpus in it; see `stage`
-TEXT_BYTES_PER_WORD = 4  # at least, of text as it is stored
+TEXT_BYTES_PER_WORD = 4  # of plain text, at least
+MOST_TEXT_BYTES = 6  # the same, at most: what would not fit even then is refused
+PACKED_FACTOR = 3  # what compressed text grows to
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 Progress = Callable[[str, int, int], None]
 
@@ -87,7 +89,8 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
             "--memory writes ARPA files only", where=str(job.out), remedy="train to .arpa, then: megahour lm convert"
         )
     if not job.memory:
-        _check_memory(size)
+        packed = any(source.endswith(PACKED) or ".parquet" in source for source in job.sources)
+        _check_memory(size * PACKED_FACTOR if packed else size)
     with replacing(job.out) as making:
         if job.memory:
             return _packed(job, making, lambda path: _bounded(job, path, size, progress), progress)
@@ -103,9 +106,9 @@ def _check_memory(size: int) -> None:
     import psutil
 
     need, free = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD, psutil.virtual_memory().available
-    if size // 6 * BYTES_PER_WORD > free:
+    if size // MOST_TEXT_BYTES * BYTES_PER_WORD > free:
         raise MegahourError(
-            f"{size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
+            f"about {size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
             remedy=f"give --memory {max(free * 0.7 / 1e9, 0.5):.1f}GB: what does not fit then goes to disk",
         )
 

@@ -24,6 +24,7 @@ from megahour.lm.commands import COMMANDS
 from megahour.lm.convert import read_model
 from megahour.lm.mapped import open_mapped
 from megahour.lm.mapped_import import to_arrays
+from megahour.lm.train import parse_bytes
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "lmplz"
@@ -192,6 +193,21 @@ def test_mistakes_are_named_before_any_work(arguments: list[object], message: st
     with pytest.raises(MegahourError, match=message):
         megahour(*(str(argument).replace("OUT", str(tmp_path)) for argument in arguments))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_text_beyond_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "large.txt").open("wb") as file:
+        file.truncate(2**42)  # sparse
+    with pytest.raises(
+        MegahourError, match=r"about 4398\.0 GB of text need up to .* GB are free\nRemedy: give --memory"
+    ):
+        megahour("train", tmp_path / "large.txt", "--out", tmp_path / "a.arpa")
+    assert [path.name for path in tmp_path.iterdir()] == ["large.txt"]
+
+
+@pytest.mark.parametrize(("text", "size"), [("4GB", 4 * 10**9), ("500mb", 5 * 10**8), ("1.5G", 3 * 2**29), ("7", 7)])
+def test_sizes_are_written_as_people_do(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
 
 
 def test_a_damaged_model_leaves_no_output(tmp_path: Path) -> None:

@@ -164,6 +164,14 @@ def places_of(model: MappedModel, data: bytes) -> dict[str, int]:
     return places
 
 
+def test_the_layout_is_that_of_the_version() -> None:
+    """Hashes of words and keys are part of the form: when these sums change, VERSION must be raised."""
+    sums = load_arpa(EXPECTED / "order3.arpa").checksums
+    assert VERSION == 1
+    assert sums["table"] == 4670549712749451500
+    assert sums["entries"] == 12210512442226898475
+
+
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.integers(0, 20))
 def test_checksums_of_parts_add_up(values: list[int], cut: int) -> None:
     array = np.array(values, np.uint64)
