@@ -132,6 +132,7 @@ def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  
         sizes[k] += 1
 
 
+# In one piece for the reason that `sweep` gives: arrays that go to functions are counted by atomic additions.
 @njit(cache=True, nogil=True)
 def score(  # type: ignore[no-untyped-def]
     tokens, begin, stop, order, closed, numbers, weights, segments, keys, values, end, logp, length
