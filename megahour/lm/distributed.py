@@ -28,7 +28,7 @@ from megahour.lm.pieces import Piece, tokens_of
 from megahour.lm.row_files import CHUNK, LEAD
 from megahour.lm.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.shards import ShardTree, Split, Target
-from megahour.lm.tokenise import BOUNDARY, PADDING, RESERVED, WordTable, encode
+from megahour.lm.tokenise import BOUNDARY, PADDING, RESERVED, UNKNOWN, WordTable, encode
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
@@ -72,21 +72,34 @@ def merge_words(batches: Iterator[pa.RecordBatch]) -> tuple[pa.Table, list[int]]
     return grouped.select(WORDS.names).sort_by("first").cast(WORDS), pieces["count"].to_pylist()
 
 
-def write_vocabulary(words: Artifact, out: ShardWriter, order: int, limit: int) -> None:
-    """All words in order of appearance with their counts, offsets of the pieces' tokens, and the first shards."""
+def write_vocabulary(
+    words: Artifact, out: ShardWriter, order: int, limit: int, most_frequent: int, min_count: int
+) -> None:
+    """Words in order of appearance with their counts, offsets of the pieces' tokens, and the first shards.
+
+    Kept are words that occur `min_count` times, and of these the `most_frequent` (0: all); ties go to the word whose
+    bytes sort first. The others are `<unk>`.
+    """
     tables = [words.read_table(receipt.shard, ".arrow") for receipt in words.receipts()]
-    table = pa.concat_tables(tables).sort_by("first")
+    table = pa.concat_tables(tables)
+    unknown, types = pa.compute.sum(table["count"]).as_py() or 0, len(table)
+    table = table.filter(pa.compute.greater_equal(table["count"], min_count))
+    if most_frequent:
+        table = table.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
+    table = table.sort_by("first")
     pieces = next(receipt.stats["pieces"] for receipt in words.receipts() if receipt.shard == 0)
     offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
     counts = np.zeros(len(RESERVED) + len(table), np.int64)
     counts[len(RESERVED) :] = table["count"].to_numpy()
+    counts[UNKNOWN] = unknown - counts.sum()
     counts[BOUNDARY] = offsets[-1] - LEAD - counts.sum()
     spelled = pa.table({"word": [word.encode() for word in RESERVED] + table["word"].to_pylist(), "count": counts})
     out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
     tree = _first_tree(counts, offsets[-1], order, limit)
-    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=limit, types=len(counts))
-    out.came_in(len(table))
+    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=limit, types=types)
+    out.came_in(types)
     out.kept(len(table))
+    out.drop("rare", types - len(table))
 
 
 def _words(words: list[bytes], first: Int64, counts: Int64) -> pa.RecordBatch:
@@ -167,6 +180,7 @@ def split_rows(cluster: Cluster, piece: Piece, number: int, skip: bool) -> Itera
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
     out = np.empty((CHUNK, cluster.order + 2), np.int32)
     for tokens in tokens_of(piece, cluster.inputs, cluster.table(), skip=skip):
+        tokens[tokens >= len(cluster.counts)] = UNKNOWN
         for begin in range(0, len(tokens), CHUNK):
             part = np.concatenate([before, tokens[begin : begin + CHUNK]])
             counts = np.bincount(slot_of[part[LEAD - 1 : -1]], minlength=len(slots))

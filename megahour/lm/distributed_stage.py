@@ -77,6 +77,8 @@ class VocabularyParams(Params):
     """The numbered vocabulary of `lm-words`, and how its language model is sharded."""
 
     order: int = Field(3, ge=2, le=7, description="longest n-gram")
+    vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
+    min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
     shard_rows: int = Field(
         1 << 20, ge=1, description="positions of a shard, which take about 400 bytes each at order 5"
     )
@@ -95,7 +97,7 @@ class MakeVocabulary(Stage[VocabularyParams]):
     def run(self, p: VocabularyParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.distributed import write_vocabulary
 
-        write_vocabulary(inputs["words"], out, p.order, p.shard_rows)
+        write_vocabulary(inputs["words"], out, p.order, p.shard_rows, p.vocabulary, p.min_count)
         if out.counts.kept == 0:
             raise StageError("the text has no words", remedy="check the sources of lm-words")
 

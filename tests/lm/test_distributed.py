@@ -16,8 +16,11 @@ from megahour.core.verify import verify
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.lm.distributed_stage import TallyParams, VocabularyParams, WordsParams
+from megahour.lm.estimate import estimate
 from megahour.lm.on_engine import Cost, estimate_on
 from megahour.lm.pieces import pieces_of, read_piece
+from megahour.lm.reading import read_corpus
+from megahour.lm.text import blocks
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +29,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def estimated(
-    engine: Engine, text: Path, folder: Path, prune: tuple[int, ...] = (0,), order: int = 3
+    engine: Engine, text: Path, folder: Path, prune: tuple[int, ...] = (0,), **cut: int
 ) -> tuple[bytes, Artifact, list[Cost]]:
     """The ARPA file of a text in pieces of a megabyte and shards of 33,000 positions."""
     words = WordsParams(source=[str(text)], piece_mb=1, parts=2, max_bad=0)
-    vocabulary = VocabularyParams(order=order, shard_rows=33_000, max_bad=0)
+    vocabulary = VocabularyParams.model_validate({"order": 3, "shard_rows": 33_000, **cut})
     tally = TallyParams(prune=list(prune), ranges=2, groups=3, max_bad=0)
     found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work")
     return found.read_bytes(0, ".arpa"), found, costs
@@ -73,6 +76,20 @@ def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_mak
 
 # Half the start-up time of a Java process.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.mark.parametrize("cut", [{"vocabulary": 400}, {"min_count": 9}])
+def test_words_that_are_cut_are_unknown_as_in_memory(
+    small: tuple[Path, Artifact], tmp_path: Path, cut: dict[str, int]
+) -> None:
+    made = Artifact(small[1].url.removesuffix("/arpa") + "/words")
+    with LocalEngine(1) as engine:
+        model, artifact, _ = estimated(engine, small[0], tmp_path, **cut)
+    options = {"most_frequent": cut.get("vocabulary", 0), "min_count": cut.get("min_count", 1)}
+    corpus = read_corpus(blocks([str(small[0])]), **options).corpus
+    estimate(corpus, 3, tmp_path / "whole.arpa")
+    assert model == (tmp_path / "whole.arpa").read_bytes()
+    assert Artifact(artifact.url.removesuffix("/arpa") + "/words").manifest.digest == made.manifest.digest
 
 
 @pytest.fixture(scope="module")
