@@ -1,4 +1,4 @@
-"""Words and their numbers: `<unk>`, `<s>` and `</s>` first, then words by falling count and spelling."""
+"""Words and their numbers: `<unk>`, `<s>` and `</s>` first."""
 
 from __future__ import annotations
 
@@ -36,12 +36,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
-    @staticmethod
-    def from_counts(counts: Counter[str], limit: int = 0) -> Vocabulary:
-        """The `limit` most frequent words (all when 0); ties go to the word that sorts first."""
-        ranked = sorted((word for word in counts if word not in SPECIALS), key=lambda word: (-counts[word], word))
-        return Vocabulary((*SPECIALS, *(ranked[:limit] if limit else ranked)))
-
     def encode(self, words: Iterable[str]) -> list[int]:
         """Word numbers, `UNK` for words outside the vocabulary."""
         ids = self.ids
@@ -54,11 +48,3 @@ def sentence_words(line: str) -> list[str]:
     if "<s>" in words or "</s>" in words:
         return [word for word in words if word not in ("<s>", "</s>")]
     return words
-
-
-def count_words(lines: Iterable[str]) -> Counter[str]:
-    """Occurrences of each word over all lines."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(sentence_words(line))
-    return counts
