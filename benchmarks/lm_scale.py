@@ -61,7 +61,8 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sharding = found.sharding
     return {
         "phases": phases, "sizes": found.sizes, "tokens": found.tokens, "spilled_bytes": found.spilled_bytes,
-        "rounds": sharding.rounds, "shards": sharding.shards, "skew": round(sharding.skew, 2), "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
+        "rounds": sharding.rounds, "shards": sharding.shards, "skew": round(sharding.skew, 2),
+        "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
     }  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def lmplz(options: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
         return None
     arpa = folder / "lmplz.arpa"
     memory = f"{size_of(options.memory) // 10**6}M"
-    command = [found, "-o", str(options.order), "-S", memory, "-T", str(folder)]
+    command = [found, "-o", str(options.order), "-S", memory, "-T", str(folder), "--discount_fallback"]
     command += ["--text", options.text, "--arpa", str(arpa)]
     result = measured(command)
     with arpa.open("rb") as file:
@@ -149,7 +150,7 @@ def bounded_report(options: argparse.Namespace) -> str:
         for phase, it in own["phases"].items()
     )
     spill = own["spilled_bytes"]
-    return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, {options.threads} thread(s)
+    return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, threads {options.threads}
 
 `{command_line()}`
 
@@ -157,8 +158,8 @@ def bounded_report(options: argparse.Namespace) -> str:
 |---|---|---|---|
 {"".join(rows)}{ratio}
 {ngrams / 1e6:.1f} M n-grams; spill {spill / 1e9:.2f} GB ({spill / ngrams:.0f} bytes an n-gram).
-Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]}, largest {own["largest"]}
-positions, left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
+Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]},
+largest {own["largest"]} positions, left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
 
 | phase | CPU s | ns an n-gram | scratch at its end, GB |
 |---|---|---|---|
