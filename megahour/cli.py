@@ -16,7 +16,6 @@ from megahour.core.config import nearest
 from megahour.core.errors import MegahourError
 from megahour.recipe import STAGES, Recipe, load_recipe
 
-
 GROUPS = {
     "lm": ("megahour.lm.commands", "n-gram language models: train, score, info, convert, rescore, combine, prune.")
 }

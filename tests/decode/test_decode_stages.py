@@ -1,4 +1,4 @@
-"""Stages `language-model`, `lexicon`, `graph`, `decode` and `score` in a row, with a model whose weights say what it hears.
+"""Stages `language-model`, `lexicon`, `graph`, `decode` and `score` in a row; the model's weights say what it hears.
 
 Mel m of the features is loud while senone m is spoken, and the model's logits are the mels of the middle of its three
 frames: posteriors are right but for the noise in the features.
