@@ -10,7 +10,7 @@ import fsspec
 import numpy as np
 
 from megahour.core.errors import ConfigError
-from megahour.lm.text import Block, _file_blocks, _files, blocks, line_blocks
+from megahour.lm.text import Block, blocks, file_blocks, line_blocks, source_files
 from megahour.lm.tokenise import Tokens, WordTable, encode
 from megahour.units.texts import input_lines
 
@@ -29,7 +29,7 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
     found: list[dict[str, Any]] = []
     if "text" in inputs:
         found += [{"shard": receipt.shard} for receipt in inputs["text"].receipts()]
-    for url, column in _files(sources):
+    for url, column in source_files(sources):
         fs, path = fsspec.core.url_to_fs(url)
         size = int(fs.size(path) or 0)
         with fs.open(path, "rb") as file:
@@ -56,7 +56,7 @@ def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
             begin, end = _line_at(file, piece["begin"]), _line_at(file, piece["end"])
             if end > begin:
                 file.seek(begin)
-                yield from _file_blocks(_Range(file, end - begin), piece["source"], 8 << 20)
+                yield from file_blocks(_Range(file, end - begin), piece["source"], 8 << 20)
 
 
 def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:

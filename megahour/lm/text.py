@@ -84,12 +84,12 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
 
     Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, no text.
     """
-    for url, column in _files(sources):
+    for url, column in source_files(sources):
         if column:
             yield from line_blocks(_column(url, column), f"{url}:{column}")
             continue
         with fsspec.open(url, "rb") as raw, _unpacked(raw, url) as file:
-            yield from _file_blocks(file, url, block_bytes)
+            yield from file_blocks(file, url, block_bytes)
 
 
 def line_blocks(lines: Iterable[str], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
@@ -118,7 +118,7 @@ def sources_digest(sources: Sequence[str]) -> str:
 def text_bytes(sources: Sequence[str]) -> int:
     """Bytes of the files as they are stored, to foresee what they take. 0 where a file system does not tell."""
     total = 0
-    for url, _ in _files(sources):
+    for url, _ in source_files(sources):
         fs, path = fsspec.core.url_to_fs(url)
         total += int(fs.size(path) or 0)
     return total
@@ -129,7 +129,7 @@ def _split(source: str) -> tuple[str, str]:
     return (found["files"], found["column"]) if found else (source, "")
 
 
-def _files(sources: Sequence[str]) -> list[tuple[str, str]]:
+def source_files(sources: Sequence[str]) -> list[tuple[str, str]]:
     """(URL, column or "") of all sources, sorted, each once."""
     return sorted({(url, column) for files, column in map(_split, sources) for url in find_files([files])})
 
@@ -186,7 +186,7 @@ def _unpacked(raw: BinaryIO, name: str) -> Iterator[Readable]:
         ) from None
 
 
-def _file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
+def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
     buffer = bytearray(block_bytes + PADDING)
     held, line, last = 0, 1, 10
     while got := _fill(file, buffer, held):
