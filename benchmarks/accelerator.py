@@ -175,7 +175,8 @@ def row(mode: str, pairs: list[tuple[dict[str, float], dict[str, float]]], metri
 
 
 def report(lines: list[str], arguments: argparse.Namespace, parameters: int, frames: int) -> str:
-    command = f"python benchmarks/accelerator.py --rounds {arguments.rounds} --sequences {arguments.sequences} --write"
+    command = f"python benchmarks/accelerator.py --rounds {arguments.rounds} --sequences {arguments.sequences}"
+    command += " --exact-only" * arguments.exact_only + " --write"
     return f"""# Accelerator service under eight producers
 
 Command: `{command}`
