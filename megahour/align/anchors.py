@@ -59,10 +59,10 @@ def find_anchors(
     solid = np.flatnonzero(problem.tokens != problem.free)
     heard = np.flatnonzero(units != problem.free)
     length = settings.length
-    text_hash, path_hash = _kmers(problem.tokens[solid], length), _kmers(units[heard], length)
+    text_hash, path_hash = kmers(problem.tokens[solid], length), kmers(units[heard], length)
     expected = None if hint_frames is None else _expected(hint_frames, problem.boundaries, solid[: len(text_hash)])
     in_text, in_path = _matches(text_hash, path_hash, frames[heard], expected, settings.max_hint_frames)
-    chain = _longest_chain(in_text, in_path)
+    chain = longest_chain(in_path)
     middle = length // 2
     anchors: list[tuple[int, int]] = []
     last_frame = 0
@@ -187,7 +187,7 @@ def part(problem: Problem, begin: int, end: int) -> Problem:
     )
 
 
-def _kmers(symbols: NDArray[np.int32], length: int) -> NDArray[np.uint64]:
+def kmers(symbols: NDArray[np.int32], length: int) -> NDArray[np.uint64]:
     """A 64-bit polynomial hash of every `length` neighbours, modulo 2^64."""
     count = max(0, len(symbols) - length + 1)
     hashes = np.zeros(count, np.uint64)
@@ -232,12 +232,12 @@ def _matches(
     return in_text[once_text & once_path], in_path[once_text & once_path]
 
 
-def _longest_chain(in_text: NDArray[np.intp], in_path: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Indices of the longest subsequence whose path positions rise (patience sorting; in_text rises already)."""
+def longest_chain(positions: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Indices of the longest rising subsequence (patience sorting)."""
     tails: list[int] = []
     tail_values: list[int] = []
-    before = np.full(len(in_path), -1, np.intp)
-    for i, position in enumerate(in_path.tolist()):
+    before = np.full(len(positions), -1, np.intp)
+    for i, position in enumerate(positions.tolist()):
         place = bisect_left(tail_values, position)
         before[i] = tails[place - 1] if place else -1
         if place == len(tails):

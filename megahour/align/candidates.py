@@ -10,13 +10,13 @@ is near (1 - errors)^k for the right text, near 0 for a wrong one, and needs no 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.align.anchors import kmers, longest_chain
 from megahour.align.document import Document
 
 ENOUGH_KMERS = 300  # shorter texts may miss all by bad luck: their alignment decides
@@ -44,13 +44,13 @@ class Evidence:
 
 def evidence(document: Document, units: NDArray[np.int32], length: int) -> Evidence:
     """How well a text goes with the greedy reading `units` (N,), by k-mers of `length` tokens without word spaces."""
-    text = _kmers(document.tokens[document.token_word >= 0], length)
-    heard = _kmers(units[units != document.space], length)
+    text = kmers(document.tokens[document.token_word >= 0], length)
+    heard = kmers(units[units != document.space], length)
     in_text, in_heard = _once(text), _once(heard)
     order = in_heard[np.argsort(heard[in_heard])]  # places in the reading, by hash
     at = np.minimum(np.searchsorted(heard[order], text[in_text]), max(0, len(order) - 1))
     positions = order[at][heard[order][at] == text[in_text]] if len(order) else order
-    return Evidence(len(text), _longest(positions), _longest(-positions))
+    return Evidence(len(text), len(longest_chain(positions)), len(longest_chain(-positions)))
 
 
 def choose(documents: Sequence[Document], units: NDArray[np.int32], length: int) -> tuple[int, Evidence]:
@@ -60,28 +60,7 @@ def choose(documents: Sequence[Document], units: NDArray[np.int32], length: int)
     return best, found[best]
 
 
-def _kmers(symbols: NDArray[np.int32], length: int) -> NDArray[np.uint64]:
-    """A 64-bit polynomial hash of every `length` neighbours, modulo 2^64."""
-    count = max(0, len(symbols) - length + 1)
-    hashes = np.zeros(count, np.uint64)
-    for i in range(length):
-        hashes = hashes * np.uint64(0xD1342543DE82EF95) + (symbols[i : i + count].astype(np.uint64) + np.uint64(1))
-    return hashes
-
-
 def _once(hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
     """Places of the values that occur once, in order."""
     _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     return np.sort(first[counts == 1])
-
-
-def _longest(positions: NDArray[np.intp]) -> int:
-    """Length of the longest rising subsequence (patience sorting)."""
-    tails: list[int] = []
-    for position in positions.tolist():
-        place = bisect_left(tails, position)
-        if place == len(tails):
-            tails.append(position)
-        else:
-            tails[place] = position
-    return len(tails)

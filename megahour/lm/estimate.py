@@ -244,7 +244,7 @@ def _smooth(parts: Partitions, weights: _Weights, number: int, sink: Sink) -> No
     keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
     fill_names(weights.first[own], weights.length[own], weights.gamma[own], keys, values)
     smooth(
-        windows, positions, parts.corpus.tokens, parts.order, parts.prune, parts.allowed,
+        0, windows, positions, parts.corpus.tokens, parts.order, parts.prune, parts.allowed,
         weights.discounts, weights.unigram, *kept, len(kept.nodes), s.contexts.seats, s.chain,
         keys, values, s.at, s.logp, s.backoff, s.sizes,
     )  # fmt: skip

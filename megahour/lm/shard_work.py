@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from megahour.lm.arpa_text import ROOM, Spelling, line_bytes, spell_lines, spelling
 from megahour.lm.history import SMALL, Int32, Int64, permute, sort_histories
-from megahour.lm.shard_kernels import group_rows, smooth_from, sweep_from
+from megahour.lm.kept import keep
+from megahour.lm.shard_kernels import group_rows
 from megahour.lm.shards import Shard, ShardTree
-from megahour.lm.smooth import fill_names
-from megahour.lm.sweep import CHARACTERS, KEPT, SUMS, TALLIES
+from megahour.lm.smooth import fill_names, smooth
+from megahour.lm.sweep import CHARACTERS, KEPT, SUMS, TALLIES, Store, sweep_from
 from megahour.lm.tokenise import END, Bytes
 
 Float64 = npt.NDArray[np.float64]
@@ -98,6 +99,7 @@ class ShardWorker:
         self._sizes = np.zeros(order, np.int64)
         self._unigrams = np.zeros(size, np.int64)
         self._part_of = np.zeros(size, np.int32)
+        self._no_tokens = np.empty(0, np.int32)  # `smooth` asks for the text where words are not allowed
 
     def count(self, shard: Shard, rows: Int32) -> Counted:
         """Count a shard's rows (m, order + 2)."""
@@ -106,7 +108,7 @@ class ShardWorker:
         names, targets, words, word_sums = [], [], [], []
         share = np.empty(0, SHARE)
         for windows, positions in self._parts(shard, rows):
-            n = self._sweep(shard.floor, windows, positions, tally)
+            n, _ = self._sweep(shard.floor, windows, positions, tally)
             nodes, sums = self._nodes[:n], self._sums[:n]
             single = nodes[:, 0] == 1
             words.append(windows[nodes[single, 3], 1])
@@ -140,13 +142,14 @@ class ShardWorker:
         sizes = np.zeros(order + 1, np.int64)
         for windows, positions in self._parts(shard, rows):
             tally = np.zeros((order + 1, TALLIES), np.int64)
-            n = self._sweep(shard.floor, windows, positions, tally)
+            n, grams = self._sweep(shard.floor, windows, positions, tally)
+            kept = keep(Store(self._grams, self._nodes, self._sums, self._first), n, grams, windows, text.prune, None)
             self._sizes[:] = 0
             if shared is not None:
                 self._share_chain(shard.floor, shared)
-            smooth_from(
-                shard.floor, windows, positions, order, text.prune, smoothing.discounts, smoothing.unigram,
-                self._grams, self._nodes, self._sums, n, self._seats, self._chain, keys, values, at, logp, backoff,
+            smooth(
+                shard.floor, windows, positions, self._no_tokens, order, text.prune, None, smoothing.discounts,
+                smoothing.unigram, *kept, n, self._seats, self._chain, keys, values, at, logp, backoff,
                 sizes,
             )  # fmt: skip
             for k in range(shard.floor + 2, order + 1):
@@ -198,13 +201,13 @@ class ShardWorker:
             windows, self._text.order, index, self._scratch, self._seat, self._keys, self._starts, self._stack
         )
 
-    def _sweep(self, floor: int, windows: Int32, positions: Int64, tally: Int64) -> int:
+    def _sweep(self, floor: int, windows: Int32, positions: Int64, tally: Int64) -> tuple[int, int]:
         text = self._text
-        n, _ = sweep_from(
-            floor, windows, positions, text.order, text.prune, text.lengths, self._seats, self._sets, self._sizes,
+        n, grams = sweep_from(
+            floor, windows, positions, text.order, text.prune, None, text.lengths, self._seats, self._sets, self._sizes,
             self._grams, self._nodes, self._sums, self._first, self._unigrams, tally,
         )  # fmt: skip
-        return int(n)
+        return int(n), int(grams)
 
     def _share(self, floor: int, positions: Int64) -> npt.NDArray[np.void]:
         if floor == 0:
@@ -239,7 +242,7 @@ class ShardWorker:
         # Only what is written takes memory; a stored context has two positions or more.
         grams, nodes = room * (order - 1), room * (order - 1) // 2 + 1
         self._grams, self._nodes = np.empty((grams, 4), np.int32), np.empty((nodes, 4), np.int32)
-        self._sums, self._first = np.empty((nodes, SUMS), np.int64), np.empty(nodes, np.int64)
+        self._sums, self._first = np.empty((nodes, SUMS), np.int32), np.empty(nodes, np.int64)
 
 
 def by_target(

@@ -20,7 +20,7 @@ from megahour.lm.tokenise import BOUNDARY
 
 Float64 = npt.NDArray[np.float64]
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(cache=True, nogil=True)
@@ -61,7 +61,7 @@ def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-d
     keys[:] = -1
     for i in range(len(first)):
         key = first[i] * 8 + length[i]
-        slot = (np.uint64(key) * _GOLDEN >> np.uint64(32)) & mask
+        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
         while keys[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
         keys[slot], values[slot] = key, gamma[i]
@@ -69,6 +69,7 @@ def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def smooth(  # type: ignore[no-untyped-def]
+    floor,
     windows,
     positions,
     tokens,
@@ -92,6 +93,9 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
 
+    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[floor, w]], and only orders
+    above floor + 1 are filled.
+
     tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes, sums: of `kept.keep`, n
     contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
@@ -101,9 +105,9 @@ def smooth(  # type: ignore[no-untyped-def]
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if prune[k] < 1 else 0.0
-    after = 0
+    after = floor
     for i in range(len(positions) - 1, -1, -1):
-        before, have = 0, 1
+        before, have = floor, 1
         while have < order - 1 and windows[i, have] != BOUNDARY:
             have += 1
         if i:
@@ -133,7 +137,7 @@ def smooth(  # type: ignore[no-untyped-def]
                         weight = 0.0
                     if raw > 1:
                         key = positions[grams[g, 1]] * 8 + k
-                        slot = (np.uint64(key) * _GOLDEN >> np.uint64(32)) & mask
+                        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
                         while keys[slot] != key:
                             slot = (slot + np.uint64(1)) & mask
                         weight = values[slot]

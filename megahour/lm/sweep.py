@@ -87,20 +87,42 @@ def sweep(
     prune (order + 1,): k-grams with raw ≤ prune[k] are dropped, and those with a word that is not `allowed`. lengths
     (V,): bytes of words. Adds to unigrams (V,), the adjusted counts of words, and to tally (order + 1, TALLIES).
     """
-    found: tuple[int, int] = _sweep(windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally)
+    found: tuple[int, int] = sweep_from(
+        0, windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally
+    )
     return found
 
 
 # Arrays are plain arguments and nothing is factored out: numba counts references to arrays, by atomic additions,
 # wherever they are fields or go to a function; that made this loop ten times slower.
 @njit(cache=True, nogil=True)
-def _sweep(  # type: ignore[no-untyped-def]
-    windows, positions, order, prune, allowed, lengths, seats, sets, sizes, grams, nodes, sums, first, unigrams, tally
+def sweep_from(  # type: ignore[no-untyped-def]
+    floor,
+    windows,
+    positions,
+    order,
+    prune,
+    allowed,
+    lengths,
+    seats,
+    sets,
+    sizes,
+    grams,
+    nodes,
+    sums,
+    first,
+    unigrams,
+    tally,
 ):
+    """`sweep` of positions whose histories share their last `floor` words: the rest of such a context is elsewhere.
+
+    It is left open, its n-grams of these positions in sets[floor, :sizes[floor]]; `floor` is 0 for whole partitions.
+    """
     m = len(positions)
-    held = n = before = 0
+    held = n = 0
+    before = floor
     for i in range(m):
-        after, have = 0, 1  # words that the history shares with the next one; words of the history
+        after, have = floor, 1  # words that the history shares with the next one; words of the history
         while have < order - 1 and windows[i, have] != BOUNDARY:
             have += 1
         if i + 1 < m:
