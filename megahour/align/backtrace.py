@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from megahour.align.compiled import compiled
 from megahour.align.kernels import UNREACHABLE
+from megahour.core.compiled import compiled
 
 _FROM_EMIT, _STAY, _FROM_REST, _FROM_PREVIOUS, _SKIPPED = 1, 0, 2, 4, 8
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import int32
 from numba.extending import overload
 
-from megahour.align.compiled import compiled
+from megahour.core.compiled import compiled
 
 UNREACHABLE = np.float32(-1e30)
 TILE = 512  # columns whose rows fit the first-level cache

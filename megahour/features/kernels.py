@@ -21,6 +21,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
+from megahour.core.compiled import compiled
+
 Float32 = NDArray[np.float32]
 
 LANES = 32  # two complex buffers of 64 KB and the samples stay in the second-level cache
@@ -51,7 +53,7 @@ def unpacking() -> Float32:
     return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32).reshape(-1)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def log_mel_512(
     samples: Float32,
     shift: int,
@@ -99,7 +101,7 @@ def log_mel_512(
                 out[uint64(first) + t, f] = energy[f * _LANES + t]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def _emphasise(samples: Float32, plain: Float32, sharp: Float32, size: Any) -> None:
     """sharp = 100 x_i − 97 x_{i−1}: exact for 16-bit samples, so that silence with an offset becomes exactly zero."""
     now, before = samples[1:], samples[:-1]
@@ -109,7 +111,7 @@ def _emphasise(samples: Float32, plain: Float32, sharp: Float32, size: Any) -> N
         rest[i] = np.float32(100) * now[i] - np.float32(PREEMPHASIS_PERCENT) * before[i]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})  # type: ignore[untyped-decorator]
+@compiled(fastmath={"reassoc", "nsz"})
 def _means(plain: Float32, shift: Any, length: Any, count: Any, means: Float32) -> None:
     """Mean of each frame. Sums of 16-bit samples stay below 2^24: they are exact in any order."""
     for t in range(count):
@@ -120,7 +122,7 @@ def _means(plain: Float32, shift: Any, length: Any, count: Any, means: Float32) 
         means[t] = total / np.float32(length)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def _gather(plain: Float32, sharp: Float32, means: Float32, shift: Any, window: Float32, z: Float32) -> None:
     """z: real rows x_0, x_2, … and imaginary rows x_1, x_3, … of the windows; rows past the window are zero.
 
@@ -174,7 +176,7 @@ def _radix4(x: Float32, y: Float32, rotations: Float32, place: Any, n: Any, stri
 # The number of lanes is an argument below: loops of a constant length would be unrolled before they are vectorised.
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def _power(z: Float32, unpack: Float32, lanes: Any, power: Float32) -> None:
     """|X_k|² for k < 256 of the real sequence packed in z: bins k and 256 − k come from the same two rows."""
     quarter = np.float32(0.25)
@@ -193,7 +195,7 @@ def _power(z: Float32, unpack: Float32, lanes: Any, power: Float32) -> None:
             power[low + t] = quarter * (up_r * up_r + up_i * up_i)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def _filter(power: Float32, bands: NDArray[np.uint64], weights: Float32, lanes: Any, energy: Float32) -> None:
     energy[:] = 0
     for f in range(uint64(bands.shape[0])):
@@ -204,7 +206,7 @@ def _filter(power: Float32, bands: NDArray[np.uint64], weights: Float32, lanes: 
                 energy[f * lanes + t] += weight * power[(first + k) * lanes + t]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+@compiled(fastmath=_FAST)
 def _log(
     values: Float32, value_bits: NDArray[np.int32], floor: np.float32, scratch: Float32, bits: NDArray[np.int32]
 ) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from megahour.core.compiled import compiled
 
 PRIOR_FRAMES = 100  # N0
 WINDOW_FRAMES = 3_000  # N1: 30 s
@@ -38,7 +39,7 @@ class CausalMean:
         return result
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _run(
     features: NDArray[np.float32],
     mean: NDArray[np.float64],

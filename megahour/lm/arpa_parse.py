@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.tokenise import _find, _head, _insert
 
 MORE, DONE, NUMBER, WORDS, EXTRA, UNKNOWN_WORD, POSITIVE, SECTION, REPEATED = range(9)
@@ -17,12 +18,12 @@ NEVER = -99.0
 _POWERS = 10.0 ** np.arange(0, 64)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _blank(char):  # type: ignore[no-untyped-def]
     return char == 32 or char == 9 or char == 13
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _number(text, at, stop):  # type: ignore[no-untyped-def]
     """(value, whether it is one) of text[at:stop]; -inf is NEVER, +inf and nan are no numbers here."""
     negative = False
@@ -77,7 +78,7 @@ def _number(text, at, stop):  # type: ignore[no-untyped-def]
     return (-value if negative else value), True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _field(text, at, stop):  # type: ignore[no-untyped-def]
     """(begin, end) of the next field from `at` on; both `stop` when there is none."""
     while at < stop and _blank(text[at]):
@@ -88,14 +89,14 @@ def _field(text, at, stop):  # type: ignore[no-untyped-def]
     return begin, at
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _line_end(text, at, stop):  # type: ignore[no-untyped-def]
     while at < stop and text[at] != 10:
         at += 1
     return at
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _weight(text, at, stop):  # type: ignore[no-untyped-def]
     """(log10 back-off, code) of what follows the words: 0 where nothing does."""
     begin, end = _field(text, at, stop)
@@ -108,7 +109,7 @@ def _weight(text, at, stop):  # type: ignore[no-untyped-def]
     return value, DONE if begin == stop else EXTRA
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, logp, backoff):  # type: ignore[no-untyped-def]
     """Read whole lines of unigrams from text[at:stop]; words get numbers as in `tokenise`, which index seen, logp, …
 
@@ -152,7 +153,7 @@ def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, log
     return at, row, lines, n, DONE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def parse_ngrams(text, at, stop, row, rows, k, table, arena, starts, grams, logp, backoff):  # type: ignore[no-untyped-def]
     """Read whole lines of k-grams from text[at:stop] into grams (rows, k), logp, backoff from `row` on.
 

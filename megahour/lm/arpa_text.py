@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import load8, store8
 from megahour.lm.tokenise import BOUNDARY, PADDING, Bytes, Int64
 
@@ -44,7 +44,7 @@ def line_bytes(k: int, highest: bool, lines: int, characters: int) -> int:
     return lines * (numbers + k + 1) + characters
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
     for word in range(len(starts) - 1):
         length = starts[word + 1] - starts[word]
@@ -54,7 +54,7 @@ def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
         slots[16 * word + 15] = length if length <= SLOT_BYTES else 255
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _digits(x):  # type: ignore[no-untyped-def]
     """The eight decimal digits of x < 10⁸ as bytes, the first one lowest: two numbers of four digits at a time, then
     four of two, then eight."""
@@ -67,7 +67,7 @@ def _digits(x):  # type: ignore[no-untyped-def]
     return one | np.uint64(0x3030303030303030)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _number(x):  # type: ignore[no-untyped-def]
     """The eight bytes behind the minus of a number from -99.99999 to 0."""
     if x > -9.9999995:
@@ -79,7 +79,7 @@ def _number(x):  # type: ignore[no-untyped-def]
 
 
 # Arrays go to intrinsics only: see the comment on reference counts in `sweep`.
-@njit(cache=True, nogil=True)
+@compiled
 def spell_lines(  # type: ignore[no-untyped-def]
     k, highest, windows, at, logp, backoff, count, slots, arena, starts, end, out
 ):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import load8, store8
 
 ROOM = 16  # bytes that may be written past the last line
@@ -22,7 +22,7 @@ def room_for(grams: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> in
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _number(x, out, at):  # type: ignore[no-untyped-def]
     x = min(max(x, -LARGEST), LARGEST)
     if x < 0:
@@ -45,7 +45,7 @@ def _number(x, out, at):  # type: ignore[no-untyped-def]
     return at + 7
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def format_lines(grams, begin, stop, logp, backoff, highest, arena, starts, out):  # type: ignore[no-untyped-def]
     """Write the lines of n-grams begin .. stop-1 of grams (n, k) to `out`; how many bytes. highest: no back-offs."""
     at = 0

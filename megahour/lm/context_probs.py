@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.trie import Float64, Int32, Int64, Trie
 from megahour.lm.vocabulary import BOS, EOS
 from megahour.lm.walk import Walker
@@ -46,7 +46,7 @@ def _shares(trie: Trie, counts: Int64) -> Float64:
         return np.asarray(np.log10(counts) - np.log10(total), np.float64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[no-untyped-def]
     """Add one to the longest context before each token."""
     state = BOS + 1
@@ -72,7 +72,7 @@ def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[
         state = found if found else asked + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_suffixes(fail, counts):  # type: ignore[no-untyped-def]
     """Where a context occurs, its suffixes do."""
     for node in range(len(counts) - 1, 0, -1):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import prefetch
 from megahour.lm.tokenise import BOUNDARY
 
@@ -22,14 +22,14 @@ AHEAD = 24  # rows between asking for a row and reading it
 SMALL = 24  # nodes of so many positions are sorted by insertion
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def history_counts(tokens, begin, end, counts):  # type: ignore[no-untyped-def]
     """Add to counts (V,) how often each word is the last of a history, for positions begin .. end-1 (begin ≥ 1)."""
     for p in range(begin, end):
         counts[tokens[p - 1]] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def partition(tokens, begin, end, cursors, positions):  # type: ignore[no-untyped-def]
     """Write each position to its word's next place in `positions`; cursors (V,) move on."""
     for p in range(begin, end):
@@ -50,7 +50,7 @@ def buckets(counts: Int64, largest: int) -> Int64:
     return np.array([*edges, len(counts)], np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
     """windows (m, order): column j has T[p-j], p ≥ order - 1; words before the sentence's BOUNDARY mean nothing."""
     m = len(positions)
@@ -63,7 +63,7 @@ def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
             windows[i, j] = tokens[p - j]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def permute(windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
     """Rows of windows (m, order) and positions (m,) in the order of index (m,)."""
     for i in range(len(index)):
@@ -73,7 +73,7 @@ def permute(windows, positions, index, windows_out, positions_out):  # type: ign
             windows_out[i, j] = windows[row, j]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _before(windows, a, b, level, order):  # type: ignore[no-untyped-def]
     """Whether the history of a comes before that of b, from the word at distance `level` on."""
     for j in range(level, order):
@@ -85,7 +85,7 @@ def _before(windows, a, b, level, order):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _insertion(windows, index, begin, end, level, order):  # type: ignore[no-untyped-def]
     for i in range(begin + 1, end):
         item, j = index[i], i
@@ -95,7 +95,7 @@ def _insertion(windows, index, begin, end, level, order):  # type: ignore[no-unt
         index[j] = item
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  # type: ignore[no-untyped-def]
     """Sort index (m,), in which equal histories keep their order; distances 1 .. order-1 of `windows` are compared.
 

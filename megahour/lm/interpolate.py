@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import NgramModel
 from megahour.lm.mixture import Fit, check_weights, fit
@@ -73,7 +73,7 @@ def interpolate(members: Members, weights: Sequence[float]) -> Trie:
     return merged
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_weighted(logp, weight, total):  # type: ignore[no-untyped-def]
     for i in range(len(logp)):
         total[i] += weight * 10.0 ** logp[i]
@@ -127,7 +127,7 @@ def _places(keys: Int64, own: Int64, origin: Int32) -> Int32:
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge(a, b, out):  # type: ignore[no-untyped-def]
     i = j = size = 0
     while i < len(a) or j < len(b):
@@ -142,7 +142,7 @@ def _merge(a, b, out):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _locate(keys, own, origin, out):  # type: ignore[no-untyped-def]
     at = 0
     for i in range(len(own)):

@@ -10,8 +10,8 @@ import mmap
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.sweep import SUMS, Int32, Int64, Store, Words
 
 GRAM_BYTES, NODE_BYTES = 16, 16 + 4 * SUMS
@@ -47,7 +47,7 @@ def keep(store: Store, nodes: int, grams: int, windows: Int32, prune: Int64, all
     return Kept(store.grams[:grams], store.nodes[:nodes], store.sums[:nodes])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _drop(grams, nodes, n, windows, prune, allowed):  # type: ignore[no-untyped-def]
     held = 0
     for node in range(n):

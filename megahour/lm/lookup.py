@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import prefetch
 from megahour.lm.tokenise import BOUNDARY
 
@@ -35,7 +36,7 @@ _ONE = np.uint64(1)
 _LEVEL = 8  # bits of an order beside a slot
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _home(key, capacity):  # type: ignore[no-untyped-def]
     """Where a key's search begins: the first slot of a cache line, 0 .. capacity-LINE; capacity < 2**31."""
     mixed = key * _ODD
@@ -43,7 +44,7 @@ def _home(key, capacity):  # type: ignore[no-untyped-def]
     return np.int64((mixed >> _HALF) * np.uint64(capacity // LINE) >> _HALF) * LINE
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _seek(keys, base, capacity, key):  # type: ignore[no-untyped-def]
     """Slot of a key, or of the free place where it would go; a segment always has one."""
     slot = _home(key, capacity)
@@ -56,7 +57,7 @@ def _seek(keys, base, capacity, key):  # type: ignore[no-untyped-def]
             slot = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def insert(  # type: ignore[no-untyped-def]
     keys, values, capacity, used, windows, at, logp, backoff, count, k, end, walked
 ):
@@ -100,7 +101,7 @@ def insert(  # type: ignore[no-untyped-def]
     return used, 0, count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  # type: ignore[no-untyped-def]
     """List a segment's n-grams by order, in order of their slots; blanks are left out. Adds to sizes (order + 1,).
 
@@ -133,7 +134,7 @@ def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  
 
 
 # In one piece for the reason that `sweep` gives: arrays that go to functions are counted by atomic additions.
-@njit(cache=True, nogil=True)
+@compiled
 def score(  # type: ignore[no-untyped-def]
     tokens, begin, stop, order, closed, numbers, weights, segments, keys, values, end, logp, length
 ):
@@ -216,7 +217,7 @@ def score(  # type: ignore[no-untyped-def]
         longest[0] = longest[size]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_sentences(tokens, begin, stop, logp, unknown, total, words, missing, lost):  # type: ignore[no-untyped-def]
     """Of each sentence Σ log10 p, tokens, how many of them are `unknown`, and Σ log10 p of these. Returns sentences."""
     sentence = 0
@@ -234,7 +235,7 @@ def sum_sentences(tokens, begin, stop, logp, unknown, total, words, missing, los
     return sentence
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def checksum(words, first):  # type: ignore[no-untyped-def]
     """Σ x_i (2 i + 1) modulo 2**64 over uint64 words whose numbers begin with `first`: parts can be summed up apart."""
     total = np.uint64(0)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.smooth import log_probability
 from megahour.lm.sweep import SUMS, Int32, Int64
 
@@ -56,7 +56,7 @@ def exchange(
     return first, length, gamma, edges
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def take_names(  # type: ignore[no-untyped-def]
     nodes, n, sums, first, windows, owner, contexts, first_out, length_out, target_out, sums_out
 ):
@@ -78,7 +78,7 @@ def take_names(  # type: ignore[no-untyped-def]
         held += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _scatter(  # type: ignore[no-untyped-def]
     first, length, target, sums, discounts, cursors, first_out, length_out, gamma_out
 ):

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.context_probs import from_model
 from megahour.lm.renormalise import LN10, lower_log10, renormalise
@@ -100,14 +100,14 @@ def _keep(trie: Trie, kept: npt.NDArray[np.bool_]) -> Trie:
     return Trie(levels, links, trie.log10_prob[kept], trie.log10_backoff[kept])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _raise_contexts(parent, bounds):  # type: ignore[no-untyped-def]
     for node in range(len(parent) - 1, 0, -1):
         if bounds[node] > bounds[parent[node]]:
             bounds[parent[node]] = bounds[node]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _scores(word, parent, first, fail, levels, logp, backoff, history, out):  # type: ignore[no-untyped-def]
     lower = np.empty(levels[2])  # a context lists at most all words
     for context in range(1, levels[-2]):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.partitions import PADDING, Corpus
 from megahour.lm.text import Block
@@ -159,13 +159,13 @@ def _table_of(table: WordTable, numbers: Int64) -> WordTable:
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _renumber(tokens, numbers):  # type: ignore[no-untyped-def]
     for i in range(len(tokens)):
         tokens[i] = numbers[tokens[i]]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tally(tokens, begin):  # type: ignore[no-untyped-def]
     """Sentences, those without words, and unknown words from `begin` on; tokens[begin-1] is a BOUNDARY."""
     sentences, empty, unknown = 0, 0, 0

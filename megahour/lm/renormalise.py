@@ -8,8 +8,8 @@ p(w|h') is that of the new model: by its own weights where it backs off itself, 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.trie import Trie
 
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
@@ -27,7 +27,7 @@ def renormalise(trie: Trie) -> None:
     _renormalise(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def lower_log10(node, context, parent, fail, logp, backoff):  # type: ignore[no-untyped-def]
     """log10 p(w|h') of the n-gram `node` = h w, where `context` is the node of h."""
     suffix, context, total = fail[node], fail[context], 0.0
@@ -37,7 +37,7 @@ def lower_log10(node, context, parent, fail, logp, backoff):  # type: ignore[no-
     return total + logp[suffix]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _renormalise(word, parent, first, fail, levels, logp, backoff):  # type: ignore[no-untyped-def]
     for context in range(1, levels[-2]):
         begin, end = first[context], first[context + 1]

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from megahour.core.compiled import compiled
+
 Int32 = npt.NDArray[np.int32]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -28,7 +30,7 @@ def _slots(grams: Int32) -> Int32:
     return np.full(1 << (2 * len(grams) + 1).bit_length(), -1, np.int32)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(nogil=True, inline="always")
 def _place(shorter, slots, grams, row, k):  # type: ignore[no-untyped-def]
     """Slot of the row that has the first k words of a row of `grams`, or of a free place."""
     mixed = np.uint64(0)
@@ -49,7 +51,7 @@ def _place(shorter, slots, grams, row, k):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fill(grams, slots):  # type: ignore[no-untyped-def]
     for row in range(len(grams)):
         slot = _place(grams, slots, grams, row, grams.shape[1])
@@ -59,7 +61,7 @@ def _fill(grams, slots):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _held(shorter, longer, slots):  # type: ignore[no-untyped-def]
     missing = 0
     for row in range(len(longer)):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.smooth import GOLDEN, log_probability
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_words(tokens, end, counts):  # type: ignore[no-untyped-def]
     """Add to counts (V,) how often each word is among tokens[:end]."""
     for i in range(end):
         counts[tokens[i]] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  # type: ignore[no-untyped-def]
     """Rows (m, order + 2) of positions begin .. end-1 of `tokens`, by the shard of their history's last word.
 
@@ -33,7 +33,7 @@ def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  
         rows[row, order + 1] = place >> 31
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def scatter_rows(rows, column, shard_of, cursors, out):  # type: ignore[no-untyped-def]
     """Rows (m, W) by the shard of the word in a column; cursors (S,) as in `scatter_windows`."""
     for i in range(len(rows)):
@@ -44,7 +44,7 @@ def scatter_rows(rows, column, shard_of, cursors, out):  # type: ignore[no-untyp
             out[row, j] = rows[i, j]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def group_rows(rows, order, part_of, cursors, windows, positions):  # type: ignore[no-untyped-def]
     """Take rows (m, order + 2) apart into windows (m, order) and positions (m,) int64, by part_of (V,) of T[p-1]."""
     for i in range(len(rows)):
@@ -56,7 +56,7 @@ def group_rows(rows, order, part_of, cursors, windows, positions):  # type: igno
         positions[row] = np.int64(rows[i, order]) | (np.int64(rows[i, order + 1]) << 31)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def appearances(rows, column, counts, words, known):  # type: ignore[no-untyped-def]
     """Count the words of a column in counts (V,), and list them in words (V,) in order of appearance, after `known`.
 
@@ -71,7 +71,7 @@ def appearances(rows, column, counts, words, known):  # type: ignore[no-untyped-
     return known
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def shared_probabilities(adjusted, sums, discount, lower, out):  # type: ignore[no-untyped-def]
     """p(w|h) (n,) of a shared context from adjusted (n,), its sums (5,), the order's discounts (4,) and p(w|h') (n,).
 
@@ -84,7 +84,7 @@ def shared_probabilities(adjusted, sums, discount, lower, out):  # type: ignore[
         out[i] = (adjusted[i] - discount[min(adjusted[i], 3)]) * total + gamma * lower[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def look_up(wanted, keys, values, out):  # type: ignore[no-untyped-def]
     """Values of the keys wanted (n,) in a table of `fill_names`, which must hold them."""
     mask = np.uint64(len(keys) - 1)
@@ -95,7 +95,7 @@ def look_up(wanted, keys, values, out):  # type: ignore[no-untyped-def]
         out[i] = values[slot]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_probabilities(p, out):  # type: ignore[no-untyped-def]
     """log10 of p (n,) as ARPA files have it."""
     for i in range(len(p)):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import bits_float, float_bits
 from megahour.lm.tokenise import BOUNDARY
 
@@ -23,7 +23,7 @@ NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log10(x):  # type: ignore[no-untyped-def]
     """log10 of a positive normal number to 1e-9, without a call of the C library."""
     bits = float_bits(x)
@@ -38,7 +38,7 @@ def log10(x):  # type: ignore[no-untyped-def]
     return exponent * 0.30102999566398120 + 0.86858896380650366 * s * series
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def log_probability(p):  # type: ignore[no-untyped-def]
     """log10 p, at most 0 and at least NEVER."""
     if p >= 1.0:
@@ -46,7 +46,7 @@ def log_probability(p):  # type: ignore[no-untyped-def]
     return log10(p) if p > 1e-99 else NEVER
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
     """log10 γ of contexts from their sums (N, 5), with the discounts (4,) of the order above."""
     for i in range(len(sums)):
@@ -54,7 +54,7 @@ def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
         out[i] = log_probability((discount[1] * ones + discount[2] * twos + discount[3] * more + dropped) / total)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-def]
     """A hash table of γ by (first position, length): keys (2^b,) are emptied and filled, values go with them."""
     mask = np.uint64(len(keys) - 1)
@@ -67,7 +67,7 @@ def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-d
         keys[slot], values[slot] = key, gamma[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def smooth(  # type: ignore[no-untyped-def]
     floor,
     windows,

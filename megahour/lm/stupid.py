@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.smooth import NEVER, Float64, log_probability
 from megahour.lm.sweep import Int64
 from megahour.lm.tokenise import BOUNDARY, END
@@ -33,7 +33,7 @@ def unigram_scores(occurrences: Int64) -> tuple[Float64, Float64]:
     return score, weight
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def stupid(windows, order, prune, grams, nodes, n, at, logp, backoff, sizes):  # type: ignore[no-untyped-def]
     """Like `smooth.smooth`, from windows (m, order) and all n-grams of n contexts, dropped ones too."""
     sizes[:] = 0

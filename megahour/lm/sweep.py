@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.tokenise import BOUNDARY, END
 
 Int64 = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def sweep(
 
 # Arrays are plain arguments and nothing is factored out: numba counts references to arrays, by atomic additions,
 # wherever they are fields or go to a function; that made this loop ten times slower.
-@njit(cache=True, nogil=True)
+@compiled
 def sweep_from(  # type: ignore[no-untyped-def]
     floor,
     windows,

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.machine import load8, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
@@ -98,7 +98,7 @@ def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool
     return tokens, reserved
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _head(text, begin, length):  # type: ignore[no-untyped-def]
     """The first eight bytes of a word, zero beyond its end, and its hash."""
     head = load8(text, begin)
@@ -115,7 +115,7 @@ def _head(text, begin, length):  # type: ignore[no-untyped-def]
     return head, mixed ^ (mixed >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ignore[no-untyped-def]
     """(slot, number + 1) of a word; the number is 0 where the slot is free."""
     mask = np.uint64(len(table) // 2 - 1)
@@ -136,7 +136,7 @@ def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ign
         slot = (slot + np.uint64(1)) & mask
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: ignore[no-untyped-def]
     start = starts[n]
     for i in range(0, length, 8):
@@ -147,14 +147,14 @@ def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: 
     return n + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
     head, hashed = _head(text, 0, length)
     slot, number = _find(text, 0, length, head, hashed, table, arena, starts)
     return n if number else _insert(text, 0, length, slot, head, table, arena, starts, n)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) // 2 - 1)
     for number in range(n):
@@ -167,13 +167,13 @@ def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
         table[2 * slot + np.uint64(1)] = (np.uint64(length) << _LENGTH) | np.uint64(number + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _parts(char):  # type: ignore[no-untyped-def]
     """Whether a byte parts words."""
     return char == 32 or char == 10 or char == 9 or char == 13 or char == 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
     """The end of the word that begins at `at`, eight bytes at a time."""
     while at < stop:
@@ -189,7 +189,7 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
     return min(at, stop)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
     """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text.
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import NgramModel
 from megahour.lm.vocabulary import Vocabulary
@@ -132,7 +132,7 @@ def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
     return rows, origin
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sorted(rows):  # type: ignore[no-untyped-def]
     for i in range(1, len(rows)):
         for j in range(rows.shape[1]):
@@ -143,7 +143,7 @@ def _sorted(rows):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _counting_pass(rows, origin, column, starts, out, out_origin):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         starts[rows[i, column] + 1] += 1
@@ -158,7 +158,7 @@ def _counting_pass(rows, origin, column, starts, out, out_origin):  # type: igno
         out_origin[at] = origin[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _attach(rows, above, base, parent):  # type: ignore[no-untyped-def]
     """Parents of sorted rows (n, k), base + their index among sorted rows (m, k - 1); or the first row that repeats
     the one before it or whose context is missing, -1 if none."""
@@ -187,7 +187,7 @@ def _attach(rows, above, base, parent):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_children(word, parent, first, fail):  # type: ignore[no-untyped-def]
     first[:] = 0
     for node in range(1, len(word)):
@@ -197,7 +197,7 @@ def _find_children(word, parent, first, fail):  # type: ignore[no-untyped-def]
         first[node + 1] += first[node]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_suffixes(word, parent, first, fail, bigrams):  # type: ignore[no-untyped-def]
     for node in range(bigrams, len(word)):
         last, context, found = word[node], fail[parent[node]], 0

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from megahour.core.compiled import compiled
 from megahour.lm.trie import Float64, Int32, Trie
 from megahour.lm.vocabulary import BOS, EOS, UNK, Vocabulary
 
@@ -108,7 +108,7 @@ def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
     return np.array([token for words in lines for token in (*vocabulary.encode(words), EOS)], np.int32)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk_nodes(  # type: ignore[no-untyped-def]
     words, parents, number, added, word, first, fail, logp, backoff, states, out
 ):
@@ -131,7 +131,7 @@ def _walk_nodes(  # type: ignore[no-untyped-def]
         states[node], out[node] = found, total + logp[found]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff, out):  # type: ignore[no-untyped-def]
     state = begin
     for i in range(len(tokens)):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from megahour.core.compiled import compiled
 
 TOLERANCES_MS = (50, 100, 200)
 
@@ -35,7 +36,7 @@ def match(written: Sequence[str], spoken: Sequence[str]) -> NDArray[np.int64]:
     return partner
 
 
-@njit(cache=True)
+@compiled
 def _match(a, b):  # type: ignore[no-untyped-def]
     rows, columns = a.shape[0], b.shape[0]
     came = np.zeros((rows + 1, columns + 1), np.uint8)  # 0 diagonal, 1 from above (deletion), 2 from the left

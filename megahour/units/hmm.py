@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from megahour.core.compiled import compiled
 
 BOUNDARY = "#"
 SILENCE = "SIL"
@@ -162,7 +163,7 @@ def viterbi(scores: NDArray[np.float32], path: Path) -> tuple[NDArray[np.int32],
     return None if score <= NO_PATH / 2 else (path.slot[states], float(score))
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _viterbi(
     scores: NDArray[np.float32],
     emission: NDArray[np.int32],

@@ -179,7 +179,7 @@ def test_kernels_compile_where_no_cache_can_be_written() -> None:
     program = (
         "namespace = {}\n"
         "exec(compile('def twice(x):\\n    return 2 * x\\n', '/proc/nowhere/kernel.py', 'exec'), namespace)\n"
-        "from megahour.align.compiled import compiled\n"
+        "from megahour.core.compiled import compiled\n"
         "print(compiled(namespace['twice'])(21))\n"
     )
     environment = {**os.environ, "HOME": "/proc/nowhere", "XDG_CACHE_HOME": "/proc/nowhere"}
