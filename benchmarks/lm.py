@@ -70,9 +70,9 @@ def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path) -
 
 def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
     """The process that is measured: prints CPU seconds by phase and the numbers of n-grams."""
-    from megahour.lm.estimate import estimate
-    from megahour.lm.reading import read_corpus
-    from megahour.lm.text import blocks, text_bytes
+    from megahour.lm.estimate.estimate import estimate
+    from megahour.lm.estimate.reading import read_corpus
+    from megahour.lm.text.sources import blocks, text_bytes
 
     seconds = {"start": time.process_time()}
     reading = read_corpus(blocks([text]), room=text_bytes([text]) // 2)

@@ -23,14 +23,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from megahour.lm.arpa import NgramModel, read_arpa, write_arpa
-from megahour.lm.context_probs import from_text
-from megahour.lm.estimate import estimate
-from megahour.lm.prune import prune
-from megahour.lm.reading import read_corpus
-from megahour.lm.text import line_blocks
-from megahour.lm.trie import Float64, Trie, build, unpack
-from megahour.lm.walk import encode_sentences, own_walker
+from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
+from megahour.lm.combine.context_probs import from_text
+from megahour.lm.combine.prune import prune
+from megahour.lm.combine.trie import Float64, Trie, build, unpack
+from megahour.lm.combine.walk import encode_sentences, own_walker
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.text.sources import line_blocks
 
 R = TypeVar("R")
 Row = list[str]

@@ -69,8 +69,8 @@ def ask(model: str, sentences: str, program: str, runs: str) -> None:
     lines = Path(sentences).read_text("utf-8").splitlines()
     threads = int(program.rpartition(" ")[2]) if program.startswith("ours") else 0
     if threads:
-        from megahour.lm.batch import score_sentences
-        from megahour.lm.mapped import open_mapped
+        from megahour.lm.query.batch import score_sentences
+        from megahour.lm.query.mapped import open_mapped
 
         begin = time.perf_counter()
         opened = open_mapped(model)

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from megahour.lm.partitions import PADDING
-from megahour.lm.reading import read_corpus
-from megahour.lm.text import blocks
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.estimate.partitions import PADDING
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.text.sources import blocks
+from megahour.lm.text.tokenise import BOUNDARY
 
 TRIGRAM, BIGRAM = 0.62, 0.33
 PIECE = 1_000_000  # words written at a time

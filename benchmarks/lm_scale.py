@@ -34,8 +34,8 @@ def size_of(text: str) -> int:
 
 def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Our estimation in this process: phases with their CPU seconds and the scratch bytes at their ends."""
-    from megahour.lm.bounded import estimate_bounded
-    from megahour.lm.text import blocks
+    from megahour.lm.scale.bounded import estimate_bounded
+    from megahour.lm.text.sources import blocks
 
     phases: dict[str, dict[str, float]] = {}
     scratch, last = folder / "scratch", [cpu_s()]
@@ -68,8 +68,8 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def run_engine(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The stages on an engine in this process."""
-    from megahour.lm.distributed_stage import TallyParams, VocabularyParams, WordsParams
-    from megahour.lm.on_engine import estimate_on
+    from megahour.lm.scale.distributed_stage import TallyParams, VocabularyParams, WordsParams
+    from megahour.lm.scale.on_engine import estimate_on
 
     if options.child == "spark":
         from megahour.engine.spark import SparkEngine

@@ -8,16 +8,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "megahour"
 
 
-def layers() -> list[str]:
+def layers(line: str = r"(core engine .*)") -> list[str]:
     """The order of the layers, as the architecture page states it."""
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    match = re.search(r"^`(core engine .*)`$", text, re.MULTILINE)
+    match = re.search(f"^`{line}`$", text, re.MULTILINE)
     assert match, "docs/architecture.md no longer states the order of the layers"
     return match[1].split()
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level parts of megahour that a module imports anywhere, also inside functions and as dotted strings."""
+def imported(path: Path, package: str = "megahour") -> set[str]:
+    """Parts of a package that a module imports anywhere, also inside functions."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names: list[str] = []
@@ -26,8 +26,8 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-        found |= {name.split(".")[1] for name in names if name.startswith("megahour.")}
-    return found & set(layers())
+        found |= {name.removeprefix(f"{package}.").split(".")[0] for name in names if name.startswith(f"{package}.")}
+    return found
 
 
 def test_imports_point_up() -> None:
@@ -38,8 +38,17 @@ def test_imports_point_up() -> None:
         if part == "__init__":
             continue
         assert part in order, f"{part} is not in the list of layers"
-        wrong += [f"{path.relative_to(ROOT)} imports {other}" for other in imported(path) if order[other] > order[part]]
+        others = imported(path) & set(order)
+        wrong += [f"{path.relative_to(ROOT)} imports {other}" for other in others if order[other] > order[part]]
     assert not wrong
+
+
+def test_imports_point_up_within_language_models() -> None:
+    order = layers("lm: (.*)")
+    for position, folder in enumerate(order):
+        for path in sorted((PACKAGE / "lm" / folder).glob("*.py")):
+            below = imported(path, "megahour.lm") - set(order[: position + 1])
+            assert not below, f"{path.relative_to(ROOT)} imports {below}"
 
 
 def test_every_layer_exists() -> None:

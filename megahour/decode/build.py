@@ -11,7 +11,7 @@ from megahour.core.store import Artifact
 from megahour.decode.arrays import from_bytes, to_bytes
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.stage import GraphParams
-from megahour.lm.arpa import NgramModel, read_arpa
+from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.units.hmm import Units
 from megahour.units.lexicon import read_lexicon
 from megahour.units.tokens import Characters

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from megahour.decode.arrays import FstArrays, from_columns
-from megahour.lm.arpa import NEVER, NgramModel
-from megahour.lm.vocabulary import BOS, EOS
+from megahour.lm.arpa.model import NEVER, NgramModel
+from megahour.lm.text.vocabulary import BOS, EOS
 
 LN10 = math.log(10.0)
 Gram = tuple[int, ...]

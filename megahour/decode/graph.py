@@ -26,7 +26,7 @@ import numpy as np
 from megahour.core.errors import MegahourError
 from megahour.decode.arrays import FstArrays, Int32, from_columns, from_kaldifst, to_kaldifst
 from megahour.decode.grammar import grammar
-from megahour.lm.arpa import NgramModel
+from megahour.lm.arpa.model import NgramModel
 
 Topology = Literal["hmm", "ctc"]
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]

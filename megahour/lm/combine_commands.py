@@ -10,8 +10,8 @@ import click
 from megahour.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from megahour.lm.arpa import NgramModel
-    from megahour.lm.mixture import Fit
+    from megahour.lm.arpa.model import NgramModel
+    from megahour.lm.combine.mixture import Fit
     from megahour.lm.plan import Verdict
 
 MODEL = click.Path(exists=True, dir_okay=False)
@@ -40,11 +40,11 @@ def interpolate(models: tuple[str, ...], out: str, weights: str, heldout: tuple[
 
     Back-off weights are computed anew, so that every context sums to one.
     """
-    from megahour.lm.convert import read_model
-    from megahour.lm.interpolate import gather
-    from megahour.lm.interpolate import interpolate as merge
-    from megahour.lm.model_files import form_to_write
-    from megahour.lm.trie import unpack
+    from megahour.lm.combine.interpolate import gather
+    from megahour.lm.combine.interpolate import interpolate as merge
+    from megahour.lm.combine.trie import unpack
+    from megahour.lm.query.convert import read_model
+    from megahour.lm.query.model_files import form_to_write
 
     _need_weights(weights, heldout)
     form_to_write(out)
@@ -67,10 +67,10 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 
     Without --normalise these are no probabilities: good for ranking, useless for perplexities.
     """
-    from megahour.lm.convert import read_model
-    from megahour.lm.interpolate import gather
-    from megahour.lm.loglinear import LogLinear
+    from megahour.lm.combine.interpolate import gather
+    from megahour.lm.combine.loglinear import LogLinear
     from megahour.lm.plan_work import read_sentences
+    from megahour.lm.query.convert import read_model
 
     mix = LogLinear(gather([read_model(path) for path in models], "share"), _numbers(weights))
     total, tokens = 0.0, 0
@@ -107,11 +107,11 @@ def prune(
 
     Kneser-Ney models lose less with --history-text: their own short contexts do not say how often they occur.
     """
-    from megahour.lm.convert import read_model
-    from megahour.lm.model_files import form_to_write
+    from megahour.lm.combine.prune import prune as make_smaller
+    from megahour.lm.combine.trie import build, unpack
     from megahour.lm.plan_work import context_log10, perplexity, read_sentences
-    from megahour.lm.prune import prune as make_smaller
-    from megahour.lm.trie import build, unpack
+    from megahour.lm.query.convert import read_model
+    from megahour.lm.query.model_files import form_to_write
 
     if (threshold > 0) == (ngrams > 0):
         raise click.UsageError("give one of --threshold (such as 1e-8) and --ngrams, above 0")
@@ -192,7 +192,7 @@ def _need_weights(weights: str, heldout: tuple[str, ...]) -> None:
 
 
 def _fit(members: Any, weights: str, heldout: tuple[str, ...]) -> tuple[list[float], Fit | None]:
-    from megahour.lm.interpolate import tune
+    from megahour.lm.combine.interpolate import tune
     from megahour.lm.plan_work import read_sentences
 
     given = _numbers(weights) if weights else None
@@ -225,9 +225,9 @@ def _sizes(sizes: list[int]) -> str:
 
 def _write(model: NgramModel, out: str) -> None:
     """In the form that the name says; there when whole."""
-    from megahour.lm.arpa import write_arpa
-    from megahour.lm.convert import convert
-    from megahour.lm.model_files import replacing
+    from megahour.lm.arpa.model import write_arpa
+    from megahour.lm.query.convert import convert
+    from megahour.lm.query.model_files import replacing
 
     path = Path(out)
     plain = path if path.suffix == ".arpa" else path.with_name(f".{path.name}.arpa")

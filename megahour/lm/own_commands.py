@@ -13,8 +13,8 @@ import click
 from megahour.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from megahour.lm.batch import Scores
-    from megahour.lm.mapped import MappedModel
+    from megahour.lm.query.batch import Scores
+    from megahour.lm.query.mapped import MappedModel
 
 _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
@@ -100,10 +100,10 @@ def _orders(sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str]) -
 @click.option("--verify", is_flag=True, help="read all of it: checksums of a mapped model, every line of an ARPA file")
 def info(model: str, verify: bool) -> None:
     """Orders, sizes, discounts where the file knows them, and the memory that scoring takes."""
-    from megahour.lm.arpa_read import read_arrays, read_sizes
-    from megahour.lm.kenlm_model import KenlmModel
-    from megahour.lm.mapped import open_mapped
-    from megahour.lm.model_files import form_of
+    from megahour.lm.arpa.read import read_arrays, read_sizes
+    from megahour.lm.query.kenlm_model import KenlmModel
+    from megahour.lm.query.mapped import open_mapped
+    from megahour.lm.query.model_files import form_of
 
     form, size = form_of(model), Path(model).stat().st_size
     if form == "kenlm":
@@ -133,8 +133,8 @@ def info(model: str, verify: bool) -> None:
 @_threads
 def convert(model: str, out: str, threads: int) -> None:
     """MODEL in the form that OUT's name says: .mlm (mapped), .arpa, .arpa.gz .xz .zst."""
-    from megahour.lm.convert import convert as make
     from megahour.lm.phases import Phases
+    from megahour.lm.query.convert import convert as make
 
     with _stoppable(), Phases() as phases:
         sizes = make(model, out, threads, phases)
@@ -153,8 +153,8 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
 
     MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
     """
-    from megahour.lm.model_files import lines_of
-    from megahour.lm.score import Score
+    from megahour.lm.query.model_files import lines_of
+    from megahour.lm.query.score import Score
 
     for text in texts:
         if text != "-" and not Path(text).is_file():
@@ -175,14 +175,14 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
 
 def _scorer(model: str, threads: int) -> Any:
     """bytes of lines → Scores."""
-    from megahour.lm.model_files import form_of, open_model
+    from megahour.lm.query.model_files import form_of, open_model
 
     if form_of(model) == "kenlm":
-        from megahour.lm.kenlm_model import KenlmModel
+        from megahour.lm.query.kenlm_model import KenlmModel
 
         return KenlmModel(model).score_lines
-    from megahour.lm.batch import score_lines
     from megahour.lm.phases import Phases
+    from megahour.lm.query.batch import score_lines
 
     with Phases() as phases:
         opened: MappedModel = open_model(model, phases)
@@ -190,7 +190,7 @@ def _scorer(model: str, threads: int) -> Any:
 
 
 def _print_sentences(lines: list[bytes], found: Scores, words: bool) -> None:
-    from megahour.lm.batch import spelled
+    from megahour.lm.query.batch import spelled
 
     out = sys.stdout.buffer
     if not words:
@@ -231,9 +231,9 @@ def rescore(
     """
     import json
 
-    from megahour.lm.model_files import lines_of, replacing
-    from megahour.lm.rescore import Weights, read_jsonl, read_kaldi
-    from megahour.lm.rescore import rescore as sort
+    from megahour.lm.query.model_files import lines_of, replacing
+    from megahour.lm.query.rescore import Weights, read_jsonl, read_kaldi
+    from megahour.lm.query.rescore import rescore as sort
 
     def rows(path: str) -> Iterator[bytes]:
         return (line for lines in lines_of(path) for line in lines)

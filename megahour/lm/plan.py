@@ -237,7 +237,7 @@ class Plan:
 
     def _digest(self, sources: list[str]) -> str:
         """Of the contents of given files; read once a plan."""
-        from megahour.lm.text import sources_digest
+        from megahour.lm.text.sources import sources_digest
 
         key = canonical_json(sources)
         if key not in self._digests:

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import NgramModel, write_arpa
-from megahour.lm.context_probs import from_model, from_text
-from megahour.lm.convert import convert, read_model
-from megahour.lm.interpolate import Members, gather, interpolate, tune
-from megahour.lm.model_files import form_of
+from megahour.lm.arpa.model import NgramModel, write_arpa
+from megahour.lm.combine.context_probs import from_model, from_text
+from megahour.lm.combine.interpolate import Members, gather, interpolate, tune
+from megahour.lm.combine.prune import prune
+from megahour.lm.combine.trie import Float64, Int32, Trie, build, unpack
+from megahour.lm.combine.walk import Unknown, encode_sentences, own_walker, walker
+from megahour.lm.estimate.reading import lines_of
 from megahour.lm.plan import Plan, Step, source_role
-from megahour.lm.prune import prune
-from megahour.lm.reading import lines_of
-from megahour.lm.text import blocks
+from megahour.lm.query.convert import convert, read_model
+from megahour.lm.query.model_files import form_of
+from megahour.lm.text.sources import blocks
+from megahour.lm.text.vocabulary import UNK, Vocabulary
 from megahour.lm.train import Job, Progress, train
-from megahour.lm.trie import Float64, Int32, Trie, build, unpack
-from megahour.lm.vocabulary import UNK, Vocabulary
-from megahour.lm.walk import Unknown, encode_sentences, own_walker, walker
 
 
 def work(

@@ -14,10 +14,10 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-    from megahour.lm.partitions import Corpus
-    from megahour.lm.reading import Reading
-    from megahour.lm.sweep import Words
-    from megahour.lm.text import Block
+    from megahour.lm.estimate.partitions import Corpus
+    from megahour.lm.estimate.reading import Reading
+    from megahour.lm.estimate.sweep import Words
+    from megahour.lm.text.sources import Block
 
 
 class LanguageModelParams(Params):
@@ -54,7 +54,7 @@ class LanguageModelParams(Params):
 
     def identity(self) -> dict[str, Any]:
         """With digests of the files, so that changed text is counted again."""
-        from megahour.lm.text import sources_digest
+        from megahour.lm.text.sources import sources_digest
 
         lists = [path for path in (self.vocabulary_file, self.limit_vocabulary) if path]
         digests = {"source_sha256": sources_digest(self.source), "vocabulary_sha256": sources_digest(lists)}
@@ -77,8 +77,8 @@ class LanguageModel(Stage[LanguageModelParams]):
         return [Task({})]
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.estimate import estimate
-        from megahour.lm.tokenise import RESERVED
+        from megahour.lm.estimate.estimate import estimate
+        from megahour.lm.text.tokenise import RESERVED
 
         reading = _read(p, inputs)
         if not reading.words:
@@ -114,8 +114,8 @@ class LanguageModel(Stage[LanguageModelParams]):
 
 def _read(p: LanguageModelParams, inputs: Inputs) -> Reading:
     """The corpus of all inputs, then of the files."""
-    from megahour.lm.reading import read_corpus, vocabulary_of
-    from megahour.lm.text import blocks, text_bytes
+    from megahour.lm.estimate.reading import read_corpus, vocabulary_of
+    from megahour.lm.text.sources import blocks, text_bytes
 
     return read_corpus(
         _blocks(p, inputs),
@@ -130,15 +130,15 @@ def _read(p: LanguageModelParams, inputs: Inputs) -> Reading:
 
 
 def _allowed(p: LanguageModelParams, corpus: Corpus) -> Words:
-    from megahour.lm.reading import allowed_words, vocabulary_of
-    from megahour.lm.text import blocks
+    from megahour.lm.estimate.reading import allowed_words, vocabulary_of
+    from megahour.lm.text.sources import blocks
 
     return allowed_words(corpus, vocabulary_of(blocks([p.limit_vocabulary]))) if p.limit_vocabulary else None
 
 
 def _blocks(p: LanguageModelParams, inputs: Inputs) -> Iterator[Block]:
-    from megahour.lm.reading import lines_of
-    from megahour.lm.text import blocks, line_blocks
+    from megahour.lm.estimate.reading import lines_of
+    from megahour.lm.text.sources import blocks, line_blocks
     from megahour.units.texts import input_lines
 
     given = input_lines(inputs, p.sets)

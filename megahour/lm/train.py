@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.lm.estimate import estimate, thresholds
-from megahour.lm.mapped_sink import estimate_mapped
-from megahour.lm.model_files import PACKED, form_to_write, pack, replacing
-from megahour.lm.reading import Reading, read_corpus, vocabulary_of
-from megahour.lm.text import Block, blocks, sources_digest, text_bytes
+from megahour.lm.estimate.estimate import estimate, thresholds
+from megahour.lm.estimate.reading import Reading, read_corpus, vocabulary_of
+from megahour.lm.query.mapped_sink import estimate_mapped
+from megahour.lm.query.model_files import PACKED, form_to_write, pack, replacing
+from megahour.lm.text.sources import Block, blocks, sources_digest, text_bytes
 
 BYTES_PER_WORD = 75  # of memory, for a corpus in it; see `stage`
 TEXT_BYTES_PER_WORD = 4  # of plain text, at least
@@ -152,7 +152,7 @@ def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Train
 
 
 def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
-    from megahour.lm.bounded import estimate_bounded
+    from megahour.lm.scale.bounded import estimate_bounded
 
     if job.vocabulary or job.min_count > 1:
         raise ConfigError(

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.arpa import NgramModel
+from megahour.lm.arpa.model import NgramModel
 
 LN10 = math.log(10.0)
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]

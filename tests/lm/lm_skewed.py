@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from megahour.core.errors import StageError
-from megahour.lm.bounded import Bounded, estimate_bounded
-from megahour.lm.estimate import estimate
-from megahour.lm.reading import read_corpus
-from megahour.lm.text import blocks
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.scale.bounded import Bounded, estimate_bounded
+from megahour.lm.text.sources import blocks
 
 
 def write_skewed(path: Path, lines: int, vocabulary: int = 3000, seed: int = 4) -> Path:

@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from megahour.lm.arpa import NgramModel, read_arpa
-from megahour.lm.discounts import Discount
-from megahour.lm.estimate import STORE_BYTES, Smoothing, estimate
-from megahour.lm.reading import allowed_words, read_corpus, vocabulary_of
-from megahour.lm.text import line_blocks
+from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.lm.estimate.discounts import Discount
+from megahour.lm.estimate.estimate import STORE_BYTES, Smoothing, estimate
+from megahour.lm.estimate.reading import allowed_words, read_corpus, vocabulary_of
+from megahour.lm.text.sources import line_blocks
 
 SMALL = (Path(__file__).parent / "small.txt").read_text("utf-8").splitlines()
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from megahour.lm.arpa import NgramModel
-from megahour.lm.vocabulary import Vocabulary
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.text.vocabulary import Vocabulary
 
 Gram = tuple[str, ...]
 BOS = "<s>"

@@ -15,13 +15,13 @@ from models import SMALL
 from test_mapped import models
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import NgramModel, read_arpa
-from megahour.lm.batch import score_lines, score_sentences
-from megahour.lm.kenlm_model import KenlmModel
-from megahour.lm.mapped import MappedModel
-from megahour.lm.mapped_import import from_model, load_arpa
-from megahour.lm.score import Scorer
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.lm.query.batch import score_lines, score_sentences
+from megahour.lm.query.kenlm_model import KenlmModel
+from megahour.lm.query.mapped import MappedModel
+from megahour.lm.query.mapped_import import from_model, load_arpa
+from megahour.lm.query.score import Scorer
+from megahour.lm.text.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parent / "lmplz"
 sentences = st.lists(

@@ -12,9 +12,9 @@ import pytest
 from lm_skewed import bounded, in_memory, least_memory, reader, write_skewed
 
 from megahour.core.errors import MegahourError, StageError
-from megahour.lm.bounded import estimate_bounded
-from megahour.lm.disk_need import Need, check_disk, need_of
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.scale.bounded import estimate_bounded
+from megahour.lm.scale.disk_need import Need, check_disk, need_of
+from megahour.lm.text.tokenise import BOUNDARY
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from lm_skewed import reader
-from megahour.lm.bounded import estimate_bounded
+from megahour.lm.scale.bounded import estimate_bounded
 left = int(sys.argv[5])
 def progress(phase, done, total):
     global left
@@ -131,8 +131,8 @@ def test_reserved_words_and_empty_text_are_errors(tmp_path: Path) -> None:
 
 
 def _numbered(text: Path) -> tuple[np.ndarray, np.ndarray]:
-    from megahour.lm.reading import read_corpus
-    from megahour.lm.text import blocks
+    from megahour.lm.estimate.reading import read_corpus
+    from megahour.lm.text.sources import blocks
 
     corpus = read_corpus(blocks([str(text)])).corpus
     assert corpus.tokens[-1] == BOUNDARY

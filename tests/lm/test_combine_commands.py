@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import ConfigError
-from megahour.lm.arpa import read_arpa, write_arpa
+from megahour.lm.arpa.model import read_arpa, write_arpa
 from megahour.lm.combine_commands import interpolate, loglinear, plan, prune, run
 
 

@@ -15,12 +15,12 @@ from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
-from megahour.lm.distributed_stage import TallyParams, VocabularyParams, WordsParams
-from megahour.lm.estimate import estimate
-from megahour.lm.on_engine import Cost, estimate_on
-from megahour.lm.pieces import pieces_of, read_piece
-from megahour.lm.reading import read_corpus
-from megahour.lm.text import blocks
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.scale.distributed_stage import TallyParams, VocabularyParams, WordsParams
+from megahour.lm.scale.on_engine import Cost, estimate_on
+from megahour.lm.text.pieces import pieces_of, read_piece
+from megahour.lm.text.sources import blocks
 
 
 @pytest.fixture(scope="module")

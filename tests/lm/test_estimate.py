@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
-from megahour.lm.arpa import read_arpa
-from megahour.lm.discounts import FALLBACK
-from megahour.lm.score import Scorer
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.arpa.model import read_arpa
+from megahour.lm.estimate.discounts import FALLBACK
+from megahour.lm.query.score import Scorer
+from megahour.lm.text.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parent / "lmplz"
 words = st.sampled_from(["a", "b", "c", "d", "e"])

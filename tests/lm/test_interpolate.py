@@ -15,11 +15,11 @@ from models import SMALL, entries, estimate_text
 from reference import Backoff, model_of, random_model
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import NgramModel
-from megahour.lm.interpolate import gather, interpolate, tune
-from megahour.lm.loglinear import LogLinear
-from megahour.lm.mixture import fit
-from megahour.lm.trie import unpack
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.combine.interpolate import gather, interpolate, tune
+from megahour.lm.combine.loglinear import LogLinear
+from megahour.lm.combine.mixture import fit
+from megahour.lm.combine.trie import unpack
 
 seeds, shares = st.integers(0, 10_000), st.floats(0.2, 0.7)
 first = st.builds(random_model, seeds, st.just("abc"), st.integers(1, 4), shares)

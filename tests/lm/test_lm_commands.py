@@ -19,11 +19,11 @@ from models import SMALL, entries, estimate_text
 
 from megahour.cli import app
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import read_arpa
+from megahour.lm.arpa.model import read_arpa
 from megahour.lm.commands import COMMANDS
-from megahour.lm.convert import read_model
-from megahour.lm.mapped import open_mapped
-from megahour.lm.mapped_import import to_arrays
+from megahour.lm.query.convert import read_model
+from megahour.lm.query.mapped import open_mapped
+from megahour.lm.query.mapped_import import to_arrays
 from megahour.lm.train import parse_bytes
 
 HERE = Path(__file__).parent

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megahour.lm.estimate import estimate
-from megahour.lm.reading import read_corpus, vocabulary_of
-from megahour.lm.text import blocks
-from megahour.lm.tokenise import WordTable
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus, vocabulary_of
+from megahour.lm.text.sources import blocks
+from megahour.lm.text.tokenise import WordTable
 
 LMPLZ = shutil.which("lmplz")
 LOCALES = Path("/usr/share/locale")

@@ -16,17 +16,17 @@ from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import MegahourError
 from megahour.decode.grammar import grammar
-from megahour.lm.arpa import NgramModel, read_arpa
-from megahour.lm.arpa_read import read_arrays
-from megahour.lm.estimate import estimate
-from megahour.lm.lookup import checksum
-from megahour.lm.mapped import HEADER, VERSION, MappedModel, open_mapped
-from megahour.lm.mapped_build import DiskFile
-from megahour.lm.mapped_import import build, from_model, load_arpa, to_arrays
-from megahour.lm.mapped_sink import estimate_mapped
-from megahour.lm.reading import read_corpus
-from megahour.lm.text import line_blocks
-from megahour.lm.vocabulary import SPECIALS, Vocabulary
+from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.lm.arpa.read import read_arrays
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.query.lookup import checksum
+from megahour.lm.query.mapped import HEADER, VERSION, MappedModel, open_mapped
+from megahour.lm.query.mapped_build import DiskFile
+from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
+from megahour.lm.query.mapped_sink import estimate_mapped
+from megahour.lm.text.sources import line_blocks
+from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
 EXPECTED = Path(__file__).parent / "lmplz"
 

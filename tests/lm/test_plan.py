@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries
 
 from megahour.core.errors import ConfigError
-from megahour.lm.arpa import read_arpa
-from megahour.lm.convert import read_model
+from megahour.lm.arpa.model import read_arpa
 from megahour.lm.plan import Plan, Step
 from megahour.lm.plan_config import load_config, parse_config
 from megahour.lm.plan_work import work
+from megahour.lm.query.convert import read_model
 
 
 @pytest.fixture

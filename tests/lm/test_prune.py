@@ -16,11 +16,11 @@ from models import SMALL, entries, estimate_text
 from reference import Backoff, random_model
 
 from megahour.core.errors import MegahourError
-from megahour.lm.context_probs import from_model, from_text
-from megahour.lm.prune import prune, scores
-from megahour.lm.trie import Trie, build, unpack
-from megahour.lm.vocabulary import Vocabulary
-from megahour.lm.walk import encode_sentences, walker
+from megahour.lm.combine.context_probs import from_model, from_text
+from megahour.lm.combine.prune import prune, scores
+from megahour.lm.combine.trie import Trie, build, unpack
+from megahour.lm.combine.walk import encode_sentences, walker
+from megahour.lm.text.vocabulary import Vocabulary
 
 models = st.builds(random_model, st.integers(0, 10_000), st.just("abcd"), st.integers(2, 4), st.floats(0.2, 0.7))
 

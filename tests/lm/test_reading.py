@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
-from megahour.lm.partitions import PADDING
-from megahour.lm.reading import Reading, lines_of, read_corpus, vocabulary_of
-from megahour.lm.text import Block, blocks, line_blocks
-from megahour.lm.tokenise import BOUNDARY, UNKNOWN, WordTable
+from megahour.lm.estimate.partitions import PADDING
+from megahour.lm.estimate.reading import Reading, lines_of, read_corpus, vocabulary_of
+from megahour.lm.text.sources import Block, blocks, line_blocks
+from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lm_skewed import bounded, in_memory, write_skewed  # isort: skip
 from megahour.core.errors import StageError
-from megahour.lm.row_files import LEAD, RowFiles, lead
-from megahour.lm.shards import ShardTree
-from megahour.lm.tokenise import BOUNDARY
+from megahour.lm.scale.row_files import LEAD, RowFiles, lead
+from megahour.lm.scale.shards import ShardTree
+from megahour.lm.text.tokenise import BOUNDARY
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from megahour.core.store import Artifact
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
-from megahour.lm.arpa import read_arpa
+from megahour.lm.arpa.model import read_arpa
 from megahour.lm.stage import LanguageModel, LanguageModelParams
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
-from megahour.lm.arpa import NEVER
-from megahour.lm.stupid import LOG10_ALPHA
+from megahour.lm.arpa.model import NEVER
+from megahour.lm.estimate.stupid import LOG10_ALPHA
 
 words = st.sampled_from(["a", "b", "c"])
 texts = st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size=10)

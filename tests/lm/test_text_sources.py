@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.lm import text as text_module
-from megahour.lm.text import blocks, line_blocks, sources_digest, text_bytes
+from megahour.lm.text import sources as text_module
+from megahour.lm.text.sources import blocks, line_blocks, sources_digest, text_bytes
 
 LINES = ["the old boat", "", "came\tback", "naïve café", "x" * 100]
 TEXT = "\n".join(LINES) + "\n"

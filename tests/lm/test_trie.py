@@ -15,8 +15,8 @@ from models import SMALL, entries, estimate_text
 from reference import Backoff, model_of, random_model
 
 from megahour.core.errors import MegahourError
-from megahour.lm.trie import build, sort_rows, unpack
-from megahour.lm.walk import encode_sentences, own_walker
+from megahour.lm.combine.trie import build, sort_rows, unpack
+from megahour.lm.combine.walk import encode_sentences, own_walker
 
 models = st.builds(random_model, st.integers(0, 10_000), st.just("abcd"), st.integers(1, 4), st.floats(0.2, 0.7))
 

@@ -1,0 +1,79 @@
+"""How probable the contexts of a model are, p(h): what entropy pruning weighs losses by.
+
+From the model itself, the product of its probabilities along h; but Kneser-Ney's shorter contexts have probabilities
+made for backing off to, which say how many different words precede h, not how often it occurs. From another model, as
+SRILM's `-prune-history-lm`. Or counted in a text, best the training text: c(h) over the number of predicted words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from megahour.core.compiled import compiled
+from megahour.lm.combine.trie import Float64, Int32, Int64, Trie
+from megahour.lm.combine.walk import Walker
+from megahour.lm.text.vocabulary import BOS, EOS
+
+
+def from_model(trie: Trie, history: Walker | None = None) -> Float64:
+    """(N,) log10 p(h) of each n-gram h by `history`, a model that is asked about the trie's words, or by itself.
+
+    p(`<s>`), which is never predicted, is p(`</s>`).
+    """
+    steps = history.nodes(trie) if history else trie.log10_prob.copy()
+    steps[BOS + 1] = steps[EOS + 1]
+    for k in range(2, trie.order):
+        level = slice(trie.levels[k], trie.levels[k + 1])
+        steps[level] += steps[trie.links.parent[level]]
+    return steps
+
+
+def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
+    """(N,) log10 of each n-gram's share of the contexts in texts, tokens (T,) of sentences that end in EOS; -inf for
+    those that do not occur."""
+    counts = np.zeros(len(trie.links.word), np.int64)
+    for tokens in texts:
+        _count_contexts(tokens, *trie.links, counts)
+    return _shares(trie, counts)
+
+
+def _shares(trie: Trie, counts: Int64) -> Float64:
+    total = counts.sum()
+    _add_suffixes(trie.links.fail, counts)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log10(counts) - np.log10(total), np.float64)
+
+
+@compiled
+def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[no-untyped-def]
+    """Add one to the longest context before each token."""
+    state = BOS + 1
+    for i in range(len(tokens)):
+        counts[state] += 1
+        asked, found = tokens[i], 0
+        if asked == EOS:
+            state = BOS + 1
+            continue
+        while state:
+            low, end = first[state], first[state + 1]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if word[middle] < asked:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and word[low] == asked:
+                found = low
+                break
+            state = fail[state]
+        state = found if found else asked + 1
+
+
+@compiled
+def _add_suffixes(fail, counts):  # type: ignore[no-untyped-def]
+    """Where a context occurs, its suffixes do."""
+    for node in range(len(counts) - 1, 0, -1):
+        counts[fail[node]] += counts[node]

@@ -1,0 +1,116 @@
+"""Weights of a linear mixture that fit a held-out text best, by expectation maximisation (SRILM's `compute-best-mix`).
+
+    p(w_t|h_t) = Σ_i λ_i p_i(w_t|h_t)        λ_i ← λ_i · 1/T Σ_t p_i(w_t|h_t) / p(w_t|h_t)
+
+The likelihood is concave in λ, and max_i 1/T Σ_t p_i/p - 1 bounds how much log-likelihood per token is still missing:
+the iteration stops when that is below a tolerance, wherever it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from megahour.core.errors import MegahourError
+from megahour.lm.combine.trie import Float64
+
+TOLERANCE = 1e-6
+MAX_ITERATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Weights, and what the tokens of a text say of them.
+
+    perplexities (M,): of each model over the tokens that it allows; impossible (M,): the others, so that models of
+    different vocabularies are not to be compared by these. perplexity: of the mixture over `tokens` tokens; left_out:
+    tokens impossible for all models. shared_perplexities (M,), shared_perplexity: over the `shared` tokens that every
+    model allows. gap: log-likelihood per token, in nats, that no other weights could gain more than.
+    """
+
+    weights: list[float]
+    perplexities: list[float]
+    impossible: list[int]
+    perplexity: float
+    tokens: int
+    left_out: int
+    shared: int
+    shared_perplexities: list[float]
+    shared_perplexity: float
+    iterations: int
+    gap: float
+
+
+def fit(
+    log10_probs: Float64,
+    weights: Sequence[float] | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    max_iterations: int = MAX_ITERATIONS,
+) -> Fit:
+    """Tune the weights of M models on log10_probs (M, T), or judge `weights` where they are given.
+
+    Raises MegahourError when no token is possible, or the iteration does not end.
+    """
+    models = len(log10_probs)
+    possible = np.isfinite(log10_probs)
+    usable = possible.any(axis=0)
+    if not usable.any():
+        raise MegahourError("no held-out token is in any model", remedy="give held-out text in the models' words")
+    probs = 10.0 ** log10_probs[:, usable]
+    tuned = np.full(models, 1.0 / models) if weights is None else check_weights(weights, models)
+    iterations, gap = 0, 0.0
+    if weights is None and models > 1:
+        tuned, iterations, gap = _expectation_maximisation(probs, tuned, tolerance, max_iterations)
+    with np.errstate(divide="ignore"):
+        mixed = np.asarray(np.log10(tuned @ probs))
+    shared = np.asarray(possible.all(axis=0))
+    return Fit(
+        tuned.tolist(),
+        [_perplexity(row[ok]) for row, ok in zip(log10_probs, possible, strict=True)],
+        (usable & ~possible).sum(axis=1).tolist(),
+        _perplexity(mixed),
+        int(usable.sum()),
+        int((~usable).sum()),
+        int(shared.sum()),
+        [_perplexity(row[shared]) for row in log10_probs],
+        _perplexity(mixed[shared[usable]]),
+        iterations,
+        gap,
+    )
+
+
+def check_weights(weights: Sequence[float], models: int) -> Float64:
+    """Weights as an array (M,) that sums to one.
+
+    Raises MegahourError: there are not as many as models, one is negative, or they do not sum to one within 1 %.
+    """
+    found = np.array(weights, np.float64)
+    remedy = "give one weight ≥ 0 for each model, summing to 1, or none and a held-out text"
+    if len(found) != models:
+        raise MegahourError(f"{len(found)} weights for {models} models", remedy=remedy)
+    if not np.isfinite(found).all() or (found < 0).any() or abs(found.sum() - 1.0) > 0.01:
+        raise MegahourError(f"weights {list(weights)} sum to {found.sum():g}", remedy=remedy)
+    return np.asarray(found / found.sum(), np.float64)
+
+
+def _expectation_maximisation(
+    probs: Float64, weights: Float64, tolerance: float, max_iterations: int
+) -> tuple[Float64, int, float]:
+    for iteration in range(1, max_iterations + 1):
+        gains = (probs / (weights @ probs)).mean(axis=1)
+        gap = float(gains.max() - 1.0)
+        if gap < tolerance:
+            return weights, iteration, gap
+        weights = weights * gains
+        weights /= weights.sum()
+    raise MegahourError(
+        f"after {max_iterations} iterations the weights may still gain {gap:.1e} nats a token, above {tolerance:.1e}",
+        remedy="raise the tolerance or the limit",
+    )
+
+
+def _perplexity(log10_probs: Float64) -> float:
+    return float(10.0 ** -log10_probs.mean()) if len(log10_probs) else float("inf")

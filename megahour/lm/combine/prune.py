@@ -1,0 +1,128 @@
+"""Entropy pruning of back-off models (Stolcke 1998, equations 1–5, as SRILM's `ngram -prune`).
+
+What leaving out the n-gram h w alone would cost, all others kept:
+
+    D = -p(h) { p(w|h) [log p(w|h') + log α'(h) - log p(w|h)] + [log α'(h) - log α(h)] (1 - Σ_v p(v|h)) }
+    α'(h) = (1 - Σ_(v≠w) p(v|h)) / (1 - Σ_(v≠w) p(v|h'))
+    score = e^D - 1, the relative change of the model's perplexity
+
+Sums run over the words v that the model lists after h. An n-gram that is the context of a kept one is kept, so what
+counts is the highest score among an n-gram and all that begin with it: with that, every threshold and every size is
+one comparison, and the models of falling thresholds contain each other.
+
+p(h) is of `context_probs`. Kneser-Ney models prune badly by their own (Chelba et al. 2010): contexts counted in the
+training text do better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.core.errors import MegahourError
+from megahour.lm.combine.context_probs import from_model
+from megahour.lm.combine.renormalise import LN10, lower_log10, renormalise
+from megahour.lm.combine.trie import Float64, Trie, link
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A smaller model. threshold: n-grams with a lower score were left out, inf where all that can be were; before,
+    after: n-grams by order."""
+
+    trie: Trie
+    threshold: float
+    before: list[int]
+    after: list[int]
+
+
+def prune(
+    trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, contexts: Float64 | None = None
+) -> Pruned:
+    """Leave n-grams out whose loss changes the perplexity by less than `threshold`; or as many as it takes.
+
+    size: keep so many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this stay, words
+    always do. contexts (N,): log10 p(h) as of `context_probs`; without, the model's own.
+
+    Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
+    """
+    if (threshold > 0) == (size > 0):
+        raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
+    bounds = keep_scores(trie, scores(trie, contexts), shortest)
+    kept = bounds >= threshold
+    if size:
+        kept, threshold = _highest(bounds, size)
+    smaller = _keep(trie, kept)
+    renormalise(smaller)
+    return Pruned(smaller, threshold, trie.sizes, smaller.sizes)
+
+
+def scores(trie: Trie, contexts: Float64 | None = None) -> Float64:
+    """(N,) relative change of perplexity that leaving out each n-gram alone would bring; 0 for words and node 0."""
+    result = np.zeros(len(trie.links.word))
+    probable = from_model(trie) if contexts is None else contexts
+    _scores(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff, probable, result)
+    return result
+
+
+def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:
+    """(N,) the highest score among each n-gram and those that begin with it; inf where it must stay."""
+    bounds = scores.copy()
+    bounds[: trie.levels[max(2, min(shortest, trie.order + 1))]] = np.inf
+    _raise_contexts(trie.links.parent, bounds)
+    return bounds
+
+
+def _highest(bounds: Float64, size: int) -> tuple[npt.NDArray[np.bool_], float]:
+    """Node 0 and the `size` n-grams of highest bounds, and the lowest of these. Of equals, the first: contexts come
+    before what begins with them."""
+    fixed = int(np.count_nonzero(bounds == np.inf)) - 1
+    if size < fixed:
+        raise MegahourError(f"{size} n-grams are asked for, {fixed} must stay", remedy=f"ask for {fixed} or more")
+    leave = len(bounds) - 1 - size
+    if leave <= 0:
+        return np.ones(len(bounds), np.bool_), 0.0
+    least = float(np.partition(bounds, leave)[leave])
+    kept = bounds > least
+    kept[np.flatnonzero(bounds == least)[: size + 1 - np.count_nonzero(kept)]] = True
+    return kept, least
+
+
+def _keep(trie: Trie, kept: npt.NDArray[np.bool_]) -> Trie:
+    renumbered = np.cumsum(kept, dtype=np.int32) - 1
+    levels = np.concatenate([[0], renumbered[trie.levels[1:] - 1] + 1]).astype(np.int64)
+    while levels[-2] == levels[-1]:  # no n-gram of the highest order is left
+        levels = levels[:-1]
+    links = link(levels, trie.links.word[kept], renumbered[trie.links.parent[kept]])
+    return Trie(levels, links, trie.log10_prob[kept], trie.log10_backoff[kept])
+
+
+@compiled
+def _raise_contexts(parent, bounds):  # type: ignore[no-untyped-def]
+    for node in range(len(parent) - 1, 0, -1):
+        if bounds[node] > bounds[parent[node]]:
+            bounds[parent[node]] = bounds[node]
+
+
+@compiled
+def _scores(word, parent, first, fail, levels, logp, backoff, history, out):  # type: ignore[no-untyped-def]
+    lower = np.empty(levels[2])  # a context lists at most all words
+    for context in range(1, levels[-2]):
+        begin, end = first[context], first[context + 1]
+        listed = listed_lower = 0.0
+        for node in range(begin, end):
+            lower[node - begin] = np.exp(LN10 * lower_log10(node, context, parent, fail, logp, backoff))
+            listed += np.exp(LN10 * logp[node])
+            listed_lower += lower[node - begin]
+        left, room = max(1.0 - listed, 0.0), max(1.0 - listed_lower, 0.0)
+        p_h = np.exp(LN10 * history[context])
+        for node in range(begin, end):
+            p, q = np.exp(LN10 * logp[node]), lower[node - begin]
+            new_backoff = np.log((left + p) / (room + q))
+            change = p * (np.log(q) + new_backoff - logp[node] * LN10)
+            if left > 0.0:
+                change += left * (new_backoff - backoff[context] * LN10)
+            out[node] = np.expm1(-p_h * change)

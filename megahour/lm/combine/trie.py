@@ -1,0 +1,217 @@
+"""n-grams as one trie in level order, with failure links: what pruning, mixing and scoring walk on.
+
+Node 0 is the empty history, nodes 1 … V are the words by their numbers, then come the bigrams, the trigrams, …, each
+level sorted by its words. So a node's children are neighbours, sorted by their last word, and a parent comes before
+its children. The failure link of a node leads to the longest proper suffix of its words that is a node too (Aho &
+Corasick 1975): backing off is following it. SRILM's pruned models lack some suffixes; the links step over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.text.vocabulary import Vocabulary
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+MAX_NODES = 2**31 - 2
+
+
+class Links(NamedTuple):
+    """The shape of a trie of N nodes. word (N,): last word; parent (N,): the n-gram without its last word; first
+    (N + 1,): first child, the children of i are first[i] … first[i + 1] - 1; fail (N,): longest proper suffix."""
+
+    word: Int32
+    parent: Int32
+    first: Int32
+    fail: Int32
+
+
+@dataclass(frozen=True)
+class Trie:
+    """levels (order + 2,): the first node of each length 0 … order, and N. log10_prob, log10_backoff (N,), of node 0
+    both 0."""
+
+    levels: Int64
+    links: Links
+    log10_prob: Float64
+    log10_backoff: Float64
+
+    @property
+    def order(self) -> int:
+        return len(self.levels) - 2
+
+    @property
+    def words(self) -> int:
+        """Vocabulary size V."""
+        return int(self.levels[2] - 1)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of n-grams by order."""
+        found: list[int] = np.diff(self.levels)[1:].tolist()
+        return found
+
+
+def build(model: NgramModel) -> Trie:
+    """The trie of a model.
+
+    Raises MegahourError when an n-gram is listed twice, when the context of an n-gram is not listed, or when there are
+    more n-grams than 32-bit numbers count.
+    """
+    levels = np.cumsum([0, 1, *model.sizes]).astype(np.int64)
+    if levels[-1] > MAX_NODES:
+        raise MegahourError(f"{levels[-1] - 1} n-grams, {MAX_NODES} fit in one trie", remedy="prune by count first")
+    word, parent, logp, backoff = (np.zeros(levels[-1], kind) for kind in (np.int32, np.int32, np.float64, np.float64))
+    above = np.zeros((1, 0), np.int32)
+    for k, grams in enumerate(model.grams, 1):
+        level = slice(levels[k], levels[k + 1])
+        rows, order = sort_rows(grams, model.sizes[0])
+        wrong = _attach(rows, above, int(levels[k - 1]), parent[level])
+        if wrong >= 0:
+            raise _misfit(model.vocabulary, rows, int(wrong))
+        word[level] = rows[:, -1]
+        logp[level], backoff[level] = model.log10_prob[k - 1][order], model.log10_backoff[k - 1][order]
+        above = rows
+    return Trie(levels, link(levels, word, parent), logp, backoff)
+
+
+def _misfit(vocabulary: Vocabulary, rows: Int32, at: int) -> MegahourError:
+    text = " ".join(vocabulary.words[word] for word in rows[at])
+    if at and np.array_equal(rows[at], rows[at - 1]):
+        return MegahourError(f"the {rows.shape[1]}-gram {text!r} is listed twice")
+    return MegahourError(
+        f"the {rows.shape[1]}-gram {text!r} is listed, but not its context", remedy="check that it is a whole ARPA file"
+    )
+
+
+def link(levels: Int64, word: Int32, parent: Int32) -> Links:
+    """The links of nodes in level order, from their last words and parents."""
+    links = Links(word, parent, np.empty(len(word) + 1, np.int32), np.zeros(len(word), np.int32))
+    _find_children(*links)
+    _find_suffixes(*links, levels[2])
+    return links
+
+
+def unpack(trie: Trie, vocabulary: Vocabulary) -> NgramModel:
+    """The model of a trie; n-grams come sorted by their words' numbers."""
+    grams: list[Int32] = []
+    above = np.zeros((1, 0), np.int32)
+    for k in range(1, trie.order + 1):
+        level = slice(trie.levels[k], trie.levels[k + 1])
+        above = np.column_stack([above[trie.links.parent[level] - trie.levels[k - 1]], trie.links.word[level]])
+        grams.append(above)
+    edges = trie.levels[2:-1]
+    return NgramModel(
+        vocabulary, grams, np.split(trie.log10_prob[1:], edges - 1), np.split(trie.log10_backoff[1:], edges - 1)
+    )
+
+
+def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
+    """Rows (n, k) of numbers below `size` in lexicographic order, and where each came from (n,).
+
+    One pass of counting a column, the last one first; whole rows move, so that reading is sequential.
+    """
+    rows, origin = np.ascontiguousarray(rows), np.arange(len(rows), dtype=np.int32)
+    if _sorted(rows):
+        return rows, origin
+    for column in range(rows.shape[1] - 1, -1, -1):
+        starts = np.zeros(size + 1, np.int64)
+        moved, moved_origin = np.empty_like(rows), np.empty_like(origin)
+        _counting_pass(rows, origin, column, starts, moved, moved_origin)
+        rows, origin = moved, moved_origin
+    return rows, origin
+
+
+@compiled
+def _sorted(rows):  # type: ignore[no-untyped-def]
+    for i in range(1, len(rows)):
+        for j in range(rows.shape[1]):
+            if rows[i - 1, j] != rows[i, j]:
+                if rows[i - 1, j] > rows[i, j]:
+                    return False
+                break
+    return True
+
+
+@compiled
+def _counting_pass(rows, origin, column, starts, out, out_origin):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        starts[rows[i, column] + 1] += 1
+    for value in range(1, len(starts)):
+        starts[value] += starts[value - 1]
+    for i in range(len(rows)):
+        value = rows[i, column]
+        at = starts[value]
+        starts[value] = at + 1
+        for j in range(rows.shape[1]):
+            out[at, j] = rows[i, j]
+        out_origin[at] = origin[i]
+
+
+@compiled
+def _attach(rows, above, base, parent):  # type: ignore[no-untyped-def]
+    """Parents of sorted rows (n, k), base + their index among sorted rows (m, k - 1); or the first row that repeats
+    the one before it or whose context is missing, -1 if none."""
+    at, m, k = 0, len(above), rows.shape[1]
+    for i in range(len(rows)):
+        same = i > 0
+        for j in range(k):
+            if same and rows[i, j] != rows[i - 1, j]:
+                same = False
+        if same:
+            return i
+        while at < m:
+            ahead, equal = False, True
+            for j in range(k - 1):
+                if above[at, j] != rows[i, j]:
+                    ahead, equal = above[at, j] > rows[i, j], False
+                    break
+            if equal:
+                break
+            if ahead:
+                return i
+            at += 1
+        if at == m:
+            return i
+        parent[i] = base + at
+    return -1
+
+
+@compiled
+def _find_children(word, parent, first, fail):  # type: ignore[no-untyped-def]
+    first[:] = 0
+    for node in range(1, len(word)):
+        first[parent[node] + 1] += 1
+    first[0] = 1
+    for node in range(len(word)):
+        first[node + 1] += first[node]
+
+
+@compiled
+def _find_suffixes(word, parent, first, fail, bigrams):  # type: ignore[no-untyped-def]
+    for node in range(bigrams, len(word)):
+        last, context, found = word[node], fail[parent[node]], 0
+        while context:
+            low, end = first[context], first[context + 1]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if word[middle] < last:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and word[low] == last:
+                found = low
+                break
+            context = fail[context]
+        fail[node] = found if found else last + 1

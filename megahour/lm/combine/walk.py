@@ -1,0 +1,154 @@
+"""Walking a trie with the words of something else: a text, or the n-grams of another model.
+
+The state after some words is the node of their longest suffix that the model lists. A word w that the state's context
+does not list is looked for after ever shorter contexts, adding their back-off weights:
+
+    log p(w|h) = log α(h) + log α(h') + … + log p(w|h'…')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.combine.trie import Float64, Int32, Trie
+from megahour.lm.text.vocabulary import BOS, EOS, UNK, Vocabulary
+
+Unknown = Literal["zero", "share"]
+
+
+@dataclass(frozen=True)
+class Walker:
+    """A model that is asked about the words of a larger vocabulary of U words.
+
+    number (U,): its number of each word, UNK for words that it lacks. added (U,): what is added to log10 p of each
+    word; -inf makes it impossible.
+    """
+
+    trie: Trie
+    number: Int32
+    added: Float64
+
+    def nodes(self, other: Trie) -> Float64:
+        """(N,) log10 p(w|h) by this model of each n-gram h w of `other`, whose words are the U; of node 0, 0."""
+        result, states = np.zeros(len(other.links.word)), np.zeros(len(other.links.word), np.int32)
+        _walk_nodes(
+            other.links.word, other.links.parent, self.number, self.added, *self._arrays(), states, result
+        )  # fmt: skip
+        return result
+
+    def tokens(self, tokens: Int32) -> Float64:
+        """(T,) log10 p by this model of each token of sentences that end in EOS; each begins after BOS."""
+        result = np.empty(len(tokens))
+        begin = int(self.number[BOS]) + 1
+        _walk_tokens(tokens, begin, self.number, self.added, *self._arrays(), result)
+        return result
+
+    def distribution(self, state: int) -> Float64:
+        """(U,) log10 p of every word in a state, a node of the trie."""
+        links, trie = self.trie.links, self.trie
+        chain = [state]
+        while chain[-1]:
+            chain.append(int(links.fail[chain[-1]]))
+        own = np.zeros(trie.words)
+        for context in reversed(chain):  # longer contexts overwrite what shorter ones said
+            own += trie.log10_backoff[context]
+            children = slice(links.first[context], links.first[context + 1])
+            own[links.word[children]] = trie.log10_prob[children]
+        return np.asarray(own[self.number] + self.added, np.float64)
+
+    def advance(self, state: int, word: int) -> int:
+        """The state after one more word of the U."""
+        links, number = self.trie.links, int(self.number[word])
+        while state:
+            begin, end = int(links.first[state]), int(links.first[state + 1])
+            at = begin + int(np.searchsorted(links.word[begin:end], number))
+            if at < end and links.word[at] == number:
+                return at
+            state = int(links.fail[state])
+        return number + 1
+
+    def _arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
+        links = self.trie.links
+        return links.word, links.first, links.fail, self.trie.log10_prob, self.trie.log10_backoff
+
+
+def own_walker(trie: Trie) -> Walker:
+    """A model that is asked about its own words."""
+    return Walker(trie, np.arange(trie.words, dtype=np.int32), np.zeros(trie.words))
+
+
+def union(vocabularies: list[Vocabulary]) -> Vocabulary:
+    """All words of all vocabularies, in order of their first mention."""
+    return Vocabulary(dict.fromkeys(word for vocabulary in vocabularies for word in vocabulary.words))
+
+
+def walker(trie: Trie, own: Vocabulary, asked: Vocabulary, unknown: Unknown) -> Walker:
+    """`trie`, whose vocabulary is `own`, for the words of `asked`, which has all of `own`.
+
+    unknown: what the model says of the n words that only `asked` has. "zero": nothing, as in SRILM, and `<unk>` keeps
+    its probability. "share": `<unk>`'s probability is shared equally by `<unk>` and the n words. Both ways the
+    probabilities of `asked` sum to what those of `own` did.
+    """
+    number = np.array([own.ids.get(word, UNK) for word in asked.words], np.int32)
+    missing = number == UNK
+    added = np.zeros(len(number))
+    added[missing] = -np.inf if unknown == "zero" else -np.log10(missing.sum())
+    if unknown == "zero":
+        added[UNK] = 0.0
+    return Walker(trie, number, added)
+
+
+def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
+    """Tokens of sentences, each followed by EOS."""
+    return np.array([token for words in lines for token in (*vocabulary.encode(words), EOS)], np.int32)
+
+
+@compiled
+def _walk_nodes(  # type: ignore[no-untyped-def]
+    words, parents, number, added, word, first, fail, logp, backoff, states, out
+):
+    for node in range(1, len(words)):
+        asked, state, total, low = number[words[node]], states[parents[node]], added[words[node]], 0
+        while state:
+            low, end = first[state], first[state + 1]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if word[middle] < asked:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and word[low] == asked:
+                break
+            total += backoff[state]
+            state = fail[state]
+        found = low if state else asked + 1
+        states[node], out[node] = found, total + logp[found]
+
+
+@compiled
+def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff, out):  # type: ignore[no-untyped-def]
+    state = begin
+    for i in range(len(tokens)):
+        asked, total, low = number[tokens[i]], added[tokens[i]], 0
+        while state:
+            low, end = first[state], first[state + 1]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if word[middle] < asked:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and word[low] == asked:
+                break
+            total += backoff[state]
+            state = fail[state]
+        found = low if state else asked + 1
+        out[i] = total + logp[found]
+        state = begin if tokens[i] == EOS else found

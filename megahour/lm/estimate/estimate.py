@@ -1,0 +1,251 @@
+"""Interpolated modified Kneser-Ney on one machine, in memory: tokens to an ARPA file.
+
+Two passes over the partitions, both parallel:
+
+    count    sort a partition by history (once; it stays sorted) and sweep it: tallies for the discounts, sums of
+             contexts, bytes of its lines; n-grams of contexts that occur twice are kept if there is room
+    smooth   sweep it again if they were not; probabilities, lines, file
+
+Between them: discounts, and log γ of contexts on its way to the partitions that print it. Memory: 8 bytes a token, 35
+bytes for each context of two words or more that occurs twice, and what is kept, about 30 bytes a token; a frequent
+word's partition sets the scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.lm.estimate.arpa_sink import ArpaSink
+from megahour.lm.estimate.discounts import Discount, Float64, discounts, unigram_probabilities
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.names import Names, exchange, take_names
+from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
+from megahour.lm.estimate.smooth import NEVER, fill_names, gammas, log_probability, smooth
+from megahour.lm.estimate.stupid import stupid, unigram_scores
+from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES, Words
+from megahour.lm.text.tokenise import BOUNDARY, END, RESERVED
+
+MAX_ORDER = 7
+STORE_BYTES = 1 << 31
+Smoothing = Literal["kneser-ney", "stupid"]
+Progress = Callable[[str, int, int], None]
+Float32 = npt.NDArray[np.float32]
+
+
+class Sink(Protocol):
+    """Where a model goes, a partition at a time. `ArpaSink` is one."""
+
+    def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
+        """Before all else. tallies (P, order + 1, TALLIES): by partition, of `sweep`; sizes: n-grams by order; logp,
+        backoff (V,): log10 p of words, NaN of those that the model leaves out, and their log10 γ."""
+
+    def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
+        """A partition's n-grams, as of `smooth`. From any thread, in any order; the arrays are used again after it."""
+
+    def end(self) -> None:
+        """After all partitions."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; discounts: D(1), D(2),
+    D(3+) by order, none of stupid back-off; fallbacks: orders and reasons; partitions: how many, and positions of the
+    largest and of the middle one."""
+
+    order: int
+    sizes: list[int]
+    discounts: list[Discount]
+    fallbacks: dict[int, str]
+    partitions: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """unigrams (V,), contexts (V, SUMS): adjusted counts of words, and sums of the contexts of one word. tallies
+    (P, order + 1, TALLIES): by partition."""
+
+    unigrams: Int64
+    contexts: Int64
+    tallies: Int64
+    names: list[Names]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What the partitions need to smooth: discounts (order + 2, 4); unigram (V,), `</s>` under BOUNDARY; names with
+    log γ, those of partition i in edges[i] .. edges[i + 1]."""
+
+    discounts: Float64
+    unigram: Float64
+    first: Int64
+    length: npt.NDArray[np.int8]
+    gamma: npt.NDArray[np.float32]
+    edges: Int64
+
+
+def thresholds(order: int, prune: Sequence[int]) -> Int64:
+    """(order + 2,) by order: n-grams seen at most so often are dropped; the last value given holds for higher orders.
+
+    Raises ValueError: order out of range; not 0 for unigrams, or decreasing.
+    """
+    if not 1 <= order <= MAX_ORDER:
+        raise ValueError(f"order {order} is not in 1 … {MAX_ORDER}; 3 is usual")
+    given = list(prune[:order]) or [0]
+    if given[0] != 0 or given != sorted(given):
+        raise ValueError(f"prune {list(prune)}: must begin with 0 and not decrease; limit unigrams by the vocabulary")
+    return np.array([0, *given, *[given[-1]] * (order + 1 - len(given))], np.int64)
+
+
+def estimate(
+    corpus: Corpus,
+    order: int,
+    to: Path | Sink,
+    *,
+    prune: Sequence[int] = (),
+    allowed: Words = None,
+    smoothing: Smoothing = "kneser-ney",
+    threads: int = 1,
+    store_bytes: int = STORE_BYTES,
+    progress: Progress = lambda phase, done, total: None,
+) -> Model:
+    """Estimate the model of `corpus` and write it as an ARPA file, or into a sink: the same bytes whatever `threads`.
+
+    prune[k-1]: drop k-grams that occur at most so often; the last value holds for all higher orders. allowed (V,)
+    uint8: drop n-grams with other words, unigrams too, after they have been counted, as `lmplz --limit_vocab_file`
+    does; `<unk>`, `<s>`, `</s>` stay. smoothing: `stupid` for stupid back-off (module `stupid`). store_bytes: memory
+    for what the first pass has seen.
+
+    Raises
+    ------
+    ValueError: the corpus is empty, `order` or `prune` is out of range, or stupid back-off with `allowed`.
+    """
+    limits, stupid_too = thresholds(order, prune), smoothing == "stupid"
+    if len(corpus.tokens) <= PADDING:
+        raise ValueError("no words to count: the text is empty; give at least one sentence")
+    if allowed is not None:
+        if stupid_too:
+            raise ValueError("stupid back-off has no list of allowed words; map other words to <unk> by a vocabulary")
+        allowed = allowed.copy()
+        allowed[: len(RESERVED)] = 1
+    parts = Partitions(corpus, order, limits, threads, allowed, store_bytes, not stupid_too)
+    run = _score if stupid_too else _estimate
+    if isinstance(to, Path):
+        with to.open("wb") as file:
+            return run(parts, ArpaSink(file), progress)
+    return run(parts, to, progress)
+
+
+def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+    corpus, allowed = parts.corpus, parts.allowed
+    counts = _count(parts, progress)
+    total = counts.tallies.sum(axis=0)
+    ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
+    found, fallbacks = discounts([ones, *total[2:, :5]])
+    weights = _weigh(parts, counts, found)
+    sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
+    sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
+    _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
+    return _model(parts, sizes, found, fallbacks)
+
+
+def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+    """Stupid back-off."""
+    counts = _count(parts, progress)
+    sizes = [parts.corpus.size, *counts.tallies.sum(axis=0)[2:, KEPT].tolist()]
+    logp, backoff = (values.astype(np.float32) for values in unigram_scores(_occurrences(parts.corpus)))
+    sink.begin(parts, counts.tallies, sizes, logp, backoff if parts.order > 1 else np.zeros_like(backoff))
+
+    def score(number: int) -> None:
+        s, windows, _, (grams, nodes, _) = parts.kept(number)
+        stupid(windows, parts.order, parts.prune, grams, nodes, len(nodes), s.at, s.logp, s.backoff, s.sizes)
+        sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
+
+    _write(parts, sink, score, progress)
+    return _model(parts, sizes, [], {})
+
+
+def _write(parts: Partitions, sink: Sink, write: Callable[[int], None], progress: Progress) -> None:
+    for done, _ in enumerate(parts.each(write), 1):
+        progress("write", done, len(parts))
+    sink.end()
+
+
+def _model(parts: Partitions, sizes: list[int], found: list[Discount], fallbacks: dict[int, str]) -> Model:
+    spread = parts.sizes
+    return Model(parts.order, sizes, found, fallbacks, (len(spread), int(spread.max()), int(np.median(spread))))
+
+
+def _count(parts: Partitions, progress: Progress) -> _Counts:
+    tallies = np.zeros((len(parts), parts.order + 1, TALLIES), np.int64)
+    contexts = np.zeros((parts.corpus.size, SUMS), np.int64)
+
+    def count(number: int) -> Names:
+        s, windows, n = parts.count(number, tallies[number])
+        found = Names.room(int(np.count_nonzero(s.store.nodes[:n, 0] > 1)))
+        # a word is in one partition only, so threads write different rows of contexts
+        take_names(s.store.nodes, n, s.store.sums, s.store.first, windows, parts.owner, contexts, *found)
+        return found
+
+    names = []
+    for done, found in enumerate(parts.each(count), 1):
+        names.append(found)
+        progress("count", done, len(parts))
+    unigrams = parts.unigrams if parts.order > 1 else _occurrences(parts.corpus)
+    unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
+    return _Counts(unigrams, contexts, tallies, names)
+
+
+def _occurrences(corpus: Corpus) -> Int64:
+    return np.bincount(corpus.tokens[PADDING:], minlength=corpus.size)
+
+
+def _weigh(parts: Partitions, counts: _Counts, found: list[Discount]) -> _Weights:
+    table = np.zeros((parts.order + 2, 4))
+    table[1 : parts.order + 1, 1:] = found
+    unigram = unigram_probabilities(counts.unigrams, found[0], BOUNDARY, parts.allowed)
+    unigram[BOUNDARY] = unigram[END]
+    first, length, gamma, edges = exchange(counts.names, table, len(parts))
+    return _Weights(table, unigram, first, length, gamma, edges)
+
+
+def _unigrams(parts: Partitions, counts: _Counts, weights: _Weights) -> tuple[Float32, Float32]:
+    """log10 p (V,), NaN of words that are not allowed, and log10 γ (V,)."""
+    unigram = weights.unigram.copy()
+    unigram[BOUNDARY] = 1.0
+    logp = np.log10(np.maximum(unigram, 10.0**NEVER)).astype(np.float32)
+    backoff = np.zeros(parts.corpus.size, np.float32)
+    if parts.order > 1:
+        several = counts.contexts[:, 0] > 0
+        gammas(counts.contexts[several], weights.discounts[2], held := np.empty(np.count_nonzero(several)))
+        backoff[several] = held
+        once = (parts.counts > 0) & ~several
+        if parts.allowed is not None:
+            tokens = parts.corpus.tokens
+            dropped = parts.allowed[tokens[PADDING:]] == 0
+            once[tokens[PADDING - 1 : -1][dropped]] = False
+        if parts.prune[2] < 1:
+            backoff[once] = log_probability(weights.discounts[2, 1])
+    if parts.allowed is not None:
+        logp[parts.allowed == 0] = np.nan
+    return logp, backoff
+
+
+def _smooth(parts: Partitions, weights: _Weights, number: int, sink: Sink) -> None:
+    """A partition's n-grams by order, and the windows that spell them, to the sink."""
+    s, windows, positions, kept = parts.kept(number)
+    own = slice(weights.edges[number], weights.edges[number + 1])
+    room = 1 << int(2 * (own.stop - own.start) + 2).bit_length()
+    keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
+    fill_names(weights.first[own], weights.length[own], weights.gamma[own], keys, values)
+    smooth(
+        0, windows, positions, parts.corpus.tokens, parts.order, parts.prune, parts.allowed,
+        weights.discounts, weights.unigram, *kept, len(kept.nodes), s.contexts.seats, s.chain,
+        keys, values, s.at, s.logp, s.backoff, s.sizes,
+    )  # fmt: skip
+    sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)

@@ -1,0 +1,143 @@
+"""Positions of a corpus by their history: partitioned by its last word, sorted by the words before it.
+
+A position p stands for the predicted token T[p] and its history T[p-1], T[p-2], …, which ends at the BOUNDARY before
+the sentence. With the last word of the history as the key, all that Kneser-Ney smoothing needs above unigrams is in one
+partition: n(h w), the sums over w, the number of different words before a suffix, and the suffix's own probability, for
+a suffix of two or more words ends in the same two (Heafield et al. 2013, section 3, sorts instead). Within a partition
+positions are sorted by T[p-1], then T[p-2], …: a context is a run of neighbours, and so is every shorter one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.text.machine import prefetch
+from megahour.lm.text.tokenise import BOUNDARY
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+AHEAD = 24  # rows between asking for a row and reading it
+SMALL = 24  # nodes of so many positions are sorted by insertion
+
+
+@compiled
+def history_counts(tokens, begin, end, counts):  # type: ignore[no-untyped-def]
+    """Add to counts (V,) how often each word is the last of a history, for positions begin .. end-1 (begin ≥ 1)."""
+    for p in range(begin, end):
+        counts[tokens[p - 1]] += 1
+
+
+@compiled
+def partition(tokens, begin, end, cursors, positions):  # type: ignore[no-untyped-def]
+    """Write each position to its word's next place in `positions`; cursors (V,) move on."""
+    for p in range(begin, end):
+        word = tokens[p - 1]
+        positions[cursors[word]] = p
+        cursors[word] += 1
+
+
+def buckets(counts: Int64, largest: int) -> Int64:
+    """Edges (in words, B+1) of ranges of neighbouring words that hold at most `largest` positions or a single word."""
+    edges, held = [0], 0
+    for word in np.flatnonzero(counts).tolist():
+        size = int(counts[word])
+        if held and held + size > largest:
+            edges.append(word)
+            held = 0
+        held += size
+    return np.array([*edges, len(counts)], np.int64)
+
+
+@compiled
+def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
+    """windows (m, order): column j has T[p-j], p ≥ order - 1; words before the sentence's BOUNDARY mean nothing."""
+    m = len(positions)
+    for i in range(m):
+        # Neighbours in a partition are far apart in the corpus: each row is a cache miss, unless asked for early.
+        if i + AHEAD < m:
+            prefetch(tokens, positions[i + AHEAD])
+        p = np.int64(positions[i])
+        for j in range(order):
+            windows[i, j] = tokens[p - j]
+
+
+@compiled
+def permute(windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
+    """Rows of windows (m, order) and positions (m,) in the order of index (m,)."""
+    for i in range(len(index)):
+        row = index[i]
+        positions_out[i] = positions[row]
+        for j in range(windows.shape[1]):
+            windows_out[i, j] = windows[row, j]
+
+
+@compiled
+def _before(windows, a, b, level, order):  # type: ignore[no-untyped-def]
+    """Whether the history of a comes before that of b, from the word at distance `level` on."""
+    for j in range(level, order):
+        x, y = windows[a, j], windows[b, j]
+        if x != y:
+            return x < y
+        if x == BOUNDARY:
+            return False
+    return False
+
+
+@compiled
+def _insertion(windows, index, begin, end, level, order):  # type: ignore[no-untyped-def]
+    for i in range(begin + 1, end):
+        item, j = index[i], i
+        while j > begin and _before(windows, item, index[j - 1], level, order):
+            index[j] = index[j - 1]
+            j -= 1
+        index[j] = item
+
+
+@compiled
+def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  # type: ignore[no-untyped-def]
+    """Sort index (m,), in which equal histories keep their order; distances 1 .. order-1 of `windows` are compared.
+
+    Scratch: scratch (m,) int32; seat (V,) int32; keys, sizes (≥ min(m, V) + 1,) int32; stack (≥ 3 m + 3,) int32. Nodes
+    are split by the next word, seats being given in order of appearance, so that nothing is cleared between nodes.
+    """
+    top = 3
+    stack[0], stack[1], stack[2] = 0, len(index), 1
+    while top:
+        top -= 3
+        begin, end, level = stack[top], stack[top + 1], stack[top + 2]
+        if end - begin <= SMALL:
+            _insertion(windows, index, begin, end, level, order)
+            continue
+        children = 0
+        for i in range(begin, end):
+            word = windows[index[i], level]
+            at = seat[word]
+            if at >= children or keys[at] != word:
+                at = children
+                seat[word], keys[at], sizes[at] = at, word, 0
+                children += 1
+            sizes[at] += 1
+        if children > 1:
+            start = begin
+            for at in range(children):
+                size = sizes[at]
+                sizes[at] = start
+                start += size
+            for i in range(begin, end):
+                item = index[i]
+                at = seat[windows[item, level]]
+                scratch[sizes[at]] = item
+                sizes[at] += 1
+            index[begin:end] = scratch[begin:end]
+        else:
+            sizes[0] = end
+        if level + 1 < order:
+            start = begin
+            for at in range(children):
+                stop = sizes[at]
+                if stop - start > 1 and keys[at] != BOUNDARY:
+                    stack[top], stack[top + 1], stack[top + 2] = start, stop, level + 1
+                    top += 3
+                start = stop

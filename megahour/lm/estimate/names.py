@@ -1,0 +1,89 @@
+"""What partitions tell each other: log γ of contexts of two words or more that occur more than once.
+
+γ(h) is made in the partition of h's last word and printed with the n-gram h, in the partition of the word before it.
+The corpus position of the last word of h's first occurrence, with h's length, is its name in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.estimate.smooth import log_probability
+from megahour.lm.estimate.sweep import SUMS, Int32, Int64
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Names(NamedTuple):
+    """Contexts that one partition made: first position, words, partition that prints them, sums (N, SUMS)."""
+
+    first: Int64
+    length: npt.NDArray[np.int8]
+    target: npt.NDArray[np.uint16]
+    sums: Int32
+
+    @staticmethod
+    def room(size: int) -> Names:
+        """For so many contexts."""
+        return Names(
+            np.empty(size, np.int64),
+            np.empty(size, np.int8),
+            np.empty(size, np.uint16),
+            np.empty((size, SUMS), np.int32),
+        )
+
+
+def exchange(
+    names: Sequence[Names], discounts: npt.NDArray[np.float64], partitions: int
+) -> tuple[Int64, npt.NDArray[np.int8], Float32, Int64]:
+    """first, length and log10 γ of all names by target, those of partition i in edges[i] .. edges[i + 1], and edges.
+
+    discounts (order + 2, 4): by order.
+    """
+    edges = np.zeros(partitions + 1, np.int64)
+    for made in names:
+        edges[1:] += np.bincount(made.target, minlength=partitions)
+    np.cumsum(edges, out=edges)
+    total, cursors = int(edges[-1]), edges[:-1].copy()
+    first, length, gamma = np.empty(total, np.int64), np.empty(total, np.int8), np.empty(total, np.float32)
+    for made in names:
+        _scatter(*made, discounts, cursors, first, length, gamma)
+    return first, length, gamma, edges
+
+
+@compiled
+def take_names(  # type: ignore[no-untyped-def]
+    nodes, n, sums, first, windows, owner, contexts, first_out, length_out, target_out, sums_out
+):
+    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`.
+
+    windows (m, order): of the partition. owner (V,): partition of a word.
+    """
+    held = 0
+    for node in range(n):
+        length, row = nodes[node, 0], nodes[node, 3]
+        if length == 1:
+            word = windows[row, 1]
+            for column in range(SUMS):
+                contexts[word, column] = sums[node, column]
+            continue
+        first_out[held], length_out[held], target_out[held] = first[node], length, owner[windows[row, 2]]
+        for column in range(SUMS):
+            sums_out[held, column] = sums[node, column]
+        held += 1
+
+
+@compiled
+def _scatter(  # type: ignore[no-untyped-def]
+    first, length, target, sums, discounts, cursors, first_out, length_out, gamma_out
+):
+    for i in range(len(first)):
+        k, at = length[i] + 1, cursors[target[i]]
+        freed = discounts[k, 1] * sums[i, 1] + discounts[k, 2] * sums[i, 2] + discounts[k, 3] * sums[i, 3] + sums[i, 4]
+        first_out[at], length_out[at], gamma_out[at] = first[i], length[i], log_probability(freed / sums[i, 0])
+        cursors[target[i]] = at + 1

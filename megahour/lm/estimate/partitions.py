@@ -1,0 +1,205 @@
+"""A corpus in partitions of the history's last word: what threads share, and the scratch that each has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.lm.estimate.history import (
+    Int32,
+    Int64,
+    buckets,
+    gather,
+    history_counts,
+    partition,
+    permute,
+    sort_histories,
+)
+from megahour.lm.estimate.kept import Kept, keep
+from megahour.lm.estimate.sweep import TALLIES, Open, Store, Words, open_contexts, store, sweep
+from megahour.lm.text.tokenise import Bytes, Tokens
+
+Float64 = npt.NDArray[np.float64]
+R = TypeVar("R")
+PADDING = 8  # BOUNDARY tokens in front of a corpus, so that every position has a window
+BUCKET = 1 << 15  # positions of a partition, so that it stays in the cache
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """tokens: int32, PADDING times BOUNDARY, then sentences that end in BOUNDARY. words: spelling by number, after
+    `<unk>`, `<s>`, `</s>`, as `arena` and `starts` (V + 1,) of `tokenise.WordTable`."""
+
+    tokens: Tokens
+    arena: Bytes
+    starts: Int64
+
+    @property
+    def size(self) -> int:
+        """Vocabulary size V."""
+        return len(self.starts) - 1
+
+    def spell(self, number: int) -> bytes:
+        """The word of a number."""
+        return self.arena[self.starts[number] : self.starts[number + 1]].tobytes()
+
+
+@dataclass(eq=False)
+class Scratch:
+    """What one thread needs for partitions of up to `room` positions; arrays as the kernels want them."""
+
+    room: int
+    windows: Int32
+    sorted: Int32
+    positions: Int32
+    index: Int32
+    seat: Int32
+    stack: Int32
+    contexts: Open
+    store: Store
+    chain: Float64
+    at: Int32
+    logp: npt.NDArray[np.float32]
+    backoff: npt.NDArray[np.float32]
+    sizes: Int64
+    unigrams: Int64
+
+    @staticmethod
+    def make(order: int, vocabulary: int, room: int) -> Scratch:
+        rows = order + 1
+        return Scratch(
+            room,
+            np.empty((room, order), np.int32),
+            np.empty((room, order), np.int32),
+            np.empty(room, np.int32),
+            np.empty(room, np.int32),
+            np.zeros((3, max(vocabulary, min(vocabulary, room) + 1)), np.int32),
+            np.empty(3 * room + 3, np.int32),
+            open_contexts(order, vocabulary, room),
+            store(order, room),
+            np.empty((order, min(vocabulary, room) + 1)),
+            np.empty((rows, room + 1), np.int32),
+            np.empty((rows, room + 1), np.float32),
+            np.empty((rows, room + 1), np.float32),
+            np.zeros(rows, np.int64),
+            np.zeros(vocabulary, np.int64),
+        )
+
+
+@dataclass
+class Partitions:
+    """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
+    partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
+    that it does not hold are swept again, which gives the same. collapse: of n-grams that are dropped, keep the sum."""
+
+    corpus: Corpus
+    order: int
+    prune: Int64
+    threads: int
+    allowed: Words = None
+    store_bytes: int = 0
+    collapse: bool = True
+    counts: Int64 = field(init=False)
+    owner: npt.NDArray[np.uint16] = field(init=False)
+    lengths: Int32 = field(init=False)
+    _edges: Int64 = field(init=False)
+    _positions: Int32 = field(init=False)
+    _own: threading.local = field(default_factory=threading.local)
+    _all: list[Scratch] = field(default_factory=list)
+    _kept: dict[int, Kept] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tokens, size = self.corpus.tokens, self.corpus.size
+        self.counts = np.zeros(size, np.int64)
+        history_counts(tokens, PADDING, len(tokens), self.counts)
+        words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # partitions have 16-bit numbers
+        starts = np.concatenate([[0], np.cumsum(self.counts)])
+        self._edges = starts[words]
+        self.owner = np.repeat(np.arange(len(words) - 1), np.diff(words)).astype(np.uint16)
+        self._positions = np.empty(len(tokens) - PADDING, np.int32)
+        partition(tokens, PADDING, len(tokens), starts[:-1].copy(), self._positions)
+        self.lengths = np.diff(self.corpus.starts).astype(np.int32)
+
+    def __len__(self) -> int:
+        """Number of partitions; none for unigrams."""
+        return len(self._edges) - 1 if self.order > 1 else 0
+
+    @property
+    def sizes(self) -> Int64:
+        """(P,) positions of each partition."""
+        return np.diff(self._edges)
+
+    @property
+    def unigrams(self) -> Int64:
+        """(V,) adjusted counts of words, once all partitions have been swept with their threads' own counts."""
+        total: Int64 = np.sum([scratch.unigrams for scratch in self._all], axis=0)
+        return total
+
+    def each(self, call: Callable[[int], R]) -> Iterator[R]:
+        """call(partition) of each, in order, by `threads` threads."""
+        if self.threads == 1:
+            yield from map(call, range(len(self)))
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield from pool.map(call, range(len(self)))
+
+    def count(self, number: int, tally: Int64) -> tuple[Scratch, Int32, int]:
+        """Sort a partition's positions by history, which they stay, and sweep them: scratch with the store and the
+        thread's unigrams; windows; nodes. What the second pass needs is kept while there is room for it."""
+        positions = self._part(number)
+        m = len(positions)
+        s = self._scratch(m)
+        s.index[:m] = np.arange(m)
+        gather(self.corpus.tokens, positions, self.order, s.windows[:m])
+        sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack)
+        windows = s.sorted[:m]
+        permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
+        positions[:] = s.positions[:m]
+        nodes, grams = self._sweep(s, windows, positions, tally)
+        if self.store_bytes > 0:
+            kept = self._keep(s, windows, nodes, grams)
+            self.store_bytes -= kept.nbytes  # threads may both see room for the last one
+            self._kept[number] = kept.copy()
+        return s, windows, nodes
+
+    def kept(self, number: int) -> tuple[Scratch, Int32, Int32, Kept]:
+        """Scratch, windows, positions, and n-grams of a partition that has been counted; once only."""
+        positions = self._part(number)
+        s = self._scratch(len(positions))
+        windows = s.sorted[: len(positions)]
+        gather(self.corpus.tokens, positions, self.order, windows)
+        kept = self._kept.pop(number, None)
+        if kept is None:
+            nodes, grams = self._sweep(s, windows, positions, np.zeros((self.order + 1, TALLIES), np.int64))
+            kept = self._keep(s, windows, nodes, grams)
+        return s, windows, positions, kept
+
+    def _keep(self, s: Scratch, windows: Int32, nodes: int, grams: int) -> Kept:
+        if not self.collapse:
+            return Kept(s.store.grams[:grams], s.store.nodes[:nodes], s.store.sums[:nodes])
+        return keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+
+    def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
+        words = self.allowed, self.lengths
+        return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
+
+    def _part(self, number: int) -> Int32:
+        return self._positions[self._edges[number] : self._edges[number + 1]]
+
+    def _scratch(self, positions: int) -> Scratch:
+        """This thread's, grown if need be."""
+        held: Scratch | None = getattr(self._own, "scratch", None)
+        if held is None or held.room < positions:
+            grown = Scratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
+            if held is not None:
+                grown.unigrams = held.unigrams
+                self._all.remove(held)
+            self._own.scratch = held = grown
+            self._all.append(held)
+        return held

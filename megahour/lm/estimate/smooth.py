@@ -1,0 +1,164 @@
+"""Probabilities and back-off weights of one partition, from what `sweep` stored (Chen & Goodman 1998, equations 26–30).
+
+    γ(h)   = (Σ_j D(j) · #{w kept: a(h w) = j} + Σ_(w dropped) a(h w)) / Σ_w a(h w)
+    p(w|h) = (a(h w) - D(a(h w))) / Σ_w a(h w) + γ(h) · p(w|h')
+
+A context is met before its children when the positions are gone through backwards, so p(w|h') is at hand. γ(h) is
+made in the partition of h's last word, but printed with the n-gram h, in the partition of the word before it: that is
+all that partitions tell each other. The corpus position where h first ends is h's name there. An n-gram that occurs
+once is followed once, so its γ is D(1) and need not be told.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.text.machine import bits_float, float_bits
+from megahour.lm.text.tokenise import BOUNDARY
+
+Float64 = npt.NDArray[np.float64]
+NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@compiled
+def log10(x):  # type: ignore[no-untyped-def]
+    """log10 of a positive normal number to 1e-9, without a call of the C library."""
+    bits = float_bits(x)
+    exponent = (bits >> 52) - 1023
+    m = bits_float((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000)
+    if m > 1.4142135623730951:
+        m *= 0.5
+        exponent += 1
+    s = (m - 1.0) / (m + 1.0)
+    t = s * s
+    series = 1.0 + t * (1 / 3 + t * (1 / 5 + t * (1 / 7 + t * (1 / 9))))
+    return exponent * 0.30102999566398120 + 0.86858896380650366 * s * series
+
+
+@compiled
+def log_probability(p):  # type: ignore[no-untyped-def]
+    """log10 p, at most 0 and at least NEVER."""
+    if p >= 1.0:
+        return 0.0
+    return log10(p) if p > 1e-99 else NEVER
+
+
+@compiled
+def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
+    """log10 γ of contexts from their sums (N, 5), with the discounts (4,) of the order above."""
+    for i in range(len(sums)):
+        total, ones, twos, more, dropped = sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3], sums[i, 4]
+        out[i] = log_probability((discount[1] * ones + discount[2] * twos + discount[3] * more + dropped) / total)
+
+
+@compiled
+def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-def]
+    """A hash table of γ by (first position, length): keys (2^b,) are emptied and filled, values go with them."""
+    mask = np.uint64(len(keys) - 1)
+    keys[:] = -1
+    for i in range(len(first)):
+        key = first[i] * 8 + length[i]
+        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
+        while keys[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        keys[slot], values[slot] = key, gamma[i]
+
+
+@compiled
+def smooth(  # type: ignore[no-untyped-def]
+    floor,
+    windows,
+    positions,
+    tokens,
+    order,
+    prune,
+    allowed,
+    discounts,
+    unigram,
+    grams,
+    nodes,
+    sums,
+    n,
+    seats,
+    chain,
+    keys,
+    values,
+    at,
+    logp,
+    backoff,
+    sizes,
+):
+    """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
+
+    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[floor, w]], and only orders
+    above floor + 1 are filled.
+
+    tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes, sums: of `kept.keep`, n
+    contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
+    the number of n-grams of each order that pruning keeps.
+    """
+    mask = np.uint64(len(keys) - 1)
+    sizes[:] = 0
+    once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
+    for k in range(2, order + 1):
+        once[k] = log_probability(discounts[k, 1]) if prune[k] < 1 else 0.0
+    after = floor
+    for i in range(len(positions) - 1, -1, -1):
+        before, have = floor, 1
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i:
+            while before < have and windows[i, before + 1] == windows[i - 1, before + 1]:
+                before += 1
+        shared, word = max(before, after), windows[i, 0]
+        for length in range(after + 1, shared + 1):
+            n -= 1
+            k, begin = length + 1, nodes[n, 1]
+            if begin == nodes[n, 2]:
+                continue  # no n-gram is kept, nor any longer one that ends in it
+            total = 1.0 / sums[n, 0]
+            gamma = discounts[k, 1] * sums[n, 1] + discounts[k, 2] * sums[n, 2] + discounts[k, 3] * sums[n, 3]
+            gamma = (gamma + sums[n, 4]) * total
+            size = sizes[k]
+            for g in range(begin, nodes[n, 2]):
+                last, adjusted, raw = grams[g, 0], grams[g, 2], grams[g, 3]
+                lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
+                p = (adjusted - discounts[k, min(adjusted, 3)]) * total + gamma * lower
+                seats[length, last] = g - begin
+                chain[length, g - begin] = p
+                at[k, size], logp[k, size] = grams[g, 1], log_probability(p)
+                weight = 0.0
+                if k < order and last != BOUNDARY:
+                    weight = once[k + 1]
+                    if raw == 1 and allowed is not None and allowed[tokens[positions[grams[g, 1]] + 1]] == 0:
+                        weight = 0.0
+                    if raw > 1:
+                        key = positions[grams[g, 1]] * 8 + k
+                        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
+                        while keys[slot] != key:
+                            slot = (slot + np.uint64(1)) & mask
+                        weight = values[slot]
+                backoff[k, size] = weight
+                size += 1
+            sizes[k] = size
+        lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
+        if allowed is not None:
+            for j in range(have + 1):
+                if allowed[windows[i, j]] == 0:
+                    have = j - 1  # only the n-grams to the right of it are kept
+                    break
+        for k in range(shared + 2, have + 2):
+            if prune[k] >= 1:
+                break
+            lower = 1.0 - discounts[k, 1] + discounts[k, 1] * lower
+            size = sizes[k]
+            at[k, size], logp[k, size] = i, log_probability(lower)
+            weight = once[k + 1] if k < order and word != BOUNDARY else 0.0
+            if allowed is not None and allowed[tokens[min(positions[i] + 1, len(tokens) - 1)]] == 0:
+                weight = 0.0
+            backoff[k, size] = weight
+            sizes[k] = size + 1
+        after = before

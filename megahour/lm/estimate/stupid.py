@@ -1,0 +1,67 @@
+"""Stupid back-off (Brants et al. 2007, equation 5): relative frequencies, and a constant for each step back.
+
+    S(w|h) = n(h w) / n(h) where h w was seen, else 0.4 · S(w|h')
+
+These are scores: they do not sum to one. As an ARPA file has weights only for contexts that it lists, a context that
+was never seen costs nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from megahour.core.compiled import compiled
+from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
+from megahour.lm.estimate.sweep import Int64
+from megahour.lm.text.tokenise import BOUNDARY, END
+
+LOG10_ALPHA = math.log10(0.4)
+
+
+def unigram_scores(occurrences: Int64) -> tuple[Float64, Float64]:
+    """log10 S(w) and log10 weights (V,) from the tokens of a corpus by number, where BOUNDARY stands for `</s>`."""
+    counts = occurrences.astype(np.float64)
+    counts[END], counts[BOUNDARY] = counts[BOUNDARY], 0.0
+    score = np.full(len(counts), NEVER)
+    seen = counts > 0
+    score[seen] = np.log10(counts[seen] / counts.sum())
+    score[BOUNDARY] = 0.0
+    weight = np.where(seen, LOG10_ALPHA, 0.0)
+    weight[END], weight[BOUNDARY] = 0.0, LOG10_ALPHA
+    return score, weight
+
+
+@compiled
+def stupid(windows, order, prune, grams, nodes, n, at, logp, backoff, sizes):  # type: ignore[no-untyped-def]
+    """Like `smooth.smooth`, from windows (m, order) and all n-grams of n contexts, dropped ones too."""
+    sizes[:] = 0
+    for node in range(n):
+        k, begin, end = nodes[node, 0] + 1, nodes[node, 1], nodes[node, 2]
+        total = 0
+        for g in range(begin, end):
+            total += grams[g, 3]
+        for g in range(begin, end):
+            if grams[g, 3] <= prune[k]:
+                continue
+            size = sizes[k]
+            at[k, size], logp[k, size] = grams[g, 1], log_probability(grams[g, 3] / total)
+            backoff[k, size] = LOG10_ALPHA if k < order and grams[g, 0] != BOUNDARY else 0.0
+            sizes[k] = size + 1
+    before = 0
+    for i in range(len(windows)):
+        after, have = 0, 1
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i + 1 < len(windows):
+            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
+                after += 1
+        for k in range(max(before, after) + 2, have + 2):
+            if prune[k] >= 1:
+                break
+            size = sizes[k]
+            at[k, size], logp[k, size] = i, 0.0  # all that followed this context once
+            backoff[k, size] = LOG10_ALPHA if k < order and windows[i, 0] != BOUNDARY else 0.0
+            sizes[k] = size + 1
+        before = after

@@ -1,0 +1,212 @@
+"""One pass over sorted histories: every n-gram, its counts and the sums over its context.
+
+The positions of a partition, sorted by history, are the leaves of a trie whose nodes are contexts of c = 1 … n-1 words.
+A node that holds a single position is not stored: its only (c+1)-gram occurs once, and so do the longer ones behind it.
+Nodes of several positions are open while the pass goes through them, and stored when it leaves them, children first:
+
+    raw(h w)  occurrences: of a node's own single positions, and of its children's
+    a(h w)    adjusted count (Heafield et al. 2013, equation 1): children, i.e. different words before h, that have w;
+              occurrences where h is the longest or begins the sentence
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.text.tokenise import BOUNDARY, END
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+KEPT, CHARACTERS = 5, 6
+TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4, then those that pruning keeps, and the bytes of their words
+SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of those that pruning drops (its wildcard entry)
+Words = npt.NDArray[np.uint8] | None  # (V,) whether n-grams with the word are kept; None: all are
+
+
+class Store(NamedTuple):
+    """What a sweep leaves behind.
+
+    grams: (G, 4) int32, an n-gram of a stored node in a row: its last word; index of a position that ends its first
+    occurrence; adjusted count; raw count. nodes: (N, 4) int32, a stored context in a row: words; its first n-gram; the
+    n-gram after its last; index of a position that it holds. sums: (N, SUMS) int32. first: (N,) int64 corpus position
+    of the last word of the context's first occurrence.
+    """
+
+    grams: Int32
+    nodes: Int32
+    sums: Int32
+    first: Int64
+
+
+class Open(NamedTuple):
+    """Open contexts by their length. seats: (order, V) int32 place of a word among a context's n-grams; sets:
+    (order, room, 4) int32, rows as of Store.grams; sizes: (order,) int64."""
+
+    seats: Int32
+    sets: Int32
+    sizes: Int64
+
+
+def store(order: int, positions: int) -> Store:
+    """Room for a partition of so many positions."""
+    room = positions * (order - 1)
+    return Store(
+        np.empty((room, 4), np.int32),
+        np.empty((room, 4), np.int32),
+        np.empty((room, SUMS), np.int32),
+        np.empty(room, np.int64),
+    )
+
+
+def open_contexts(order: int, vocabulary: int, positions: int) -> Open:
+    """Scratch of one thread, for partitions of at most so many positions."""
+    room = min(vocabulary, positions) + 1
+    return Open(
+        np.zeros((order, vocabulary), np.int32), np.empty((order, room, 4), np.int32), np.zeros(order, np.int64)
+    )
+
+
+def sweep(
+    windows: Int32,
+    positions: Int32,
+    order: int,
+    prune: Int64,
+    allowed: Words,
+    lengths: Int32,
+    scratch: Open,
+    out: Store,
+    unigrams: Int64,
+    tally: Int64,
+) -> tuple[int, int]:
+    """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
+
+    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped, and those with a word that is not `allowed`. lengths
+    (V,): bytes of words. Adds to unigrams (V,), the adjusted counts of words, and to tally (order + 1, TALLIES).
+    """
+    found: tuple[int, int] = sweep_from(
+        0, windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally
+    )
+    return found
+
+
+# Arrays are plain arguments and nothing is factored out: numba counts references to arrays, by atomic additions,
+# wherever they are fields or go to a function; that made this loop ten times slower.
+@compiled
+def sweep_from(  # type: ignore[no-untyped-def]
+    floor,
+    windows,
+    positions,
+    order,
+    prune,
+    allowed,
+    lengths,
+    seats,
+    sets,
+    sizes,
+    grams,
+    nodes,
+    sums,
+    first,
+    unigrams,
+    tally,
+):
+    """`sweep` of positions whose histories share their last `floor` words: the rest of such a context is elsewhere.
+
+    It is left open, its n-grams of these positions in sets[floor, :sizes[floor]]; `floor` is 0 for whole partitions.
+    """
+    m = len(positions)
+    held = n = 0
+    before = floor
+    for i in range(m):
+        after, have = floor, 1  # words that the history shares with the next one; words of the history
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i + 1 < m:
+            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
+                after += 1
+        shared, word = max(before, after), windows[i, 0]
+        characters = np.int64(lengths[END if word == BOUNDARY else word])
+        keep = True
+        if allowed is not None:  # decided when the function is compiled
+            keep = allowed[word] != 0
+        for k in range(2, have + 2):
+            characters += lengths[windows[i, k - 1]]
+            if allowed is not None:
+                keep = keep and allowed[windows[i, k - 1]] != 0
+            if k > shared + 1:
+                tally[k, 1] += 1
+                if prune[k] < 1 and keep:
+                    tally[k, KEPT] += 1
+                    tally[k, CHARACTERS] += characters
+        if shared == 0:
+            unigrams[word] += 1
+        else:
+            seat, size = seats[shared, word], sizes[shared]
+            if seat < size and sets[shared, seat, 0] == word:
+                sets[shared, seat, 2] += 1
+                sets[shared, seat, 3] += 1
+                if positions[i] < positions[sets[shared, seat, 1]]:
+                    sets[shared, seat, 1] = i
+            else:
+                seats[shared, word] = size
+                sets[shared, size, 0], sets[shared, size, 1], sets[shared, size, 2], sets[shared, size, 3] = (
+                    word,
+                    i,
+                    1,
+                    1,
+                )
+                sizes[shared] = size + 1
+        for length in range(shared, after, -1):
+            k, begin, up = length + 1, held, length - 1
+            earliest = np.int64(1 << 62)
+            total, ones, twos, more, dropped = 0, 0, 0, 0, 0
+            characters = np.int64(0)
+            keep = True
+            for j in range(1, k):
+                characters += lengths[windows[i, j]]
+                if allowed is not None:
+                    keep = keep and allowed[windows[i, j]] != 0
+            for seat in range(sizes[length]):
+                word, at = sets[length, seat, 0], sets[length, seat, 1]
+                adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
+                grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw
+                held += 1
+                earliest = min(earliest, positions[at])
+                total += adjusted
+                if adjusted < 5:
+                    tally[k, adjusted] += 1
+                kept = raw > prune[k] and keep
+                if allowed is not None:
+                    kept = kept and allowed[word] != 0
+                if kept:
+                    tally[k, KEPT] += 1
+                    tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
+                    ones += adjusted == 1
+                    twos += adjusted == 2
+                    more += adjusted > 2
+                else:
+                    dropped += adjusted
+                if length == 1:
+                    unigrams[word] += 1
+                    continue
+                place, size = seats[up, word], sizes[up]
+                if place < size and sets[up, place, 0] == word:
+                    sets[up, place, 2] += 1
+                    sets[up, place, 3] += raw
+                    if positions[at] < positions[sets[up, place, 1]]:
+                        sets[up, place, 1] = at
+                else:
+                    seats[up, word] = size
+                    sets[up, size, 0], sets[up, size, 1], sets[up, size, 2], sets[up, size, 3] = word, at, 1, raw
+                    sizes[up] = size + 1
+            sizes[length] = 0
+            nodes[n, 0], nodes[n, 1], nodes[n, 2], nodes[n, 3] = length, begin, held, i
+            first[n] = earliest - 1
+            sums[n, 0], sums[n, 1], sums[n, 2], sums[n, 3], sums[n, 4] = total, ones, twos, more, dropped
+            n += 1
+        before = after
+    return n, held

@@ -1,0 +1,60 @@
+"""KenLM's binary models, scored through the kenlm package where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.errors import MegahourError
+from megahour.lm.query.batch import Scores
+from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
+
+KNOWN = -1  # in place of word numbers, which the package does not tell
+
+
+class KenlmModel:
+    """A model in one of KenLM's forms; `score_lines` as `batch.score_lines`."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import kenlm
+        except ImportError:
+            raise MegahourError(
+                "KenLM's binary form needs the kenlm package",
+                where=str(path),
+                remedy="pip install kenlm, or use the ARPA file that it was made of",
+            ) from None
+        try:
+            self._model = kenlm.Model(str(path))
+        except (OSError, RuntimeError) as error:
+            raise MegahourError(f"KenLM cannot read it: {error}", where=str(path)) from None
+        self.order: int = self._model.order
+
+    def score_lines(self, lines: bytes) -> Scores:
+        """Scores of lines, a sentence each."""
+        sentences = lines.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n") if lines else []
+        found = [list(self._model.full_scores(sentence)) for sentence in sentences]
+        flat = [word for sentence in found for word in sentence]
+        logp = np.array([word[0] for word in flat], np.float32)
+        unknown = np.array([word[2] for word in flat], np.bool_)
+        lengths = np.array([len(sentence) for sentence in found], np.int64)
+        ends = np.cumsum(lengths)
+        tokens = np.where(unknown, UNKNOWN, KNOWN).astype(np.int32)
+        tokens[ends - 1] = BOUNDARY
+        sums = [_sums(values, ends - lengths) for values in (logp, unknown, np.where(unknown, logp, 0.0))]
+        return Scores(
+            sums[0],
+            (lengths - 1).astype(np.int32),
+            sums[1].astype(np.int32),
+            sums[2],
+            tokens,
+            logp,
+            np.array([word[1] for word in flat], np.int8),
+        )
+
+
+def _sums(values: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return np.add.reduceat(values.astype(np.float64), starts) if len(starts) else np.zeros(0)

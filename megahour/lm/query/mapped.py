@@ -1,0 +1,180 @@
+"""Models in a file that is mapped into memory as it is: vocabulary, unigrams, and the hash tables of `lookup`.
+
+    0       b"MHNGRAM\\n", version uint32, bytes of the JSON uint32, its SHA-256, JSON (order, sizes, arrays, …)
+    HEADER  arrays, each at a multiple of ALIGN, little-endian; `entries` is the last
+
+The JSON names each array's type, place, length and checksum. Opening checks the header and that the file is as long as
+it says; `verify` reads everything. Nothing is unpacked, so opening takes milliseconds and processes share the pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.errors import MegahourError
+from megahour.lm.query.lookup import checksum
+from megahour.lm.text.tokenise import Bytes, WordTable
+
+MAGIC = b"MHNGRAM\n"
+VERSION = 1
+SUFFIX = ".mlm"
+HEADER = 1 << 14
+ALIGN = 1 << 12
+_FIXED = struct.Struct("<8sII32s")
+
+UInt64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np.int32, "segments": np.int64}
+"""Arrays before `entries` (uint64) with their types: those of `tokenise.WordTable`, then those of `lookup`."""
+
+
+@dataclass(frozen=True, eq=False)
+class MappedModel:
+    """sizes: n-grams by order. closed: see `lookup.score`. facts: what is known of its making (`discounts`, …).
+
+    vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
+    segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.
+    """
+
+    order: int
+    sizes: list[int]
+    closed: bool
+    facts: dict[str, Any]
+    vocabulary: WordTable
+    words: Int32
+    segments: Int64
+    entries: UInt64
+    name: str
+    checksums: dict[str, int]
+
+    @property
+    def weights(self) -> Float32:
+        """`words` as float32."""
+        return self.words.view(np.float32)
+
+    @property
+    def values(self) -> Float32:
+        """`entries` as float32 (4 E,)."""
+        return self.entries.view(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        table = self.vocabulary
+        arrays = (table.table, table.arena, table.starts, self.words, self.segments, self.entries)
+        return sum(array.nbytes for array in arrays)
+
+    def verify(self) -> None:
+        """Read everything. Raises MegahourError naming the array whose checksum is wrong."""
+        table = self.vocabulary
+        arrays: dict[str, npt.NDArray[Any]] = {"table": table.table, "arena": table.arena, "starts": table.starts}
+        arrays |= {"words": self.words, "segments": self.segments, "entries": self.entries}
+        for key, array in arrays.items():
+            if sum_of(array) != self.checksums[key]:
+                raise damaged(self.name, f"the checksum of array {key!r} is wrong")
+
+    def spelled(self) -> list[str]:
+        """Words by number; bytes that are not UTF-8 as surrogate escapes."""
+        return [word.decode("utf-8", "surrogateescape") for word in self.vocabulary.words()]
+
+
+def damaged(name: str, what: str) -> MegahourError:
+    """The error of a file that cannot be mapped."""
+    return MegahourError(what, where=name, remedy="make it again from the text or the ARPA file: megahour lm convert")
+
+
+def is_mapped(path: str | Path) -> bool:
+    """Whether a file begins like a mapped model."""
+    with Path(path).open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def open_mapped(path: str | Path) -> MappedModel:
+    """Map a model's file into memory; nothing is read but the header.
+
+    Raises
+    ------
+    MegahourError: not a mapped model, another version, cut short, or its header is damaged.
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    if size < HEADER:
+        raise damaged(str(path), f"{size} bytes are too few for a mapped model")
+    # Copy on write: compiled code wants arrays that could be written to; nothing writes to them.
+    return from_bytes(np.memmap(path, np.uint8, "c"), str(path))
+
+
+def from_bytes(data: Bytes, name: str) -> MappedModel:
+    """The model in the bytes of a file. Raises as `open_mapped`."""
+    if sys.byteorder != "little":
+        raise MegahourError("mapped models are little-endian, this machine is not", where=name)
+    header = _header(data, name)
+    arrays: dict[str, Any] = {}
+    for key, kind in {**ARRAYS, "entries": np.uint64}.items():
+        place = header["arrays"][key]
+        stop = place["offset"] + place["items"] * np.dtype(kind).itemsize
+        if place["items"] and stop > len(data):
+            raise damaged(name, f"cut short: array {key!r} ends at byte {stop:,}, the file at {len(data):,}")
+        arrays[key] = data[place["offset"] : stop].view(kind)
+    vocabulary = WordTable.__new__(WordTable)  # without its own arrays, for which compiled code would be loaded
+    vocabulary.table, vocabulary.arena, vocabulary.starts = arrays["table"], arrays["arena"], arrays["starts"]
+    vocabulary.size = header["sizes"][0]
+    return MappedModel(
+        header["order"],
+        header["sizes"],
+        header["closed"],
+        header["facts"],
+        vocabulary,
+        arrays["words"],
+        arrays["segments"],
+        arrays["entries"],
+        name,
+        {key: place["checksum"] for key, place in header["arrays"].items()},
+    )
+
+
+def _header(data: Bytes, name: str) -> dict[str, Any]:
+    magic, version, size, digest = _FIXED.unpack(data[: _FIXED.size].tobytes())
+    if magic != MAGIC:
+        raise damaged(name, f"not a mapped model: begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise damaged(name, f"version {version} of the form, this program reads {VERSION}")
+    text = data[_FIXED.size : _FIXED.size + min(size, HEADER)].tobytes()
+    if hashlib.sha256(text).digest() != digest:
+        raise damaged(name, "the header is damaged")
+    header: dict[str, Any] = json.loads(text)
+    return header
+
+
+def header_bytes(
+    order: int, sizes: list[int], closed: bool, arrays: Mapping[str, Any], facts: Mapping[str, Any]
+) -> bytes:
+    """HEADER bytes for the front of a file. Raises ValueError when `facts` are too long."""
+    header = {"order": order, "sizes": sizes, "closed": closed, "arrays": dict(arrays), "facts": dict(facts)}
+    text = json.dumps(header, sort_keys=True).encode()
+    if _FIXED.size + len(text) > HEADER:
+        raise ValueError(f"facts make a header of {len(text)} bytes; {HEADER - _FIXED.size} is the limit")
+    return (_FIXED.pack(MAGIC, VERSION, len(text), hashlib.sha256(text).digest()) + text).ljust(HEADER, b"\0")
+
+
+def sum_of(array: npt.NDArray[Any]) -> int:
+    """Checksum of an array; a last word that is not whole is filled with zeros."""
+    data = np.ascontiguousarray(array).view(np.uint8)
+    whole = len(data) // 8 * 8
+    rest = np.zeros(8, np.uint8)
+    rest[: len(data) - whole] = data[whole:]
+    total = int(checksum(data[:whole].view(np.uint64), 0)) + int(checksum(rest.view(np.uint64), whole // 8))
+    return total % (1 << 64)

@@ -1,0 +1,121 @@
+"""Mapped models from ARPA files and from arrays of n-grams, and back to arrays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.arpa.read import ArpaArrays, Progress, read_arrays
+from megahour.lm.arpa.rows import histories_held
+from megahour.lm.estimate.history import buckets
+from megahour.lm.query.lookup import spell
+from megahour.lm.query.mapped import MappedModel, from_bytes
+from megahour.lm.query.mapped_build import Builder, DiskFile, Duplicate, Level, MemoryFile
+from megahour.lm.text.tokenise import WordTable
+from megahour.lm.text.vocabulary import Vocabulary
+
+LARGEST = 1 << 17  # n-grams of a segment, so that it is built in the cache
+SEGMENTS = 1 << 14
+Int64 = npt.NDArray[np.int64]
+
+
+def load_arpa(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
+    """The model of an ARPA file in the mapped form, in memory. Raises MegahourError as `arpa_read.read_arrays`."""
+    file = MemoryFile()
+    build(read_arrays(path, progress), file, str(path), progress)
+    return from_bytes(file.data, str(path))
+
+
+def build(
+    arrays: ArpaArrays,
+    file: MemoryFile | DiskFile,
+    name: str,
+    progress: Progress = lambda phase, done, total: None,
+) -> None:
+    """Write a mapped model of n-grams in arrays. Raises MegahourError, with `name`, where an n-gram is there twice."""
+    order, vocabulary = len(arrays.grams), arrays.vocabulary
+    histories = np.zeros(len(vocabulary), np.int64)
+    for grams in arrays.grams[1:]:
+        histories += np.bincount(grams[:, -2], minlength=len(vocabulary))
+    edges = buckets(histories, max(LARGEST, int(histories.sum()) // SEGMENTS))
+    owner = np.repeat(np.arange(len(edges) - 1, dtype=np.uint16), np.diff(edges))
+    ngrams = np.add.reduceat(np.append(histories, 0), edges[:-1])
+    logp, backoff = arrays.logp[0].astype(np.float32), arrays.backoff[0].astype(np.float32)
+    builder = Builder(file, vocabulary, order, owner, ngrams, logp, backoff)
+    by_order = [_by_segment(arrays, k, owner, len(ngrams)) for k in range(1, order)]
+    for number in range(len(ngrams)):
+        try:
+            builder.fill(number, [_part(levels, number) for levels in by_order])
+        except Duplicate as error:
+            words = arrays.grams[error.order - 1][error.item]
+            text = b" ".join(vocabulary.words()[word] for word in words).decode("utf-8", "replace")
+            raise MegahourError(f"the {error.order}-gram {text!r} is there twice", where=name) from None
+        progress("build", number + 1, len(ngrams))
+    closed = all(histories_held(shorter, longer) for shorter, longer in pairwise(arrays.grams[1:]))
+    builder.finish([len(grams) for grams in arrays.grams], {}, closed=closed)
+
+
+def _by_segment(arrays: ArpaArrays, index: int, owner: npt.NDArray[np.uint16], segments: int) -> tuple[Level, Int64]:
+    """The n-grams of an order by segment: all of them as a level, and where each segment's begin (P + 1,)."""
+    grams = arrays.grams[index]
+    segment = owner[grams[:, -2]]
+    at = np.argsort(segment, kind="stable").astype(np.int32)
+    edges = np.searchsorted(segment[at], np.arange(segments + 1))
+    logp, backoff = (values[index][at].astype(np.float32) for values in (arrays.logp, arrays.backoff))
+    return (np.ascontiguousarray(grams[:, ::-1]), at, logp, backoff, len(grams)), edges
+
+
+def _part(levels: tuple[Level, Int64], number: int) -> Level:
+    (windows, at, logp, backoff, _), edges = levels
+    own = slice(int(edges[number]), int(edges[number + 1]))
+    return windows, at[own], logp[own], backoff[own], own.stop - own.start
+
+
+def to_arrays(model: MappedModel, progress: Progress = lambda phase, done, total: None) -> NgramModel:
+    """All n-grams of a mapped model as arrays, in the order of its table."""
+    order = model.order
+    sizes = np.zeros(order + 1, np.int64)
+    none = np.empty((order + 1, 0, order), np.int32), np.empty((order + 1, 0), np.float32)
+    segments = model.segments.reshape(-1, 2).tolist()
+    grams, logp, backoff = _unigrams(model)
+    parts: list[list[Any]] = [[] for _ in range(order + 1)]
+    for done, (base, capacity) in enumerate(segments):
+        progress("unpack", done, len(segments))
+        sizes[:] = 0
+        spell(model.entries, model.values, base, capacity, order, none[0], none[1], none[1], sizes)
+        room = int(sizes.max())
+        windows = np.empty((order + 1, room, order), np.int32)
+        found = np.empty((2, order + 1, room), np.float32)
+        if room:
+            sizes[:] = 0
+            spell(model.entries, model.values, base, capacity, order, windows, found[0], found[1], sizes)
+        for k in range(2, order + 1):
+            n = int(sizes[k])
+            parts[k].append((windows[k, :n, :k].copy(), found[0, k, :n].copy(), found[1, k, :n].copy()))
+    for k in range(2, order + 1):
+        columns = list(zip(*parts[k], strict=True))
+        grams.append(np.concatenate(columns[0]))
+        logp.append(np.concatenate(columns[1]).astype(np.float64))
+        backoff.append(np.concatenate(columns[2]).astype(np.float64))
+    return NgramModel(Vocabulary(model.spelled()), grams, logp, backoff)
+
+
+def _unigrams(model: MappedModel) -> tuple[list[npt.NDArray[np.int32]], list[Any], list[Any]]:
+    weights = model.weights.reshape(-1, 4).astype(np.float64)
+    return [np.arange(len(weights), dtype=np.int32)[:, None]], [weights[:, 0].copy()], [weights[:, 1].copy()]
+
+
+def from_model(model: NgramModel) -> MappedModel:
+    """A model of arrays in the mapped form, in memory."""
+    table = WordTable()
+    for word in model.vocabulary.words:
+        table.add(word.encode("utf-8", "surrogateescape"))
+    file = MemoryFile()
+    build(ArpaArrays(table, model.grams, model.log10_prob, model.log10_backoff), file, "model")
+    return from_bytes(file.data, "model")

@@ -1,0 +1,82 @@
+"""Text to a mapped model without an ARPA file between them: the estimator's partitions become segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megahour.lm.estimate.estimate import Float32, Model, estimate
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.partitions import Corpus, Partitions
+from megahour.lm.estimate.sweep import KEPT, Words
+from megahour.lm.query.mapped_build import Builder, DiskFile
+from megahour.lm.text.tokenise import END, PADDING, WordTable
+
+
+class MappedSink:
+    """An `estimate.Sink` that writes a mapped model. `builder` is there after `begin`."""
+
+    builder: Builder
+
+    def __init__(self, file: DiskFile) -> None:
+        self.file = file
+        self._numbers: Int32 | None = None  # where words are left out: the model's number of each word of the corpus
+
+    def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
+        owner, ngrams = parts.owner, tallies[:, 2:, KEPT].sum(axis=1)
+        left = ~np.isnan(logp)
+        table = _table(parts.corpus, None if left.all() else left)
+        if not left.all():
+            self._numbers = np.where(left, np.cumsum(left) - 1, 0).astype(np.int32)
+        self.builder = Builder(self.file, table, parts.order, owner[left], ngrams, logp[left], backoff[left])
+
+    def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
+        if self._numbers is not None:
+            windows = self._numbers[windows]
+        orders = range(2, self.builder.order + 1)
+        self.builder.fill(
+            number, [(windows, at[k], logp[k], backoff[k], int(sizes[k])) for k in orders], END, shared=True
+        )
+
+    def end(self) -> None:
+        """Nothing: `Builder.finish` wants to know what was estimated."""
+
+
+def _table(corpus: Corpus, left: Any) -> WordTable:
+    """The corpus's words, or those that are left, with their numbers."""
+    table = WordTable()
+    if left is not None:
+        for number in np.flatnonzero(left).tolist():
+            table.add(corpus.spell(number))
+        return table
+    table.size, table.starts = corpus.size, corpus.starts
+    table.arena = corpus.arena[: int(corpus.starts[-1]) + PADDING]
+    return table
+
+
+def estimate_mapped(
+    corpus: Corpus,
+    order: int,
+    path: Path,
+    *,
+    prune: Sequence[int] = (),
+    allowed: Words = None,
+    threads: int = 1,
+    facts: dict[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+) -> Model:
+    """Estimate a model and write it to `path` in the mapped form: the same bytes whatever `threads`.
+
+    prune, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
+    """
+    with path.open("wb") as file:
+        sink = MappedSink(DiskFile(file))
+        model = estimate(corpus, order, sink, prune=prune, allowed=allowed, threads=threads, progress=progress)
+        made = asdict(model)
+        del made["order"], made["sizes"]
+        sink.builder.finish(model.sizes, {**made, "prune": list(prune), **(facts or {})}, closed=True)
+    return model

@@ -1,0 +1,142 @@
+"""Files of models: which form a name or a file has, opening for use, and outputs that appear whole or not at all."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.arpa.read import Progress, opened
+from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
+from megahour.lm.query.mapped_import import load_arpa
+
+PACKED = (".gz", ".xz", ".zst")
+MEMBER_BYTES = 1 << 22  # of text in a member of a gzip file: members are packed side by side
+LEVEL = 3  # of gzip: numbers hardly shrink further
+_KENLM = b"mmap lm http://kheafield.com/code format version"
+Form = Literal["arpa", "mapped", "kenlm"]
+
+
+def form_of(path: str | Path) -> Form:
+    """The form of a model's file, by its first bytes.
+
+    Raises ConfigError: there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "a directory" if path.is_dir() else "no such file"
+        raise ConfigError(f"{what}", where=str(path), remedy=f"give a model: .arpa, .arpa.gz, {SUFFIX} or KenLM's")
+    if is_mapped(path):
+        return "mapped"
+    with path.open("rb") as file:
+        return "kenlm" if file.read(len(_KENLM)) == _KENLM else "arpa"
+
+
+def form_to_write(path: str | Path) -> Form:
+    """The form that an output's name asks for. Raises ConfigError: none of ours, or the directory is not there."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ConfigError("no such directory", where=str(path.parent), remedy="make it first")
+    if path.is_dir():
+        raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
+    name = path.name
+    for packed in PACKED:
+        name = name.removesuffix(packed)
+    if name.endswith(".arpa"):
+        return "arpa"
+    if path.name.endswith(SUFFIX):
+        return "mapped"
+    raise ConfigError(
+        f"{path.name!r} names no form that can be written",
+        where=str(path),
+        remedy=f".arpa, .arpa.gz, .arpa.xz, .arpa.zst, or {SUFFIX} (mapped); KenLM's are made by its build_binary",
+    )
+
+
+def open_model(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
+    """A model for scoring: mapped models at once, ARPA files after they have been read.
+
+    Raises ConfigError: no such file, or KenLM's form. MegahourError: damaged.
+    """
+    form = form_of(path)
+    if form == "kenlm":
+        raise ConfigError(
+            "KenLM's binary form cannot be taken apart", where=str(path), remedy="use the ARPA file it was made of"
+        )
+    return open_mapped(path) if form == "mapped" else load_arpa(path, progress)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A name beside `path` to write to; the file gets its own name at the end, and is removed if there is an error."""
+    path = Path(path)
+    making = path.with_name(f".{path.name}.making")
+    try:
+        yield making
+        making.replace(path)
+    except OSError as error:
+        if error.errno != 28:  # no space left on device
+            raise
+        raise MegahourError(
+            f"the disk is full after {making.stat().st_size / 1e9:.1f} GB",
+            where=str(path),
+            remedy="free some space, prune the model, or write to another disk",
+        ) from None
+    finally:
+        making.unlink(missing_ok=True)
+
+
+def pack(source: Path, target: Path, name: str, threads: int = 1) -> None:
+    """Compress a file as the suffix of `name` says: the same bytes whatever `threads`."""
+    with source.open("rb") as file, target.open("wb") as out:
+        if name.endswith(".gz"):
+            _gzip(file, out, threads)
+        elif name.endswith(".xz"):
+            with lzma.LZMAFile(out, "wb", preset=1) as packed:
+                _copy(file, packed)
+        elif name.endswith(".zst"):
+            with pa.CompressedOutputStream(pa.PythonFile(out, "w"), "zstd") as packed:
+                _copy(file, packed)
+        else:
+            raise ValueError(f"{name!r} does not end in one of {PACKED}")
+
+
+def _copy(file: BinaryIO, out: object) -> None:
+    while data := file.read(MEMBER_BYTES):
+        out.write(data)  # type: ignore[attr-defined]
+
+
+def _gzip(file: BinaryIO, out: BinaryIO, threads: int) -> None:
+    def member(data: bytes) -> bytes:
+        packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)  # 31: with a gzip header, which has no time in it
+        return packer.compress(data) + packer.flush()
+
+    with ThreadPoolExecutor(threads) as pool:
+        while data := [part for part in (file.read(MEMBER_BYTES) for _ in range(2 * threads)) if part]:
+            for packed in pool.map(member, data):
+                out.write(packed)
+
+
+def lines_of(path: str, chunk_bytes: int = 1 << 22) -> Iterator[list[bytes]]:
+    """Lines of a text, with their ends, some at a time; `-` is standard input.
+
+    Raises ConfigError: there is no such file.
+    """
+    import sys
+
+    if path == "-":
+        while lines := sys.stdin.buffer.readlines(chunk_bytes):
+            yield lines
+        return
+    if not Path(path).is_file():
+        raise ConfigError("no such file", where=path, remedy="give a text, a sentence a line, .gz .xz .zst too, or -")
+    with opened(path) as file:
+        while lines := file.readlines(chunk_bytes):
+            yield lines

@@ -1,0 +1,137 @@
+"""n-best lists → the same lists by the sum of the recogniser's score, the language model's and a penalty per word.
+
+    total = score + weight · ln p(words) + penalty · number of words          (natural logarithms throughout)
+
+JSONL: a line ``{"id": …, "nbest": [{"text": …, "score": …}, …]}`` an utterance; other keys are kept. Kaldi: lines
+``UTTERANCE-N word word …`` and, in a second file, lines ``UTTERANCE-N cost`` (`words_text` and `ac_cost` of its
+n-best directories; score = -cost).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megahour.core.errors import MegahourError
+from megahour.lm.query.batch import Scores
+
+LN10 = math.log(10.0)
+BATCH = 1 << 13  # hypotheses scored together
+ScoreSentences = Callable[[list[str]], Scores]
+
+
+@dataclass
+class Utterance:
+    """Hypotheses of an utterance: texts, scores of the recogniser (nats), and the objects that they came in."""
+
+    id: str
+    texts: list[str]
+    scores: list[float]
+    items: list[dict[str, Any]]
+    whole: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """weight: of the language model. penalty: added for each word, below 0 to have fewer words."""
+
+    weight: float = 1.0
+    penalty: float = 0.0
+
+
+def rescore(utterances: Iterable[Utterance], score: ScoreSentences, weights: Weights) -> Iterator[Utterance]:
+    """Hypotheses by falling total, ties as they came; each item gets `lm` (ln p), `words`, `oov` and `total`."""
+    held: list[Utterance] = []
+    for utterance in utterances:
+        held.append(utterance)
+        if sum(len(each.texts) for each in held) >= BATCH:
+            yield from _rescored(held, score, weights)
+            held = []
+    yield from _rescored(held, score, weights)
+
+
+def _rescored(utterances: list[Utterance], score: ScoreSentences, weights: Weights) -> Iterator[Utterance]:
+    scores = score([text for utterance in utterances for text in utterance.texts])
+    logp, words, oov = (LN10 * scores.log10_prob).tolist(), scores.words.tolist(), scores.oov.tolist()
+    at = 0
+    for utterance in utterances:
+        for i, item in enumerate(utterance.items):
+            total = utterance.scores[i] + weights.weight * logp[at] + weights.penalty * words[at]
+            item |= {"lm": round(logp[at], 6), "words": words[at], "oov": oov[at], "total": round(total, 6)}
+            at += 1
+        order = sorted(range(len(utterance.items)), key=lambda i: -utterance.items[i]["total"])
+        texts, values, items = utterance.texts, utterance.scores, utterance.items
+        yield Utterance(
+            utterance.id, [texts[i] for i in order], [values[i] for i in order], [items[i] for i in order],
+            {**utterance.whole, "nbest": [items[i] for i in order]},
+        )  # fmt: skip
+
+
+def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
+    """Utterances of JSON lines; blank lines are passed over.
+
+    Raises MegahourError naming the line: no JSON, keys missing, or a score that is no finite number.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            whole = json.loads(line)
+            items = [dict(item) for item in whole["nbest"]]
+            texts = [" ".join(str(item["text"]).split()) for item in items]
+            scores = [_finite(item.get("score", 0.0)) for item in items]
+            yield Utterance(str(whole["id"]), texts, scores, items, whole)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _wrong(name, number, f"{type(error).__name__}: {error}") from None
+
+
+def read_kaldi(
+    texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str, costs_name: str
+) -> Iterator[Utterance]:
+    """Utterances of Kaldi's n-best texts, with the costs of the same keys in the same order.
+
+    Raises MegahourError naming the line: no ``-N`` behind the utterance, a cost missing or that is no finite number.
+    """
+    held: Utterance | None = None
+    rows = iter(costs) if costs is not None else None
+    for number, line in enumerate(texts, 1):
+        key, *words = line.decode("utf-8", "surrogateescape").split() or [""]
+        if not key:
+            continue
+        name_of, dash, rank = key.rpartition("-")
+        if not dash or not rank.isdigit():
+            raise _wrong(name, number, f"{key!r} is not UTTERANCE-N")
+        score = -_cost(rows, key, costs_name, number) if rows is not None else 0.0
+        if held is None or held.id != name_of:
+            if held is not None:
+                yield held
+            held = Utterance(name_of, [], [], [], {"id": name_of})
+        held.texts.append(" ".join(words))
+        held.scores.append(score)
+        held.items.append({"text": held.texts[-1], "score": score, "rank": int(rank)})
+    if held is not None:
+        yield held
+
+
+def _cost(rows: Iterator[bytes], key: str, name: str, number: int) -> float:
+    fields = next(rows, b"").decode("utf-8", "surrogateescape").split()
+    if len(fields) != 2 or fields[0] != key:
+        raise _wrong(name, number, f"expected the cost of {key!r}, found {' '.join(fields)[:60]!r}")
+    try:
+        return _finite(fields[1])
+    except ValueError as error:
+        raise _wrong(name, number, str(error)) from None
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"score {value!r} is no finite number")
+    return number
+
+
+def _wrong(name: str, number: int, what: str) -> MegahourError:
+    return MegahourError(what, where=f"{name}:{number}", remedy="see megahour lm rescore --help for the two formats")

@@ -1,0 +1,92 @@
+"""How much disk an estimation in bounded memory will take, said before it begins."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megahour.core.errors import StageError
+from megahour.lm.arpa.lines import line_bytes
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.scale.row_files import row_bytes
+from megahour.lm.text.tokenise import BOUNDARY
+
+SAMPLE = 1 << 18  # tokens
+NAME_BYTES = 28
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of scratch files at their largest, and of the ARPA file. ngrams: expected, by order from 1."""
+
+    spill_bytes: int
+    model_bytes: int
+    ngrams: list[int]
+
+
+def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int) -> Need:
+    """Need of `total` tokens, of which `tokens` are the first; lengths (V,): bytes of words.
+
+    n-grams grow as a power of the tokens, whose exponent falls: what the sample says is on the safe side. Left-over
+    rows are in two files for a while; positions of frequent words are counted twice for that.
+    """
+    half, whole = tokens[: min(len(tokens), SAMPLE) // 2], tokens[:SAMPLE]
+    grown, sizes, model_bytes = total / max(1, len(whole)), [], 0
+    word_bytes = float(lengths[whole].mean()) if len(whole) else 0.0
+    for k in range(1, order + 1):
+        seen, before = _different(whole, k), _different(half, k)
+        power = np.log2(seen / before) if 0 < before < seen else 0.0
+        expected = int(max(1, seen) * max(1.0, grown) ** min(1.0, power))
+        sizes.append(expected)
+        model_bytes += line_bytes(k, k == order, expected, int(expected * k * word_bytes * 1.3))
+    frequent = float(np.sort(np.bincount(whole, minlength=1))[::-1][:16].sum() / max(1, len(whole)))
+    contexts = min(sum(sizes[1:-1]) // 3, total)
+    spill_bytes = int(total * (4 + row_bytes(order) * (1 + frequent)) + NAME_BYTES * contexts)
+    return Need(spill_bytes, model_bytes, sizes)
+
+
+def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 0) -> None:
+    """Raises StageError when the disks of `scratch` and `output` cannot hold it; `held`: bytes of it already there."""
+    free, spill = shutil.disk_usage(scratch).free, max(0, need.spill_bytes - held)
+    if spill > free:
+        raise StageError(
+            f"order {order} needs about {_size(need.spill_bytes)} of spill in {scratch}, {_size(free)} free",
+            remedy="give a larger scratch directory, a lower order, or less text",
+        )
+    same = scratch.stat().st_dev == output.stat().st_dev
+    free = shutil.disk_usage(output).free - (spill if same else 0)
+    if need.model_bytes > free:
+        raise StageError(
+            f"the model will take about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} free"
+            + (f" beside {_size(spill)} of spill" if same else ""),
+            remedy="free some space, put the scratch directory on another disk, or prune",
+        )
+
+
+def _different(tokens: Int32, k: int) -> int:
+    """Different k-grams that do not go beyond a sentence, by their hashes."""
+    if len(tokens) < k:
+        return 0
+    hashed = np.zeros(len(tokens) - k + 1, np.uint64)
+    inside = np.ones(len(hashed), bool)
+    for j in range(k):
+        column = tokens[j : len(hashed) + j]
+        hashed = (hashed ^ column.astype(np.uint64)) * _MIX
+        hashed ^= hashed >> np.uint64(29)
+        if 0 < j < k - 1:
+            inside &= column != BOUNDARY
+    return len(np.unique(hashed[inside]))
+
+
+def _size(amount: int) -> str:
+    return (
+        f"{amount / 1e9:.0f} GB"
+        if amount >= 10e9
+        else f"{amount / 1e9:.1f} GB"
+        if amount >= 1e9
+        else f"{amount / 1e6:.0f} MB"
+    )

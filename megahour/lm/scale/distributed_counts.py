@@ -1,0 +1,249 @@
+"""Counts and lines of shards in a store: the exchange of what shards tell each other, and the tasks after it.
+
+Partitions of the exchange, in order: tallies; n-grams of shared histories; sums of words, by ranges of words; names of
+contexts, by groups of targets.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from megahour.lm.estimate.estimate import thresholds
+from megahour.lm.estimate.history import Int64
+from megahour.lm.estimate.sweep import SUMS, TALLIES
+from megahour.lm.scale.distributed import Cluster
+from megahour.lm.scale.shard_work import NAME, SHARE, Counted, ShardWorker, Text, name_table
+from megahour.lm.scale.shared_context import close, close_all, smooth_all, split_lines
+from megahour.lm.scale.totals import Totals
+from megahour.lm.scale.unigram_lines import unigram_lines
+from megahour.lm.text.tokenise import PADDING
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+SHARE_COLUMNS = ("word", "adjusted", "raw", "first")
+TALLY_PART, SHARE_PART, FIRST_PART = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How many partitions of each kind: ranges of words, groups of targets."""
+
+    words: int
+    targets: int
+    ranges: int
+    groups: int
+
+    @property
+    def total(self) -> int:
+        return FIRST_PART + self.ranges + self.groups
+
+    def range_edges(self) -> Int64:
+        """(ranges + 1,) words where ranges begin."""
+        return np.arange(self.ranges + 1) * self.words // self.ranges
+
+    def group_edges(self) -> Int64:
+        """(groups + 1,) targets where groups begin."""
+        return np.arange(self.groups + 1) * self.targets // self.groups
+
+
+class Counting:
+    """A cluster's corpus with what its shards need to be counted."""
+
+    def __init__(self, cluster: Cluster, prune: list[int], ranges: int, groups: int) -> None:
+        self.cluster, self.tree = cluster, cluster.tree
+        column = cluster.words["word"].combine_chunks().cast(pa.large_binary())
+        _, offsets, data = column.buffers()
+        starts = np.frombuffer(offsets, np.int64)[: len(column) + 1]
+        arena = np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)])
+        self.text = Text.of(cluster.order, thresholds(cluster.order, prune), arena, starts)
+        targets = len(self.tree.shards) + len(self.tree.splits)
+        self.parts = Parts(self.text.size, targets, min(ranges, self.text.size), min(groups, targets))
+
+    def split(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """What a shard tells, by partition."""
+        counted = ShardWorker(self.text, self.tree).count(self.tree.shards[number], self.cluster.rows(number))
+        yield TALLY_PART, pa.record_batch({"shard": [number], "tally": [counted.tally.reshape(-1)]})
+        if len(counted.share):
+            columns = {name: np.ascontiguousarray(counted.share[name]) for name in SHARE_COLUMNS}
+            yield SHARE_PART, pa.record_batch({"shard": np.full(len(counted.share), number, np.int32), **columns})
+        words = np.concatenate([counted.unigrams, counted.words])
+        sums = np.zeros((len(words), 1 + SUMS), np.int64)
+        sums[: len(counted.unigrams), 0] = counted.adjusted
+        sums[len(counted.unigrams) :, 1:] = counted.word_sums
+        yield from self._word_batches(words, sums)
+        yield from self._name_batches(counted)
+
+    def _word_batches(self, words: npt.NDArray[np.int32], sums: Int64) -> Iterator[tuple[int, pa.RecordBatch]]:
+        order = np.argsort(words, kind="stable")
+        edges = np.searchsorted(words[order], self.parts.range_edges())
+        for number in range(self.parts.ranges):
+            own = order[edges[number] : edges[number + 1]]
+            if len(own):
+                columns = {f"sum{i}": np.ascontiguousarray(sums[own, i]) for i in range(1 + SUMS)}
+                yield FIRST_PART + number, pa.record_batch({"word": words[own], **columns})
+
+    def _name_batches(self, counted: Counted) -> Iterator[tuple[int, pa.RecordBatch]]:
+        targets = np.repeat(np.arange(self.parts.targets, dtype=np.int32), np.diff(counted.edges))
+        bounds = self.parts.group_edges()
+        for group in range(self.parts.groups):
+            own = slice(int(counted.edges[bounds[group]]), int(counted.edges[bounds[group + 1]]))
+            if own.stop > own.start:
+                names = counted.names[own]
+                sums = {f"sum{i}": np.ascontiguousarray(names["sums"][:, i]) for i in range(SUMS)}
+                columns = {"target": targets[own], "key": np.ascontiguousarray(names["key"]), **sums}
+                yield FIRST_PART + self.parts.ranges + group, pa.record_batch(columns)
+
+    def merge(self, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+        """One partition of what all shards told."""
+        if partition == TALLY_PART:
+            self._merge_tallies(batches, out)
+        elif partition == SHARE_PART:
+            self._merge_shares(batches, out)
+        elif partition < FIRST_PART + self.parts.ranges:
+            self._merge_words(partition - FIRST_PART, batches, out)
+        else:
+            self._merge_names(batches, out)
+
+    def _merge_tallies(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+        tallies = np.zeros((len(self.tree.shards), self.text.order + 1, TALLIES), np.int64)
+        for batch in batches:
+            for shard, values in zip(batch["shard"].to_pylist(), batch["tally"], strict=True):
+                tallies[shard] = values.values.to_numpy().reshape(tallies.shape[1:])
+        with out.open(".npy") as file:
+            np.save(file, tallies)
+
+    def _merge_shares(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+        shares: dict[int, list[npt.NDArray[np.void]]] = {}
+        for batch in batches:
+            found = np.empty(len(batch), SHARE)
+            for name in SHARE_COLUMNS:
+                found[name] = batch[name].to_numpy()
+            shard = batch["shard"].to_numpy()
+            for number in np.unique(shard).tolist():
+                shares.setdefault(number, []).append(found[shard == number])
+        empty = [np.empty(0, SHARE)]
+        closed = close_all(self.text, self.tree, lambda number: np.concatenate(shares.get(number, empty)))
+        for number, own in enumerate(closed):
+            with out.open(f".{number}.npy") as file:
+                np.save(file, own.grams)
+        out.stats["shared_ngrams"] = sum(len(own.grams) for own in closed)
+
+    def _merge_words(self, number: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+        begin, end = self.parts.range_edges()[number : number + 2].tolist()
+        sums = np.zeros((end - begin, 1 + SUMS), np.int64)
+        for batch in batches:
+            words = batch["word"].to_numpy() - begin
+            for i in range(1 + SUMS):
+                np.add.at(sums[:, i], words, batch[f"sum{i}"].to_numpy())
+        with out.open(".npy") as file:
+            np.save(file, sums)
+
+    def _merge_names(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+        names, targets = [np.empty(0, NAME)], [np.empty(0, np.int32)]
+        for batch in batches:
+            found = np.empty(len(batch), NAME)
+            found["key"] = batch["key"].to_numpy()
+            for i in range(SUMS):
+                found["sums"][:, i] = batch[f"sum{i}"].to_numpy()
+            names.append(found)
+            targets.append(batch["target"].to_numpy())
+        to = np.concatenate(targets)
+        with out.open(".names") as file:
+            file.write(np.concatenate(names)[np.argsort(to, kind="stable")].tobytes())
+        edges = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=self.parts.targets))])
+        with out.open(".npy") as file:
+            np.save(file, edges)
+
+
+class Estimating:
+    """What tasks need to write lines: totals, discounts, probabilities of shared histories."""
+
+    def __init__(self, counting: Counting, tally: Artifact) -> None:
+        self.counting, self.tally, self.tree, self.text = counting, tally, counting.tree, counting.text
+
+    @cached_property
+    def totals(self) -> Totals:
+        parts = self.counting.parts
+        sums = np.concatenate([self._array(FIRST_PART + number) for number in range(parts.ranges)])
+        grams = [self._array(SHARE_PART, f".{split.number}.npy") for split in self.tree.splits]
+        closed = [close(self.text, split, own) for split, own in zip(self.tree.splits, grams, strict=True)]
+        unigrams, contexts = sums[:, 0].copy(), sums[:, 1:].copy()
+        return Totals.closing(self.tree, self.text, unigrams, contexts, self._array(TALLY_PART), closed)
+
+    def write_unigrams(self, out: ShardWriter) -> None:
+        """The unigrams' lines."""
+        smoothing, _, _ = self.totals.smoothing()
+        with out.open(".1.txt") as file:
+            file.write(unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, smoothing))
+
+    def write_target(self, target: int, out: ShardWriter) -> None:
+        """Lines of a shard, or of the split whose number follows the shards', by order."""
+        smoothing, _, _ = self.totals.smoothing()
+        shared = smooth_all(self.tree, self.totals.closed, smoothing)
+        names = np.concatenate([self._names(target), self.totals.names_of(target)])
+        keys, values = name_table(names, smoothing.discounts)
+        shards = len(self.tree.shards)
+        files: dict[int, BinaryIO] = {}
+        if target < shards:
+            shard = self.tree.shards[target]
+            own = shared[shard.parent] if shard.floor else None
+            rows = self.counting.cluster.rows(target)
+            pieces = ShardWorker(self.text, self.tree).smooth(shard, rows, smoothing, own, keys, values)
+        else:
+            split = self.tree.splits[target - shards]
+            closed, own = self.totals.closed[split.number], shared[split.number]
+            pieces = iter([split_lines(self.text, split, closed, own, smoothing.discounts, keys, values)])
+        for k, lines, text in pieces:
+            if k not in files:
+                files[k] = out.path(f".{k}.txt").open("wb")
+            files[k].write(text.data)
+            out.came_in(lines)
+            out.kept(lines)
+        for file in files.values():
+            file.close()
+
+    def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
+        """One file out of all lines, whose shards are in the order of the file."""
+        receipts = lines.receipts()
+        with out.open(".arpa") as file:
+            file.write(b"\\data\\\n")
+            file.write(b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(self.totals.sizes(), 1)))
+            for k in range(1, self.text.order + 1):
+                file.write(b"\n\\%d-grams:\n" % k)
+                for receipt in receipts:
+                    if f".{k}.txt" in receipt.files:
+                        with lines.open(receipt.shard, f".{k}.txt") as part:
+                            shutil.copyfileobj(part, file, 1 << 20)
+            file.write(b"\n\\end\\\n")
+        _, found, fallbacks = self.totals.smoothing()
+        sharding = self.tree.report()
+        out.stats.update(
+            order=self.text.order,
+            ngrams=self.totals.sizes(),
+            discounts=[list(values) for values in found],
+            fallbacks={str(k): why for k, why in fallbacks.items()},
+            sharding=vars(sharding) | {"skew": round(sharding.skew, 3)},
+        )
+
+    def _array(self, shard: int, suffix: str = ".npy") -> npt.NDArray[Any]:
+        with self.tally.open(shard, suffix) as file:
+            found: npt.NDArray[Any] = np.load(file)
+            return found
+
+    def _names(self, target: int) -> npt.NDArray[np.void]:
+        parts = self.counting.parts
+        group = int(np.searchsorted(parts.group_edges(), target, "right")) - 1
+        begin, end = self._array(FIRST_PART + parts.ranges + group)[target : target + 2].tolist()
+        with self.tally.open(FIRST_PART + parts.ranges + group, ".names") as file:
+            file.seek(NAME.itemsize * begin)
+            return np.frombuffer(file.read(NAME.itemsize * (end - begin)), NAME)

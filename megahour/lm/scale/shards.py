@@ -1,0 +1,220 @@
+"""Progressive sharding: which shard holds a history, however skewed the corpus (Patil & Zheng 2017).
+
+    round 1   by the last word of the history, neighbouring words together; only unigrams are shared by all shards
+    round 2   a word with more positions than a shard may hold: by the word before it; its bigrams are shared
+    round 3   a pair that is still too large: by the word before that; its trigrams are shared; and so on
+
+A *split* is a history that was parted; its n-grams are shared by its children. A history that is complete (it begins
+its sentence, or is as long as the model allows) is cut anywhere: its children hold occurrences, which add up. So every
+shard stays below the limit, in at most `order` rounds, and what is shared is as large as the left-over histories.
+
+Children are in order of appearance, as `sort_histories` leaves large nodes: shards, gone through in order, are the
+sorted positions of the unsharded corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megahour.core.errors import StageError
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.text.tokenise import BOUNDARY
+
+Target = int  # a shard's number, or ~number of a split
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Positions that one task holds. begin, rows: its place in the file of its round; parts: the partitions (of
+    `history.buckets`) that it holds, when `floor` is 0; floor: words that its histories have in common."""
+
+    number: int
+    round: int
+    begin: int
+    rows: int
+    floor: int = 0
+    parent: int = -1
+    parts: tuple[int, int] = (0, 0)
+    leaf: bool = False
+
+
+@dataclass
+class Split:
+    """A history, its last word first, with more rows than a shard may have. child_of (V,): target by the next word;
+    None where the history is complete and was cut anywhere. children: targets in order."""
+
+    number: int
+    history: tuple[int, ...]
+    rows: int
+    begin: int
+    parent: int = -1
+    child_of: Int32 | None = None
+    children: list[Target] = field(default_factory=list)
+
+    @property
+    def floor(self) -> int:
+        """Words of the history, which all its children share."""
+        return len(self.history)
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What progressive sharding came to. shards, splits by round; largest and median rows of a shard; shared: n-grams
+    of split histories, the part of the 0-shard above unigrams."""
+
+    rounds: int
+    shards: list[int]
+    splits: list[int]
+    largest: int
+    median: int
+    left_over: list[int]
+
+    @property
+    def skew(self) -> float:
+        """Largest over median shard."""
+        return self.largest / max(1, self.median)
+
+
+class ShardTree:
+    """Shards and splits of a corpus; grows by a round at a time.
+
+    Parameters
+    ----------
+    counts: (V,) how often each word ends a history.
+    edges: (B + 1,) words where partitions begin, of `history.buckets`; a shard holds whole partitions.
+    limit: rows of a shard.
+    order: longest n-gram.
+    """
+
+    def __init__(self, counts: Int64, edges: Int64, limit: int, order: int) -> None:
+        self.limit, self.order, self.vocabulary = limit, order, len(counts)
+        self.shards: list[Shard] = []
+        self.splits: list[Split] = []
+        self.rounds = 1
+        self.edges = edges
+        starts = np.concatenate([[0], np.cumsum(counts)])[edges]
+        self.root: list[Target] = []
+        self.shard_of = np.zeros(len(counts), np.int32)
+        self._kept = self._left = 0
+        part = 0
+        while part < len(edges) - 1:
+            stop = max(part + 1, int(np.searchsorted(starts, starts[part] + limit, "right")) - 1)
+            rows = int(starts[stop] - starts[part])
+            if rows > limit:
+                word = int(edges[part] + np.argmax(counts[edges[part] : edges[stop]]))
+                target = self._split((word,), rows, -1)
+            else:
+                target = self._shard(rows, parts=(part, stop))
+            self.root.append(target)
+            self.shard_of[edges[part] : edges[stop]] = target
+            part = stop
+
+    def grow(self, split: Split, words: Int32, counts: Int64) -> None:
+        """Give a split its children: words in order of appearance, and their counts (V,), of the next word."""
+        split.child_of = np.full(self.vocabulary, np.iinfo(np.int32).max, np.int32)
+        sizes = counts[words]
+        first, ends = 0, np.cumsum(sizes)
+        while first < len(words):
+            held = int(ends[first] - sizes[first])
+            last = max(first + 1, int(np.searchsorted(ends, held + self.limit, "right")))
+            rows = int(ends[last - 1]) - held
+            if rows > self.limit:
+                target = self._split((*split.history, int(words[first])), rows, split.number)
+            else:
+                target = self._shard(rows, floor=split.floor, parent=split.number)
+            split.children.append(target)
+            split.child_of[words[first:last]] = target
+            first = last
+
+    def left_over(self) -> list[Split]:
+        """Splits that still want children."""
+        return [split for split in self.splits if not split.children]
+
+    def next_round(self) -> None:
+        """Shards and splits made from here on are in new files."""
+        self.rounds += 1
+        self._kept = self._left = 0
+
+    def _shard(self, rows: int, **fields: object) -> Target:
+        shard = Shard(len(self.shards), self.rounds, self._kept, rows, **fields)  # type: ignore[arg-type]
+        self.shards.append(shard)
+        self._kept += rows
+        return shard.number
+
+    def _split(self, history: tuple[int, ...], rows: int, parent: int) -> Target:
+        split = Split(len(self.splits), history, rows, self._left, parent)
+        self.splits.append(split)
+        if history[-1] == BOUNDARY or len(history) == self.order - 1:
+            split.begin = self._kept
+            pieces = -(-rows // self.limit)
+            for cut in range(pieces):
+                share = (cut + 1) * rows // pieces - cut * rows // pieces
+                split.children.append(self._shard(share, floor=split.floor, parent=split.number, leaf=True))
+        else:
+            self._left += rows
+        return ~split.number
+
+    def is_leaf(self, split: Split) -> bool:
+        """Whether a split's history is complete."""
+        return bool(split.children) and split.child_of is None
+
+    def route(self, windows: Int32, words: Int64) -> Int32:
+        """Targets (n,) that print contexts as n-grams: contexts of words (n,) ≥ 2 words, windows[:, 1:] last first.
+
+        A split stands for itself: the n-grams of its history.
+        """
+        targets = self.shard_of[windows[:, 2]]
+        for depth in range(1, self.order - 2):
+            for code in np.unique(targets[targets < 0]).tolist():
+                split = self.splits[~code]
+                if split.floor == depth and split.child_of is not None:
+                    deeper = np.flatnonzero((targets == code) & (words > depth + 1))
+                    targets[deeper] = split.child_of[windows[deeper, depth + 2]]
+        return targets
+
+    def printed(self) -> Iterator[Target]:
+        """Targets in the order of their lines: `smooth` goes through a partition backwards, and so through a split."""
+        yield from self._down(self.root)
+
+    def _down(self, targets: list[Target]) -> Iterator[Target]:
+        for target in targets:
+            yield target
+            if target < 0:
+                yield from self._down(self.splits[~target].children[::-1])
+
+    def ancestors(self, split: int) -> list[Split]:
+        """A split and those above it, outermost first."""
+        found: list[Split] = []
+        while split >= 0:
+            found.append(self.splits[split])
+            split = found[-1].parent
+        return found[::-1]
+
+    def report(self) -> Sharding:
+        """Raises nothing; sizes are in rows, one a position."""
+        rounds = range(1, self.rounds + 1)
+        rows = np.array([shard.rows for shard in self.shards])
+        splits = [[split for split in self.splits if split.floor == r] for r in rounds]
+        return Sharding(
+            self.rounds,
+            [sum(shard.round == r for shard in self.shards) for r in rounds],
+            [len(found) for found in splits],
+            int(rows.max()),
+            int(np.median(rows)),
+            [sum(split.rows for split in found) for found in splits],
+        )
+
+
+def check_rounds(tree: ShardTree, rounds: int, spell: list[str]) -> None:
+    """Raises StageError when histories are still larger than a shard may be and no round is left."""
+    if tree.rounds < rounds or not (left := tree.left_over()):
+        return
+    worst = max(left, key=lambda split: split.rows)
+    history = " ".join(spell[word] for word in reversed(worst.history))
+    raise StageError(
+        f'{worst.rows} positions have the history "{history}" and a shard holds {tree.limit}; {rounds} rounds are over',
+        remedy="allow more rounds, or more memory",
+    )

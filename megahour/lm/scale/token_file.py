@@ -1,0 +1,87 @@
+"""A text as numbers on disk, with its vocabulary: what estimation in bounded memory reads instead of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.lm.estimate.estimate import Progress
+from megahour.lm.estimate.history import Int64
+from megahour.lm.scale.row_files import LEAD, lead
+from megahour.lm.scale.shard_kernels import count_words
+from megahour.lm.text.sources import Block
+from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, WordTable, encode
+
+Blocks = Callable[[], Iterable[Block]]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """tokens: a file of int32, LEAD BOUNDARYs first; total: how many, those included; arena, starts: spelling, as of
+    `tokenise.WordTable`; counts (V,): how often each word ends a history."""
+
+    tokens: Path
+    total: int
+    arena: Bytes
+    starts: Int64
+    counts: Int64
+
+
+def number_text(
+    blocks: Blocks, folder: Path, vocabulary: WordTable | None, skip_symbols: bool, progress: Progress
+) -> Numbered:
+    """Number the words of a text, unless `folder` has it from an earlier run.
+
+    Raises
+    ------
+    MegahourError: a reserved word, unless `skip_symbols`. ValueError: the text is empty.
+    """
+    done, file = folder / "vocabulary.npz", folder / "tokens"
+    if not done.exists():
+        table, counts, total = _encode(blocks, file, vocabulary, skip_symbols, progress)
+        size = len(table)
+        starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + PADDING]
+        save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": np.array(total)})
+    with np.load(done) as saved:
+        found = Numbered(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
+    if found.total <= LEAD:
+        raise ValueError("no words to count: the text is empty; give at least one sentence")
+    return found
+
+
+def save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Write arrays; a reader sees all of them or no file."""
+    scratch = path.with_suffix(".part")
+    with scratch.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    scratch.replace(path)
+
+
+def _encode(
+    blocks: Blocks, path: Path, vocabulary: WordTable | None, skip_symbols: bool, progress: Progress
+) -> tuple[WordTable, Int64, int]:
+    table, total, previous = WordTable() if vocabulary is None else vocabulary, LEAD, BOUNDARY
+    counts, tokens = np.zeros(max(1 << 16, len(table)), np.int64), np.empty(0, np.int32)
+    with path.open("wb") as file:
+        file.write(lead())
+        for block in blocks():
+            if len(tokens) <= block.end:
+                tokens = np.empty(block.end + 1, np.int32)
+            count, skipped = encode(block.text, block.end, table, tokens, frozen=vocabulary is not None)
+            if skipped and not skip_symbols:
+                raise block.reserved()
+            if len(table) > len(counts):
+                counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
+            count_words(tokens, count, counts)
+            previous = int(tokens[count - 1]) if count else previous
+            tokens[:count].tofile(file)
+            total += count
+            progress("read", total, 0)
+    counts[BOUNDARY] += 1  # the first history; the last token is nobody's
+    counts[previous] -= 1
+    return table, counts, total

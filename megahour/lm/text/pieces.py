@@ -1,0 +1,115 @@
+"""Text in pieces that tasks read by themselves: byte ranges of plain files, whole compressed ones, shards of text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import fsspec
+import numpy as np
+
+from megahour.core.errors import ConfigError
+from megahour.lm.text.sources import Block, blocks, file_blocks, line_blocks, source_files
+from megahour.lm.text.tokenise import Tokens, WordTable, encode
+from megahour.units.texts import input_lines
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+MAGIC = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+Piece = Mapping[str, Any]
+
+
+def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: int) -> list[dict[str, Any]]:
+    """Pieces of about `piece_bytes` in order: shards of the input `text`, then the sources, sorted.
+
+    Raises ConfigError: there is no text.
+    """
+    found: list[dict[str, Any]] = []
+    if "text" in inputs:
+        found += [{"shard": receipt.shard} for receipt in inputs["text"].receipts()]
+    for url, column in source_files(sources):
+        fs, path = fsspec.core.url_to_fs(url)
+        size = int(fs.size(path) or 0)
+        with fs.open(path, "rb") as file:
+            magic = file.read(6)
+        if column or magic.startswith(MAGIC) or size <= piece_bytes:
+            found.append({"source": f"{url}:{column}" if column else url})
+        else:
+            found += [
+                {"source": url, "begin": b, "end": min(b + piece_bytes, size)} for b in range(0, size, piece_bytes)
+            ]
+    if not found:
+        raise ConfigError("no text", remedy="give the input `text` or the parameter `source`")
+    return found
+
+
+def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
+    """Blocks of a piece: the lines that begin in its range."""
+    if "shard" in piece:
+        yield from line_blocks(_shard_lines(inputs["text"], piece["shard"]), f"text shard {piece['shard']}")
+    elif "begin" not in piece:
+        yield from blocks([piece["source"]])
+    else:
+        with fsspec.open(piece["source"], "rb") as file:
+            begin, end = _line_at(file, piece["begin"]), _line_at(file, piece["end"])
+            if end > begin:
+                file.seek(begin)
+                yield from file_blocks(_Range(file, end - begin), piece["source"], 8 << 20)
+
+
+def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:
+    """Tokens of a piece, block by block, by a table that learns new words; an array is used again for the next block.
+
+    Raises MegahourError: a reserved word, unless `skip`.
+    """
+    tokens = np.empty(0, np.int32)
+    for block in read_piece(piece, inputs):
+        if len(tokens) <= block.end:
+            tokens = np.empty(block.end + 1, np.int32)
+        count, skipped = encode(block.text, block.end, table, tokens)
+        if skipped and not skip:
+            raise block.reserved()
+        yield tokens[:count]
+
+
+class _Range(io.RawIOBase):
+    """The next so many bytes of a file."""
+
+    def __init__(self, file: BinaryIO, left: int) -> None:
+        self._file, self._left = file, left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+
+def _line_at(file: BinaryIO, place: int) -> int:
+    """Where the first line begins that does not begin before `place`."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    file.readline()
+    return file.tell()
+
+
+def _shard_lines(text: Artifact, shard: int) -> Iterator[str]:
+    """Lines of one shard of a text artifact."""
+    return input_lines({"text": _OneShard(text, shard)})  # type: ignore[dict-item]
+
+
+class _OneShard:
+    """A text artifact of which one shard is seen."""
+
+    def __init__(self, text: Artifact, shard: int) -> None:
+        self._text, self._shard = text, shard
+        self.open = text.open
+
+    def receipts(self) -> list[Any]:
+        return [receipt for receipt in self._text.receipts() if receipt.shard == self._shard]

@@ -1,0 +1,225 @@
+"""Text of language models as blocks of bytes: files, globs and URLs, compressed or not, and columns of Parquet tables.
+
+Blocks end between words, so that a line may be longer than memory; a word may not be longer than MAX_WORD. Compression
+is told by the first bytes. As `lmplz` does, bytes are taken for what they are, whatever their encoding, unless UTF-8 is
+asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol, cast
+
+import fsspec
+import numpy as np
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.text.tokenise import PADDING, Bytes
+from megahour.units.texts import files_digest, find_files
+
+BLOCK_BYTES = 1 << 20
+MAX_WORD = 64 << 20  # bytes
+ROWS = 1 << 14  # of a column at a time
+_COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
+_RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
+_PARTS = tuple(b" \t\r\0")
+
+
+class Readable(Protocol):
+    """A file open for reading."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill the buffer from its begin on; how many bytes, 0 at the end."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes text[:end] of whole words from the file `name`, of which `line` is the first; PADDING bytes follow.
+
+    The array is used again for the next block.
+    """
+
+    name: str
+    line: int
+    text: Bytes
+    end: int
+
+    def tobytes(self) -> bytes:
+        return self.text[: self.end].tobytes()
+
+    def reserved(self) -> MegahourError:
+        """The error that names the first of `<s>`, `</s>`, `<unk>` among the words."""
+        data = self.tobytes()
+        found = _RESERVED.search(data)
+        if found is None:
+            raise ValueError(f"{self.name}: no reserved word in the block from line {self.line} on")
+        return MegahourError(
+            f"the text has the word {found.group().decode()}, which models keep for themselves",
+            where=f"{self.name}:{self.line + data.count(10, 0, found.start())}",
+            remedy="take it out of the text, or have such words left out (skip_symbols)",
+        )
+
+    def check_utf8(self) -> None:
+        """Raises MegahourError, naming the line, where the bytes are not UTF-8."""
+        data = self.tobytes()
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise MegahourError(
+                f"not UTF-8: {data[max(0, error.start - 20) : error.start + 20]!r}",
+                where=f"{self.name}:{self.line + data.count(10, 0, error.start)}",
+                remedy="convert the file (iconv -f latin1 -t utf-8 …)",
+            ) from None
+
+
+def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Blocks of the files that paths, URLs and globs name, sorted; `table.parquet:column` names a column of text.
+
+    Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, no text.
+    """
+    for url, column in source_files(sources):
+        if column:
+            yield from line_blocks(_column(url, column), f"{url}:{column}")
+            continue
+        with fsspec.open(url, "rb") as raw, _unpacked(raw, url) as file:
+            yield from file_blocks(file, url, block_bytes)
+
+
+def line_blocks(lines: Iterable[str], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Blocks of lines without their ends; line ends inside a line are taken as spaces."""
+    held: list[bytes] = []
+    size, first = 0, 1
+    for count, line in enumerate(lines, 1):
+        held.append(line.replace("\n", " ").encode(errors="surrogatepass"))
+        size += len(held[-1]) + 1
+        if size >= block_bytes:
+            yield _joined(held, name, first)
+            held, size, first = [], 0, count + 1
+    if held:
+        yield _joined(held, name, first)
+
+
+def sources_digest(sources: Sequence[str]) -> str:
+    """SHA-256 over the contents of the files and the names of columns, wherever the files are."""
+    parts = [_split(source) for source in sources]
+    digest = hashlib.sha256(files_digest([files for files, _ in parts]).encode())
+    for column in sorted({column for _, column in parts if column}):
+        digest.update(column.encode())
+    return digest.hexdigest()
+
+
+def text_bytes(sources: Sequence[str]) -> int:
+    """Bytes of the files as they are stored, to foresee what they take. 0 where a file system does not tell."""
+    total = 0
+    for url, _ in source_files(sources):
+        fs, path = fsspec.core.url_to_fs(url)
+        total += int(fs.size(path) or 0)
+    return total
+
+
+def _split(source: str) -> tuple[str, str]:
+    found = _COLUMN.fullmatch(source)
+    return (found["files"], found["column"]) if found else (source, "")
+
+
+def source_files(sources: Sequence[str]) -> list[tuple[str, str]]:
+    """(URL, column or "") of all sources, sorted, each once."""
+    return sorted({(url, column) for files, column in map(_split, sources) for url in find_files([files])})
+
+
+def _joined(lines: list[bytes], name: str, first: int) -> Block:
+    data = b"\n".join([*lines, bytes(PADDING)])
+    return Block(name, first, np.frombuffer(data, np.uint8), len(data) - PADDING)
+
+
+def _column(url: str, name: str) -> Iterator[str]:
+    import pyarrow as pa  # a fifth of a second that other text need not wait for
+    import pyarrow.parquet as pq
+
+    try:
+        with fsspec.open(url, "rb") as file:
+            table = pq.ParquetFile(file)
+            if name not in table.schema_arrow.names:
+                columns = ", ".join(table.schema_arrow.names)
+                raise ConfigError(f"no column {name!r}; there are: {columns}", where=url)
+            for batch in table.iter_batches(ROWS, columns=[name]):
+                values = batch.column(0).cast(pa.large_string())
+                yield from (value for value in values.to_pylist() if value is not None)
+    except pa.ArrowException as error:
+        raise MegahourError(f"not text in Parquet: {error}", where=f"{url}:{name}") from None
+
+
+@contextmanager
+def _unpacked(raw: BinaryIO, name: str) -> Iterator[Readable]:
+    """The file's text, whatever its compression.
+
+    Raises MegahourError: the compressed data are damaged or end early.
+    """
+    magic = raw.read(6)
+    raw.seek(0)
+    try:
+        if magic[:2] == b"\x1f\x8b":
+            with gzip.open(raw) as unzipped:
+                yield cast(Readable, unzipped)
+        elif magic == b"\xfd7zXZ\0":
+            with lzma.open(raw) as unpacked:
+                yield cast(Readable, unpacked)
+        elif magic[:4] == b"\x28\xb5\x2f\xfd":
+            from pyarrow import CompressedInputStream, PythonFile
+
+            with CompressedInputStream(PythonFile(raw, "r"), "zstd") as file:
+                yield file
+        else:
+            yield cast(Readable, raw)
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise MegahourError(
+            f"the compressed data are damaged or end early: {error}", where=name, remedy="copy the file again"
+        ) from None
+
+
+def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
+    buffer = bytearray(block_bytes + PADDING)
+    held, line, last = 0, 1, 10
+    while got := _fill(file, buffer, held):
+        end = _last_part(buffer, held, held + got)
+        held += got
+        if end:
+            yield Block(name, line, np.frombuffer(buffer, np.uint8), end)
+            last = buffer[end - 1]
+            line += buffer.count(10, 0, end)
+            rest = bytes(memoryview(buffer)[end:held])
+            buffer[: len(rest)] = rest
+            held = len(rest)
+        elif held > MAX_WORD:
+            raise MegahourError(
+                f"a word of more than {MAX_WORD >> 20} MB", where=f"{name}:{line}", remedy="check that it is text"
+            )
+        elif held + PADDING >= len(buffer):
+            buffer = buffer + bytearray(len(buffer))
+    if held or last != 10:  # the last line has no end
+        buffer[held] = 10
+        yield Block(name, line, np.frombuffer(buffer, np.uint8), held + 1)
+
+
+def _fill(file: Readable, buffer: bytearray, held: int) -> int:
+    """Read on behind the bytes held until the buffer is full, but for PADDING, or the file ends."""
+    begin, end = held, len(buffer) - PADDING
+    with memoryview(buffer) as view:
+        while held < end and (got := file.readinto(view[held:end])):
+            held += got
+    return held - begin
+
+
+def _last_part(buffer: bytearray, begin: int, end: int) -> int:
+    """The place behind the last line end, or else the last byte that parts words, of buffer[begin:end]; 0: none."""
+    line_end = buffer.rfind(10, begin, end)
+    return 1 + (line_end if line_end >= 0 else max(buffer.rfind(part, begin, end) for part in _PARTS))

@@ -1,0 +1,244 @@
+"""Text → word numbers, in one compiled pass over the bytes.
+
+A vocabulary is an open-addressing hash table whose entries hold a word's first eight bytes, its length and its number;
+longer words are compared byte by byte with the arena, so that no two words share a number. As in lmplz, words are
+parted by spaces, tabs, carriage returns and NULs, and every line, an empty one too, is a sentence.
+
+Tokens: a sentence w1 w2 ends in BOUNDARY, which stands for `</s>` where it is predicted and for `<s>` where it is
+history; the first token of a corpus is a BOUNDARY.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.text.machine import load8, prefetch, store8, trailing_zeros
+
+UNKNOWN, BOUNDARY, END = 0, 1, 2
+RESERVED = ("<unk>", "<s>", "</s>")
+PADDING = 16  # bytes that may be read or written past the end of text and arena
+BLOCK = 1 << 16  # bytes of text between two checks of the table's room
+BATCH = 64  # words hashed before they are looked up
+
+Tokens = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_LENGTH = np.uint64(32)
+_NUMBER = np.uint64(0xFFFFFFFF)
+_ONES = np.uint64(0x2121212121212121)
+_TOPS = np.uint64(0x8080808080808080)
+
+
+class WordTable:
+    """A growing vocabulary. Words are numbered as they come, after `<unk>`, `<s>` and `</s>`."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(2 << 16, np.uint64)
+        self.arena: Bytes = np.zeros(1 << 20, np.uint8)
+        self.starts = np.zeros(1 << 15, np.int64)
+        self.size = 0
+        for word in RESERVED:
+            self.add(word.encode())
+
+    def __len__(self) -> int:
+        return self.size
+
+    def words(self) -> list[bytes]:
+        """All words in order of their numbers."""
+        data, starts = self.arena.tobytes(), self.starts[: self.size + 1].tolist()
+        return [data[begin:end] for begin, end in pairwise(starts)]
+
+    def add(self, word: bytes) -> None:
+        """Give a word the next number, unless it has one."""
+        text = np.zeros(len(word) + PADDING, np.uint8)
+        text[: len(word)] = np.frombuffer(word, np.uint8)
+        self.make_room(len(word) + 1)
+        self.size = _add(text, len(word), self.table, self.arena, self.starts, self.size)
+
+    def make_room(self, text_bytes: int) -> None:
+        """Grow, if need be, for all words that so many bytes of text could hold."""
+        words = self.size + text_bytes // 2 + 1
+        if words >= len(self.starts) - 1:
+            self.starts = np.concatenate([self.starts, np.zeros(max(words, len(self.starts)), np.int64)])
+        used = int(self.starts[self.size])
+        if used + text_bytes + PADDING > len(self.arena):
+            self.arena = np.concatenate([self.arena, np.zeros(max(text_bytes + PADDING, len(self.arena)), np.uint8)])
+        slots = len(self.table) // 2
+        if 2 * words > slots:
+            while 2 * words > slots:
+                slots *= 2
+            self.table = np.zeros(2 * slots, np.uint64)
+            _rehash(self.table, self.arena, self.starts, self.size)
+
+
+def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False) -> tuple[int, int]:
+    """Number the words of text[:end], whole lines; `out` needs room for end + 1 tokens.
+
+    `text` must go on for PADDING bytes after `end`. `frozen`: words that the table does not hold become UNKNOWN, and
+    so does `<unk>`. Returns the number of tokens and of the words among RESERVED that were left out, as by
+    ``lmplz --skip_symbols``.
+    """
+    tokens = reserved = begin = 0
+    block = BLOCK
+    while begin < end:
+        stop = min(begin + block, end)
+        table.make_room(0 if frozen else block + 1)
+        reached, tokens, table.size, skipped = _encode(
+            text, begin, stop, end, table.table, table.arena, table.starts, table.size, out, tokens, frozen
+        )
+        reserved += skipped
+        block = BLOCK if reached > begin else 2 * block  # no word ended: it is longer than the block
+        begin = reached
+    return tokens, reserved
+
+
+@compiled
+def _head(text, begin, length):  # type: ignore[no-untyped-def]
+    """The first eight bytes of a word, zero beyond its end, and its hash."""
+    head = load8(text, begin)
+    if length < 8:
+        head &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    mixed = (head ^ np.uint64(length)) * _MIX
+    at = 8
+    while at < length:
+        piece = load8(text, begin + at)
+        if length - at < 8:
+            piece &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
+        mixed = (mixed ^ (mixed >> np.uint64(29)) ^ piece) * _MIX
+        at += 8
+    return head, mixed ^ (mixed >> np.uint64(32))
+
+
+@compiled
+def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ignore[no-untyped-def]
+    """(slot, number + 1) of a word; the number is 0 where the slot is free."""
+    mask = np.uint64(len(table) // 2 - 1)
+    slot = hashed & mask
+    while True:
+        entry = table[2 * slot + np.uint64(1)]
+        number = np.int64(entry & _NUMBER)
+        if number == 0:
+            return slot, number
+        if table[2 * slot] == head and np.int64(entry >> _LENGTH) == length:
+            same, start = True, starts[number - 1]
+            for i in range(8, length):
+                if arena[start + i] != text[begin + i]:
+                    same = False
+                    break
+            if same:
+                return slot, number
+        slot = (slot + np.uint64(1)) & mask
+
+
+@compiled
+def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: ignore[no-untyped-def]
+    start = starts[n]
+    for i in range(0, length, 8):
+        store8(arena, start + i, load8(text, begin + i))
+    starts[n + 1] = start + length
+    table[2 * slot] = head
+    table[2 * slot + np.uint64(1)] = (np.uint64(length) << _LENGTH) | np.uint64(n + 1)
+    return n + 1
+
+
+@compiled
+def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
+    head, hashed = _head(text, 0, length)
+    slot, number = _find(text, 0, length, head, hashed, table, arena, starts)
+    return n if number else _insert(text, 0, length, slot, head, table, arena, starts, n)
+
+
+@compiled
+def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(table) // 2 - 1)
+    for number in range(n):
+        length = starts[number + 1] - starts[number]
+        head, hashed = _head(arena, starts[number], length)
+        slot = hashed & mask
+        while table[2 * slot + np.uint64(1)] != 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[2 * slot] = head
+        table[2 * slot + np.uint64(1)] = (np.uint64(length) << _LENGTH) | np.uint64(number + 1)
+
+
+@compiled
+def _parts(char):  # type: ignore[no-untyped-def]
+    """Whether a byte parts words."""
+    return char == 32 or char == 10 or char == 9 or char == 13 or char == 0
+
+
+@compiled
+def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
+    """The end of the word that begins at `at`, eight bytes at a time."""
+    while at < stop:
+        piece = load8(text, at)
+        low = (piece - _ONES) & ~piece & _TOPS  # the lowest bit set marks the first byte below 33
+        if low == 0:
+            at += 8
+            continue
+        at += trailing_zeros(low) >> 3
+        if at >= stop or _parts(text[at]):
+            break
+        at += 1  # another control character belongs to the word
+    return min(at, stop)
+
+
+@compiled
+def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
+    """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text.
+
+    A batch of words is hashed, and their slots asked for, before the first is looked up: the table is larger than the
+    cache.
+    """
+    reserved, at = 0, begin
+    mask = np.uint64(len(table) // 2 - 1)
+    begins, lengths = np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
+    heads, hashes = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
+    waits = False
+    while at < stop and not waits:
+        held = 0
+        while held < BATCH and at < stop:
+            char = text[at]
+            if char <= 32 and _parts(char):
+                if char == 10:
+                    lengths[held] = 0
+                    held += 1
+                at += 1
+                continue
+            last = _word_end(text, at, stop)
+            if last == stop and stop < end:
+                waits = True
+                break
+            heads[held], hashes[held] = _head(text, at, last - at)
+            prefetch(table, np.int64(2 * (hashes[held] & mask)))
+            begins[held], lengths[held] = at, last - at
+            held += 1
+            at = last
+            if text[at] == 32:
+                at += 1
+        for i in range(held):
+            length, head = lengths[i], heads[i]
+            if length == 0:
+                out[tokens] = BOUNDARY
+                tokens += 1
+                continue
+            slot, number = _find(text, begins[i], length, head, hashes[i], table, arena, starts)
+            if number > 3:
+                out[tokens] = number - 1
+                tokens += 1
+            elif number > 1 or (number == 1 and not frozen):
+                reserved += 1
+            elif frozen:
+                out[tokens] = UNKNOWN
+                tokens += 1
+            else:
+                out[tokens] = n
+                n = _insert(text, begins[i], length, slot, head, table, arena, starts, n)
+                tokens += 1
+    return min(at, stop), tokens, n, reserved
