@@ -99,7 +99,22 @@ def _say_results(recipe: Recipe) -> None:
                 click.echo(f"Report: {output.url}/shards/{receipt.shard:05d}.html")
 
 
-@app.command("plan")
+class PlanCommand(click.Command):
+    """`plan RECIPE` is about a recipe; `plan train` predicts a training's time on N workers."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["train"]:
+            from megahour.plan_train import command
+
+            return command().make_context("train", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@app.command(
+    "plan", cls=PlanCommand, epilog="megahour plan train --help: the time of N workers, before they are bought"
+)
 @recipe_arguments
 def plan_command(recipe: str, overrides: tuple[str, ...]) -> None:
     """What would run, why, and how long it took last time."""

@@ -31,7 +31,7 @@ def stage_command(name: str) -> click.Command:
         for spec in stage.inputs
     ]
     options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
-    options += [_option(key, info) for key, info in stage.params.model_fields.items()]
+    options += [option(key, info) for key, info in stage.params.model_fields.items()]
     options += [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
@@ -46,7 +46,8 @@ def stage_command(name: str) -> click.Command:
     return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][2])
 
 
-def _option(key: str, info: FieldInfo) -> click.Option:
+def option(key: str, info: FieldInfo) -> click.Option:
+    """A parameter of a pydantic model as an option; what is not given on the command line comes as None."""
     kind = _unwrap(info.annotation)
     default = _default(info)
     text = info.description or ""
