@@ -1,0 +1,163 @@
+"""N workers in one process, for tests and experiments at large N: the same synchronisers, the same bits every time.
+
+    results = virtual.run(train, workers=64)          # train(group) is what each worker does
+
+Workers are threads that take turns (`baton`). Collective calls are computed once all have arrived, sums in the order of
+ranks as in `TorchGroup`. Time is virtual: it moves where a worker calls `group.compute(seconds)` and in calls of the
+group, by what `cost` says of them, so stragglers and staleness are simulated deterministically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from megahour.core.errors import ConfigError
+from megahour.sync import wire
+from megahour.sync.baton import Baton
+from megahour.sync.group import Traffic
+from megahour.sync.meeting import Channel, Cost, VirtualFork, VirtualWork, kind_of
+
+T = TypeVar("T")
+
+
+def run(function: Callable[[VirtualGroup], T], workers: int, *, seed: int = 0, cost: Cost | None = None) -> list[T]:
+    """What `function(group)` returns on each of `workers` virtual workers, in the order of ranks.
+
+    Every worker begins with torch's random generator seeded with `seed` and keeps a state of its own; the caller's is
+    left alone. `cost(call, bytes, workers)` gives the virtual seconds of a call ("all_reduce", "exchange", …) after its
+    last arrival; none by default. An exception in one worker ends all and is raised, with a note that names the rank; a
+    call that cannot end, as another worker has returned, raises `WorkerLostError` in those who wait for it.
+    """
+    if workers < 1:
+        raise ConfigError(f"{workers} workers", remedy="give at least one")
+    results: list[Any] = [None] * workers
+    with torch.random.fork_rng(devices=[]):
+        baton = Baton(workers, seed)
+        channel = Channel(baton, tuple(range(workers)), cost or (lambda call, size_bytes, size: 0.0))
+
+        def work(group: VirtualGroup) -> None:
+            results[group.rank] = function(group)
+
+        for rank in range(workers):
+            baton.add(rank, 0.0, partial(work, VirtualGroup(channel, rank, Traffic())))
+        baton.play()
+    return results
+
+
+class VirtualGroup:
+    """`Group` of virtual workers, made by `run` and `split`; groups of one worker share its `traffic`.
+
+    What `all_gather` returns is the same tensor for all workers: do not write to it.
+    """
+
+    def __init__(self, channel: Channel, rank: int, traffic: Traffic) -> None:
+        self._channel, self._baton = channel, channel.baton
+        self.rank, self.size, self.traffic = rank, len(channel.ranks), traffic
+
+    def all_reduce(self, tensor: Tensor) -> VirtualWork[Tensor]:
+        """Sum over the workers, in place, in the order of ranks: the bits of `TorchGroup`."""
+        self._count(wire.reduce_bytes(tensor, self.rank, self.size))
+        return self._meet("all_reduce", kind_of(tensor), tensor.detach(), _sum_all, tensor.nbytes)
+
+    def all_gather(self, tensor: Tensor) -> VirtualWork[Tensor]:
+        """(size, *tensor.shape): every worker's tensor, in the order of ranks; shared, not to be written to."""
+        self._count(wire.gather_bytes(tensor, self.size))
+        return self._meet("all_gather", kind_of(tensor), tensor.detach().clone(), _stack_all, tensor.nbytes)
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
+        """Overwrites `tensor` with that of rank `source`."""
+        if self.rank == source:
+            self.traffic.sent_bytes += wire.gather_bytes(tensor, self.size)
+        else:
+            self.traffic.received_bytes += tensor.nbytes
+
+        def copy(tensors: list[Tensor]) -> list[Tensor]:
+            for rank, other in enumerate(tensors):
+                if rank != source:
+                    other.copy_(tensors[source])
+            return tensors
+
+        self._meet(f"broadcast from {source}", kind_of(tensor), tensor.detach(), copy, tensor.nbytes).wait()
+
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0) -> VirtualWork[Tensor]:
+        """The tensor of `peer`, as it was when it called `exchange` with our rank and the same tag."""
+        if peer == self.rank or not 0 <= peer < self.size:
+            raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
+        self._count(tensor.nbytes)
+        meeting, place = self._channel.pair(self.rank, peer, tag, kind_of(tensor))
+        meeting.join(place, meeting.call, kind_of(tensor), tensor.detach().clone())
+        if meeting.full:
+            meeting.end(lambda both: both[::-1], self._channel.cost("exchange", tensor.nbytes, 2))
+        return VirtualWork(meeting, place, self.traffic)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> VirtualGroup | None:
+        """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
+        ranks = [tuple(group) for group in groups]
+        wire.check_parts(ranks, self.size)
+
+        def make(_: list[object]) -> list[dict[int, tuple[Channel, int]]]:
+            found: dict[int, tuple[Channel, int]] = {}
+            for group in ranks:
+                channel = Channel(self._baton, tuple(self._channel.ranks[rank] for rank in group), self._channel.cost)
+                found |= {rank: (channel, place) for place, rank in enumerate(group)}
+            return [found] * self.size
+
+        found = self._meet("split", str(ranks), None, make, 0).wait().get(self.rank)
+        return None if found is None else VirtualGroup(*found, self.traffic)
+
+    def together(self, function: Callable[[list[Any]], list[T]], argument: object) -> T:
+        """This worker's element of `function([argument of rank 0, of rank 1, …])`, which is called once.
+
+        Benchmarks compute the gradients of all workers by it, as one stacked product.
+        """
+        return self._meet("together", "", argument, function, 0).wait()
+
+    def compute(self, seconds: float) -> None:
+        """Lets this worker's clock go on by `seconds`: what its own work takes."""
+        self._baton.advance(self._baton.turn.now_s + seconds)
+
+    @property
+    def now_s(self) -> float:
+        """This worker's clock in virtual seconds; a fork has one of its own."""
+        return self._baton.turn.now_s
+
+    def fork(self, call: Callable[[], T]) -> VirtualFork[T]:
+        """Runs `call` as a second turn of this worker, from its time on: its communication thread."""
+        return VirtualFork(self._baton, self._channel.ranks[self.rank], call)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits until `condition()`, of what turns of this worker share, is true; `what` names it in messages."""
+        before_s = self.now_s
+        self._baton.wait_until(condition, what)
+        self.traffic.exposed_s += self.now_s - before_s
+
+    def _count(self, size_bytes: int) -> None:
+        self.traffic.sent_bytes += size_bytes
+        self.traffic.received_bytes += size_bytes
+
+    def _meet(
+        self, call: str, kind: str, argument: object, function: Callable[[list[Any]], list[T]], size_bytes: int
+    ) -> VirtualWork[T]:
+        meeting = self._channel.meeting(self.rank, call, kind)
+        meeting.join(self.rank, call, kind, argument)
+        if meeting.full:
+            meeting.end(function, self._channel.cost(call.partition(" ")[0], size_bytes, self.size))
+        return VirtualWork(meeting, self.rank, self.traffic)
+
+
+def _sum_all(tensors: list[Tensor]) -> list[Tensor]:
+    total = tensors[0].clone()
+    for other in tensors[1:]:
+        total += other
+    for tensor in tensors:
+        tensor.copy_(total)
+    return tensors
+
+
+def _stack_all(tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(tensors)] * len(tensors)
