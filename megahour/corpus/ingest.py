@@ -26,6 +26,7 @@ from megahour.corpus.audio_language import Head
 from megahour.corpus.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
 from megahour.corpus.candidates import read_candidates as read_all
 from megahour.corpus.items import Items
+from megahour.corpus.json_cues import find
 from megahour.corpus.language_id import UNDETERMINED, UNSURE, same_language
 from megahour.corpus.licences import LicenceRefused
 from megahour.corpus.pairing import split_suffix
@@ -34,7 +35,7 @@ from megahour.corpus.sources import Item
 from megahour.corpus.tally import Tally
 from megahour.corpus.tar import TarWriter, tar_writer
 from megahour.corpus.transcripts import MAX_BYTES as MAX_TRANSCRIPT_BYTES
-from megahour.corpus.transcripts import has_cues, read_table
+from megahour.corpus.transcripts import read_table
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
@@ -247,7 +248,7 @@ def _is_transcript(data: bytes) -> bool:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return True
-    return has_cues(value) if isinstance(value, dict) else isinstance(value, list)
+    return find(value) is not None
 
 
 @contextmanager

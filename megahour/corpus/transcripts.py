@@ -1,35 +1,32 @@
 """Transcript files → cues: SRT, WebVTT, JSON and plain text, as they are found in the wild.
 
 SRT has no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves both:
-whatever stands between two timing lines belongs to the first of them.
+whatever stands between two timing lines belongs to the first of them. JSON has shapes of its own: `json_cues`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.cues import Cue, check_order, put_back, strip_rolling, without_copies
 from megahour.corpus.encodings import decode_text
+from megahour.corpus.json_cues import MAX_HOURS, json_cues
+from megahour.corpus.long_text import in_sentences
 from megahour.corpus.markup import spoken_text
 from megahour.corpus.turns import by_speaker, with_names
 
 MAX_BYTES = 64 << 20
 SUFFIXES = (".srt", ".vtt", ".txt", ".json")  # in order of preference
 TIMED_SUFFIXES = (".srt", ".vtt")
-MAX_HOURS = 100
 REACH_S = 10  # cues no farther from their place than this are put there
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
 _TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
 _NUMBER = re.compile(r"^\s*\d+\s*$")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
-_CUE_LISTS = ("cues", "segments", "subtitles", "body")
-_SPEAKER_KEYS = ("speaker", "speaker_label", "name")
-_START_KEYS, _END_KEYS, _TEXT_KEYS = ("start", "from", "begin"), ("end", "to"), ("text", "content", "sentence")
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
         raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
     text = decode_text(data, language)
     if suffix == ".json":
-        found = list(_json_cues(text, rate_hz))
+        found = json_cues(text, rate_hz)
     elif suffix == ".txt":
         found = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
     else:
@@ -135,43 +132,10 @@ def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs when blank lines part the text, lines otherwise."""
+    """Paragraphs when blank lines part the text, lines otherwise; the long ones in sentences."""
     blocks = re.split(r"\n\s*\n", text.strip())
-    yield from blocks if len(blocks) > 1 else text.splitlines()
-
-
-def _json_cues(text: str, rate_hz: int) -> Iterator[Cue]:
-    """A list of cues, an object with such a list, or an object with a `text`; times are seconds."""
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadRecord("unreadable-transcript", f"no JSON: {error}") from error
-    if isinstance(value, dict):
-        value = next((value[name] for name in _CUE_LISTS if isinstance(value.get(name), list)), [value])
-    if not isinstance(value, list):
-        raise BadRecord("unreadable-transcript", f"a JSON {type(value).__name__}, not a list of cues")
-    for item in value:
-        cue = {"text": item} if isinstance(item, str) else item
-        if not isinstance(cue, dict):
-            raise BadRecord("unreadable-transcript", f"a cue that is a JSON {type(item).__name__}")
-        start, end = _json_samples(cue, _START_KEYS, rate_hz), _json_samples(cue, _END_KEYS, rate_hz)
-        content = next((cue[key] for key in _TEXT_KEYS if isinstance(cue.get(key), str)), "")
-        speaker = next((value.strip() for key in _SPEAKER_KEYS if isinstance(value := cue.get(key), str)), "")
-        yield Cue(start, end if end > start >= 0 else -1, content, speaker)
-
-
-def _json_samples(cue: dict[str, Any], keys: tuple[str, ...], rate_hz: int) -> int:
-    value = next((cue[key] for key in keys if key in cue), None)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < MAX_HOURS * 3600:
-        return -1
-    return round(value * rate_hz)
-
-
-def has_cues(fields: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is a transcript, besides being side information."""
-    return any(isinstance(fields.get(name), list) for name in _CUE_LISTS) or any(
-        isinstance(fields.get(name), str) for name in _TEXT_KEYS
-    )
+    for block in blocks if len(blocks) > 1 else text.splitlines():
+        yield from in_sentences(block)
 
 
 def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
