@@ -48,7 +48,8 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     _, alive = psutil.wait_procs(family[1:], timeout=15)
     assert not alive, f"outlived the run: {alive}"
     if disturbance is press_ctrl_c:
-        assert process.returncode == 130, errors
+        # Python itself ends with the signal, which a shell also shows as 130, where it hit within an exec of a string.
+        assert process.returncode in (130, -signal.SIGINT), errors
         assert "the same command resumes" in errors
         assert "Traceback" not in errors, errors
     else:

@@ -1,0 +1,161 @@
+"""Checkpoints of N workers that survive a kill at any moment: safetensors and JSON, written beside the training.
+
+    <folder>/0000001200/rank-00000.safetensors        weights, optimiser, synchroniser: what this worker holds
+                       /rank-00000.json               its SHA-256 and the state that is not tensors (position, …)
+                       /rank-00001.safetensors …
+                       /checkpoint.json               last: the SHA-256 of every worker's JSON
+
+`save` copies the tensors and returns; a thread writes them, each file under another name first, then renamed and read
+back. Worker 0 waits for the others' files (the folder is one that all workers see, local or any fsspec URL), writes
+`checkpoint.json`, and only then removes all but the newest two. A file that cannot be written, or reads back otherwise
+than it was written, leaves the old checkpoints as they are, and is reported by the next call of `save` or `close`.
+
+When a worker is lost while it saves, the checkpoint has no `checkpoint.json` and does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import safetensors.torch
+from torch import Tensor
+
+from megahour.core.errors import StoreError
+from megahour.core.transfer import file_digest, is_local, publish
+
+LOG = logging.getLogger(__name__)
+KEEP = 2
+MARK = "checkpoint.json"
+POLL_S = 0.02
+
+
+class Checkpoints:
+    """One worker's side of the checkpoints in `folder`. Use as a context manager: leaving it waits for the writing.
+
+    Parameters
+    ----------
+    folder: path or fsspec URL that all workers see.
+    patience_s: how long worker 0 waits for the files of the others.
+    """
+
+    def __init__(self, folder: str | Path, *, rank: int = 0, size: int = 1, patience_s: float = 600.0) -> None:
+        self.fs, self.root = fsspec.core.url_to_fs(str(folder))
+        self.rank, self.size, self.patience_s = rank, size, patience_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._closing = threading.Event()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self._closing.set()
+        try:
+            self.wait()
+        except StoreError:
+            if kind is None:
+                raise
+            LOG.exception("the last checkpoint was not written")
+        finally:
+            self._thread.shutdown()
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Begins to write the checkpoint of `step`; waits only for the one before it.
+
+        Parameters
+        ----------
+        tensors: by name, on any device; copied before the call returns. Names that begin with `sync.` are those that
+            all workers need of each other (`Synchroniser.state`).
+        state: what is not tensors; must survive JSON.
+
+        Raises
+        ------
+        StoreError: the checkpoint before this one could not be written: the disk is full, a file reads back otherwise,
+            a worker did not write its part. The older ones are whole.
+        """
+        self.wait()
+        copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+        text = json.dumps(dict(state), sort_keys=True)
+        self._writing = self._thread.submit(self._write, step, copies, text)
+
+    def wait(self) -> None:
+        """Returns when nothing is being written. Raises as `save` does."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, step: int, tensors: dict[str, Tensor], state: str) -> None:
+        folder = f"{self.root}/{step:010d}"
+        try:
+            data = safetensors.torch.save(tensors)
+            self._room(len(data))
+            digest = self._put(f"{folder}/rank-{self.rank:05d}.safetensors", data)
+            entry = json.dumps({"sha256": digest, "state": json.loads(state)}, sort_keys=True).encode()
+            self._put(f"{folder}/rank-{self.rank:05d}.json", entry)
+            if self.rank == 0:
+                self._commit(folder)
+        except OSError as error:
+            raise StoreError(
+                f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are whole"
+            ) from error
+
+    def _room(self, needed: int) -> None:
+        """A full disk is noticed before anything is written to it."""
+        if is_local(self.fs):
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.root).free
+            if free < needed:
+                raise OSError(f"{needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
+
+    def _put(self, target: str, data: bytes) -> str:
+        """Writes a file, reads it back, and gives it its name; its SHA-256."""
+        digest = hashlib.sha256(data).hexdigest()
+        folder = Path(target).parent if is_local(self.fs) else Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".tmp", delete=False) as file:
+            scratch = Path(file.name)
+            try:
+                file.write(data)
+                file.flush()
+                publish(self.fs, scratch, target)
+            except OSError:
+                scratch.unlink(missing_ok=True)
+                raise
+        _, found = file_digest(self.fs, target)
+        if found != digest:
+            raise OSError(f"{target} reads back otherwise than it was written (SHA-256 {found[:12]}…)")
+        return digest
+
+    def _commit(self, folder: str) -> None:
+        """Worker 0: when all parts are there, the mark; when the mark is there, older checkpoints go."""
+        entries = [f"{folder}/rank-{rank:05d}.json" for rank in range(self.size)]
+        deadline_s = time.monotonic() + self.patience_s
+        while missing := [entry for entry in entries if not self.fs.exists(entry)]:
+            if time.monotonic() > deadline_s or self._closing.is_set():
+                raise OSError(f"{len(missing)} of {self.size} workers have not written their part: {missing[0]} …")
+            time.sleep(POLL_S)
+            self.fs.invalidate_cache()
+        digests = [file_digest(self.fs, entry)[1] for entry in entries]
+        self._put(f"{folder}/{MARK}", json.dumps({"workers": self.size, "sha256": digests}).encode())
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        self.fs.invalidate_cache()
+        folders = sorted(path.rstrip("/") for path in self.fs.ls(self.root, detail=False))
+        whole = [path for path in folders if self.fs.exists(f"{path}/{MARK}")]
+        for path in folders:
+            # Also what a kill left unfinished; what is newer than the newest whole one may be under way.
+            if path < whole[-KEEP:][0]:
+                self.fs.rm(path, recursive=True)

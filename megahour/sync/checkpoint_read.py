@@ -1,0 +1,133 @@
+"""Reading the checkpoints that `checkpoint` writes: the newest that is whole on all workers, checked by digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import fsspec
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from megahour.sync.checkpoint import MARK
+from megahour.sync.group import Group
+
+LOG = logging.getLogger(__name__)
+SYNC = "sync."
+
+
+class States(Sequence[Mapping[str, Tensor]]):
+    """`Synchroniser.state` of every worker that saved, read when it is asked for: N of them may not fit in memory."""
+
+    def __init__(self, fs: Any, folder: str, digests: Sequence[str]) -> None:
+        self._fs, self._folder, self._digests = fs, folder, digests
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Tensor]]: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        rank = range(len(self))[index]
+        tensors, _ = _read(self._fs, self._folder, rank, self._digests[rank])
+        return {name.removeprefix(SYNC): tensor for name, tensor in tensors.items() if name.startswith(SYNC)}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One worker's view. `tensors` and `state` are its own, or where the number of workers has changed those of rank
+    `rank % workers`; `states` are the synchronisers' of all `workers` that saved.
+    """
+
+    step: int
+    workers: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    states: States
+
+    def restore(self, module: torch.nn.Module, prefix: str = "weights.") -> None:
+        """Weights and buffers into `module`, from the tensors whose names begin with `prefix`."""
+        found = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
+        module.load_state_dict(found)
+
+
+def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
+    """The newest checkpoint of which every worker of `group` could read its part; None when there is none.
+
+    A damaged one is reported as a warning, and the one before it taken, by all workers. A collective call.
+    """
+    fs, root = fsspec.core.url_to_fs(str(folder))
+    rank = 0 if group is None else group.rank
+    for step in _steps(fs, root, group):
+        found = None
+        try:
+            found = _checkpoint(fs, f"{root}/{step:010d}", step, rank)
+        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+            LOG.warning("checkpoint of step %d is damaged (%s: %s)", step, type(error).__name__, error)
+        if found is not None and _all(group, True):
+            return found
+        if found is None:
+            _all(group, False)
+        LOG.warning("using the checkpoint before step %d", step)
+    return None
+
+
+def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
+    """Steps of whole checkpoints, newest first, as worker 0 sees them."""
+    fs.invalidate_cache()
+    found = []
+    if (group is None or group.rank == 0) and fs.exists(root):
+        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
+        found = sorted((int(n) for n in names if n.isdigit() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
+    if group is None:
+        yield from found
+        return
+    count = torch.tensor([len(found)])
+    group.broadcast(count)
+    steps = torch.tensor(found) if found else torch.zeros(int(count), dtype=torch.int64)
+    if len(steps):
+        group.broadcast(steps)
+    yield from steps.tolist()
+
+
+def _all(group: Group | None, good: bool) -> bool:
+    return good if group is None else bool(group.all_gather(torch.tensor([int(good)])).wait().all())
+
+
+def _checkpoint(fs: Any, folder: str, step: int, rank: int) -> Checkpoint:
+    mark = json.loads(fs.cat_file(f"{folder}/{MARK}"))
+    digests: list[str] = mark["sha256"]
+    if len(digests) != mark["workers"] or not digests:
+        raise ValueError(f"{MARK} names {len(digests)} parts of {mark['workers']} workers")
+    own = rank % len(digests)
+    tensors, state = _read(fs, folder, own, digests[own])
+    return Checkpoint(step, len(digests), tensors, state, States(fs, folder, digests))
+
+
+def _read(fs: Any, folder: str, rank: int, digest: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """One worker's tensors and state, through the chain of digests from the mark."""
+    entry = _checked(fs, f"{folder}/rank-{rank:05d}.json", digest)
+    meta = json.loads(entry)
+    data = _checked(fs, f"{folder}/rank-{rank:05d}.safetensors", meta["sha256"])
+    return safetensors.torch.load(data), meta["state"]
+
+
+def _checked(fs: Any, path: str, digest: str) -> bytes:
+    data: bytes = fs.cat_file(path)
+    found = hashlib.sha256(data).hexdigest()
+    if found != digest:
+        raise ValueError(f"SHA-256 of {path} is {found[:12]}…, expected {digest[:12]}…")
+    return data
