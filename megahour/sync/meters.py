@@ -1,0 +1,163 @@
+"""Where a worker's time goes, step by step: waiting for data, computing, communicating; bytes, norms, rates.
+
+    meter = Meter(folder, group, boards=[Board(folder)], alarm=Alarm(tell))
+    for batch in meter.timed(loader):              # data_s: the wait for the next batch
+        loss = …; loss.backward()
+        worker.step()                              # exposed_s, hidden_s, bytes: from the group's traffic
+        meter.step(loss=float(loss), learning_rate=rate, **worker.metrics)
+
+compute_s is what remains of a step. Every `every` steps one row goes to `steps-<rank>.jsonl` and to the boards: of each
+quantity its mean, p50, p95 and p99 since the row before, or its sum where it is bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from megahour.sync.alarm import Alarm
+from megahour.sync.group import Group, Traffic
+
+QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
+SUMMED = ("sent_bytes", "received_bytes")
+T = TypeVar("T")
+
+
+class Board(Protocol):
+    """Where rows go beside the file."""
+
+    def add(self, row: dict[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Rows as scalars of TensorBoard, in `folder`/tensorboard."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def add(self, row: dict[str, float], step: int) -> None:
+        for name, value in row.items():
+            self._writer.add_scalar(name.replace(".", "/"), value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """Rows as metrics of an MLflow run (extra `mlflow`); the server is the one that MLflow's own settings name.
+
+    Raises
+    ------
+    ImportError: mlflow is not installed.
+    """
+
+    def __init__(self, experiment: str) -> None:
+        import mlflow
+
+        self._mlflow = mlflow
+        mlflow.set_experiment(experiment)
+        mlflow.start_run()
+
+    def add(self, row: dict[str, float], step: int) -> None:
+        self._mlflow.log_metrics(row, step=step)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+class Meter:
+    """Measures one worker's steps. The first step of a process is left out of the rows: it loads and compiles.
+
+    Parameters
+    ----------
+    folder: where `steps-<rank>.jsonl` is appended to.
+    group: whose traffic is counted; None: no communication.
+    every: steps of a row.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        group: Group | None = None,
+        *,
+        every: int = 50,
+        boards: Sequence[Board] = (),
+        alarm: Alarm | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.every, self.boards, self.alarm = every, boards, alarm
+        self._traffic = Traffic() if group is None else group.traffic
+        rank = 0 if group is None else group.rank
+        self._file = (folder / f"steps-{rank:05d}.jsonl").open("a", encoding="utf-8")
+        self._before, self._step_began_s = self._now(), time.perf_counter()
+        self._data_s, self._steps = 0.0, 0
+        self._values: dict[str, list[float]] = {}
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same batches; the wait for each is counted as data_s of its step."""
+        source = iter(batches)
+        while True:
+            began_s = time.perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self._data_s += time.perf_counter() - began_s
+            yield batch
+
+    def step(self, *, step: int | None = None, **values: float) -> None:
+        """Ends a step. `values`: loss, learning_rate, gradient_norm, density, …; `step`: its number, else counted."""
+        now_s, now = time.perf_counter(), self._now()
+        spent = {name: now[name] - self._before[name] for name in now}
+        whole_s = now_s - self._step_began_s
+        compute_s = max(0.0, whole_s - self._data_s - spent["exposed_s"])
+        first = self._steps == 0
+        self._steps = self._steps + 1 if step is None else step
+        if not first:
+            found = {"step_s": whole_s, "data_s": self._data_s, "compute_s": compute_s, **spent, **values}
+            for name, value in found.items():
+                self._values.setdefault(name, []).append(float(value))
+        self._before, self._step_began_s, self._data_s = now, now_s, 0.0
+        if self.alarm is not None:
+            self.alarm.step(self._steps, values.get("loss"))
+        if self._steps % self.every == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the row of the steps since the last one, if there are any."""
+        if not self._values:
+            return
+        row: dict[str, float] = {}
+        for name, values in self._values.items():
+            if name in SUMMED:
+                row[name] = sum(values)
+                continue
+            row[f"{name}.mean"] = float(np.mean(values))
+            row.update({f"{name}.{q}": float(np.percentile(values, at)) for q, at in QUANTILES.items()})
+        steps = max(len(values) for values in self._values.values())
+        self._file.write(json.dumps({"step": self._steps, "steps": steps, **row}, sort_keys=True) + "\n")
+        self._file.flush()
+        for board in self.boards:
+            board.add(row, self._steps)
+        self._values.clear()
+
+    def close(self) -> None:
+        """Writes what is left, and ends the boards and the alarm."""
+        self.flush()
+        self._file.close()
+        for board in self.boards:
+            board.close()
+        if self.alarm is not None:
+            self.alarm.close()
+
+    def _now(self) -> dict[str, float]:
+        return {name: float(value) for name, value in vars(self._traffic).items()}

@@ -1,0 +1,153 @@
+"""Checkpoints of N workers: exact, two generations, whole or absent, and every damage is reported before it costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from megahour.core.errors import StoreError
+from megahour.sync import checkpoint
+from megahour.sync.checkpoint import Checkpoints
+from megahour.sync.checkpoint_read import load
+
+
+def tensors(value: int, rank: int = 0) -> dict[str, torch.Tensor]:
+    return {
+        "weights.w": torch.full((3,), float(value)),
+        "sync.residual": torch.tensor([rank + value / 16], dtype=torch.float32),
+        "optimiser.step": torch.tensor(value),
+        "weights.half": torch.tensor([1.5 * value], dtype=torch.bfloat16),
+    }
+
+
+def save_all(folder: Path, step: int, size: int) -> None:
+    """Workers save at the same time, as real ones do."""
+
+    def one(rank: int) -> None:
+        with Checkpoints(folder, rank=rank, size=size, patience_s=20) as saver:
+            saver.save(step, tensors(step, rank), {"step": step, "rank": rank})
+
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(one, range(size)))
+
+
+def test_the_newest_is_read_back_exactly_and_two_are_kept(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as saver:
+        for step in (1, 9, 10):
+            saver.save(step, tensors(step), {"loss": 0.1 + step})
+    found = load(tmp_path)
+    assert found is not None
+    assert (found.step, found.workers, found.state) == (10, 1, {"loss": 10.1})
+    for name, tensor in tensors(10).items():
+        assert torch.equal(found.tensors[name], tensor), name
+        assert found.tensors[name].dtype == tensor.dtype
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000009", "0000000010"]
+
+
+def test_nothing_is_found_in_an_empty_or_missing_folder(tmp_path: Path) -> None:
+    assert load(tmp_path) is None
+    assert load(tmp_path / "missing") is None
+
+
+def test_every_worker_finds_its_own_part_and_the_synchroniser_states_of_all(tmp_path: Path) -> None:
+    save_all(tmp_path, 7, size=3)
+    found = load(tmp_path)
+    assert found is not None
+    assert found.workers == 3
+    assert [float(state["residual"]) for state in found.states] == [7 / 16, 1 + 7 / 16, 2 + 7 / 16]
+    assert set(found.states[0]) == {"residual"}
+
+
+def test_the_training_goes_on_while_it_is_written_and_the_copy_is_of_the_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, put = threading.Event(), Checkpoints._put
+
+    def slow(self: Checkpoints, target: str, data: bytes) -> str:
+        assert gate.wait(10)
+        return put(self, target, data)
+
+    monkeypatch.setattr(Checkpoints, "_put", slow)
+    weights = {"weights.w": torch.zeros(4)}
+    with Checkpoints(tmp_path) as saver:
+        saver.save(1, weights, {})
+        weights["weights.w"] += 1  # a step of the optimiser, in place
+        gate.set()
+    found = load(tmp_path)
+    assert found is not None
+    assert torch.equal(found.tensors["weights.w"], torch.zeros(4))
+
+
+def test_a_checkpoint_without_the_part_of_a_lost_worker_does_not_exist(tmp_path: Path) -> None:
+    save_all(tmp_path, 1, size=2)
+    with pytest.raises(StoreError, match="1 of 2 workers"), Checkpoints(tmp_path, size=2, patience_s=0.1) as saver:
+        saver.save(2, tensors(2), {})
+    found = load(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    save_all(tmp_path, 3, size=2)
+    save_all(tmp_path, 4, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000003", "0000000004"], "half of 2 is gone"
+
+
+def flip(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("name", ["rank-00000.safetensors", "rank-00000.json", "checkpoint.json"])
+@pytest.mark.parametrize("damage", [flip, lambda data: data[:-5], lambda data: b"[]", lambda data: b""])
+def test_each_kind_of_damage_is_reported_and_the_previous_one_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    for step in (1, 2):
+        save_all(tmp_path, step, size=1)
+    path = tmp_path / "0000000002" / name
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        found = load(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert "step 2 is damaged" in caplog.text
+
+
+def test_a_full_disk_is_reported_and_the_old_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_all(tmp_path, 1, size=1)
+    usage = checkpoint.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=10))
+    saver = Checkpoints(tmp_path)
+    saver.save(2, tensors(2), {})
+    with pytest.raises(StoreError, match=r"10|0\.0 MB free"):
+        saver.save(3, tensors(3), {})
+    saver.wait()
+    found = load(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_disk_that_returns_other_bytes_is_noticed_before_the_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        save_all(tmp_path, step, size=1)
+    monkeypatch.setattr(checkpoint, "file_digest", lambda fs, path: (0, "0" * 64))
+    with pytest.raises(StoreError, match="reads back otherwise"), Checkpoints(tmp_path) as saver:
+        saver.save(3, tensors(3), {})
+    assert {path.name for path in tmp_path.iterdir()} >= {"0000000001", "0000000002"}
+
+
+def test_checkpoints_live_in_any_store_that_fsspec_knows() -> None:
+    url = "memory://checkpoints/run"
+    with Checkpoints(url) as saver:
+        for step in (1, 2, 3):
+            saver.save(step, tensors(step), {"step": step})
+    found = load(url)
+    assert found is not None
+    assert found.state == {"step": 3}
+    assert json.loads(saver.fs.cat_file("/checkpoints/run/0000000003/checkpoint.json"))["workers"] == 1
