@@ -15,8 +15,8 @@ and every worker adds up the q of all workers. A q_i ≠ 0 travels as one word: 
     r_i − q_i  is exact in float32     r_i and v are both multiples of r_i's last place, and the difference is smaller
     Σ ±v       is exact in float32     for up to 2¹⁶ messages, so that their order does not matter
 
-and what was sent plus what stays is, bit for bit, what float32 makes of r + s·g: compression adds no rounding of its own
-to that of any accumulation. (An element beyond 2¹⁶·v is sent all the same; its residual is then rounded.)
+and what was sent plus what stays is, bit for bit, what float32 makes of r + s·g: compression adds no rounding of its
+own to that of any accumulation. (An element beyond 2¹⁶·v is sent all the same; its residual is then rounded.)
 
 **Message** of n ≤ 2³¹ elements with room for c: c + 1 words. Word 0 is the number of elements beyond the threshold,
 which may be more than c: then the first c were sent, counted from `start` and round, and the others wait in the
@@ -70,10 +70,12 @@ def exact_threshold(threshold: float) -> float:
 
 
 def new_residual(elements: int, device: torch.device | None = None) -> Tensor:
-    """(n,) zeros of float32. On the CPU numpy asks the system for huge pages, with which sweeps are up to twice as fast."""
+    """(n,) zeros of float32; on the CPU in huge pages where the system has them, which makes sweeps faster."""
     if device is not None and device.type != "cpu":
         return torch.zeros(elements, dtype=torch.float32, device=device)
-    return torch.from_numpy(np.zeros(elements, np.float32))
+    array = np.empty(elements, np.float32)
+    array.fill(0)
+    return torch.from_numpy(array)
 
 
 def encode(
@@ -120,12 +122,12 @@ def decode(messages: Tensor, threshold: float, total: Tensor) -> None:
     if total.device.type != "cpu":
         from megahour.sync.codec_torch import decode_on_device
 
-        return decode_on_device(messages, counts, threshold, total)
-    words, array, v = messages.numpy().view(np.uint32), total.numpy(), np.float32(threshold)
-    for worker, count in enumerate(counts):
-        if not _decode(words[worker, 1 : count + 1], v, array):
-            raise ConfigError(f"the message of worker {worker} has an index beyond the {total.numel()} elements")
-    return None
+        decode_on_device(messages, counts, threshold, total)
+        return
+    words, array = messages.numpy().view(np.uint32), total.numpy()
+    worker = _decode(words, np.array(counts), np.float32(threshold), array)
+    if worker >= 0:
+        raise ConfigError(f"the message of worker {worker} has an index beyond the {total.numel()} elements")
 
 
 def sent(messages: Tensor) -> list[int]:
@@ -136,7 +138,7 @@ def sent(messages: Tensor) -> list[int]:
     if bad:
         raise BadGradientError(
             f"infinity or NaN in the gradient of worker {', '.join(map(str, bad))}",
-            remedy="go back to a checkpoint; clip, lower the learning rate, or pass a GradScaler to leave such steps out",
+            remedy="go back to a checkpoint; lower the learning rate, or pass a GradScaler, which leaves such steps out",
         )
     return [min(count, room) for count in beyond]
 
@@ -196,11 +198,13 @@ def _encode(gradient, residual, words, v, scale, begin, end, beyond):  # type: i
 
 
 @compiled
-def _decode(words, v, total):  # type: ignore[no-untyped-def]
-    """False: an index is out of bounds."""
-    for k in range(words.size):
-        at = words[k] & uint32(_INDEX)
-        if at >= total.size:
-            return False
-        total[at] += -v if words[k] & uint32(_SIGN) else v
-    return True
+def _decode(messages, counts, v, total):  # type: ignore[no-untyped-def]
+    """-1, or the first worker that has an index out of bounds."""
+    for worker in range(counts.size):
+        for k in range(1, counts[worker] + 1):
+            word = messages[worker, k]
+            at = word & uint32(_INDEX)
+            if at >= total.size:
+                return worker
+            total[at] += -v if word & uint32(_SIGN) else v
+    return -1
