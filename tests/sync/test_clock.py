@@ -165,3 +165,16 @@ def test_wrong_constants_are_named(tmp_path: Path, text: str, message: str) -> N
     result = CliRunner().invoke(app, ["plan", "train", "--machines", str(constants)])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
+
+
+def test_constants_are_measured_by_real_workers(tmp_path: Path) -> None:
+    """Two processes; what one machine cannot tell is not in the file, and stays at its default or is given."""
+    from megahour.sync.clock.calibrate import calibrate_here
+
+    found = calibrate_here(50_000, workers=2)
+    assert (found["parameters"], found["node_workers"]) == (50_000, 2)
+    assert 0 < found["step_s"] < 10
+    assert 0 < found["encode_s"] < found["step_s"]
+    assert found["node_bandwidth_gbit"] > 0.01
+    assert "bandwidth_gbit" not in found
+    assert predict("dense", 2, Machines.model_validate(found), steps=100).step_s > found["step_s"]
