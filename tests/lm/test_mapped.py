@@ -22,9 +22,9 @@ from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.query.lookup import checksum
 from megahour.lm.query.mapped import HEADER, VERSION, MappedModel, open_mapped
-from megahour.lm.query.mapped_build import DiskFile
 from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
+from megahour.lm.query.output import DiskFile
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 

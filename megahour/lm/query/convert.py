@@ -9,9 +9,9 @@ from megahour.core.errors import ConfigError
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
 from megahour.lm.arpa.read import Progress, read_arrays
 from megahour.lm.query.mapped import open_mapped
-from megahour.lm.query.mapped_build import DiskFile
 from megahour.lm.query.mapped_import import build, to_arrays
 from megahour.lm.query.model_files import PACKED, form_of, form_to_write, pack, replacing
+from megahour.lm.query.output import DiskFile
 
 
 def convert(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,8 @@ import numpy.typing as npt
 from megahour.core.errors import MegahourError
 from megahour.lm.query.lookup import FULL, LINE, LOAD, SLOT_BYTES, TWICE, checksum, insert
 from megahour.lm.query.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, WordTable
+from megahour.lm.query.output import PIECE, DiskFile, MemoryFile
+from megahour.lm.text.tokenise import BOUNDARY, PADDING, WordTable
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -28,48 +28,6 @@ class Duplicate(MegahourError):
     def __init__(self, order: int, item: int) -> None:
         super().__init__(f"a {order}-gram is there twice")
         self.order, self.item = order, item
-
-
-def _aligned(size: int) -> Bytes:
-    """Zeros that begin with a cache line, so that lines of slots are cache lines."""
-    data = np.zeros(size + 64, np.uint8)
-    return data[-data.ctypes.data % 64 :][:size]
-
-
-class MemoryFile:
-    """Bytes in memory that are written like a file."""
-
-    def __init__(self) -> None:
-        self._room: Bytes = _aligned(1 << 20)
-        self._size = 0
-
-    @property
-    def data(self) -> Bytes:
-        """What has been written."""
-        return self._room[: self._size]
-
-    def write(self, data: memoryview | bytes, offset: int) -> None:
-        view = np.frombuffer(data, np.uint8)
-        stop = offset + len(view)
-        if stop > len(self._room):
-            grown = _aligned(max(stop, 2 * len(self._room)))
-            grown[: self._size] = self._room[: self._size]
-            self._room = grown
-        self._size = max(self._size, stop)
-        self._room[offset:stop] = view
-
-
-class DiskFile:
-    """A file that threads write to at places of their own."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file.fileno()
-
-    def write(self, data: memoryview | bytes, offset: int) -> None:
-        rest = memoryview(data).cast("B")
-        while len(rest):
-            done = os.pwrite(self.file, rest, offset)
-            rest, offset = rest[done:], offset + done
 
 
 class Builder:
@@ -112,7 +70,8 @@ class Builder:
             items = len(self._arrays[key])
             self._places[key] = {"offset": at, "items": items}
             at += -(-items * np.dtype(kind).itemsize // ALIGN) * ALIGN
-        self._entries = at
+        huge = self._end * SLOT_BYTES > PIECE and not isinstance(file, MemoryFile)
+        self._entries = -(-at // PIECE) * PIECE if huge else at
 
     def fill(self, number: int, levels: Iterable[Level], end: int = BOUNDARY, *, shared: bool = False) -> None:
         """Build segment `number` from its n-grams of order 2, 3, …; threads may do so side by side.
@@ -161,3 +120,4 @@ class Builder:
             "checksum": self._sum % (1 << 64),
         }
         self.file.write(header_bytes(self.order, sizes, closed, self._places, facts), 0)
+        self.file.close()

@@ -16,7 +16,8 @@ from megahour.lm.arpa.rows import histories_held
 from megahour.lm.estimate.history import buckets
 from megahour.lm.query.lookup import spell
 from megahour.lm.query.mapped import MappedModel, from_bytes
-from megahour.lm.query.mapped_build import Builder, DiskFile, Duplicate, Level, MemoryFile
+from megahour.lm.query.mapped_build import Builder, Duplicate, Level
+from megahour.lm.query.output import DiskFile, MemoryFile
 from megahour.lm.text.tokenise import WordTable
 from megahour.lm.text.vocabulary import Vocabulary
 

@@ -13,7 +13,8 @@ from megahour.lm.estimate.estimate import Float32, Model, estimate
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, Words
-from megahour.lm.query.mapped_build import Builder, DiskFile
+from megahour.lm.query.mapped_build import Builder
+from megahour.lm.query.output import DiskFile
 from megahour.lm.text.tokenise import END, PADDING, WordTable
 
 
