@@ -28,9 +28,9 @@ def write_skewed(path: Path, lines: int, vocabulary: int = 3000, seed: int = 4) 
     return path
 
 
-def in_memory(text: Path, order: int, out: Path, prune: tuple[int, ...] = ()) -> bytes:
-    """The bytes that `estimate` writes for the corpus in one piece."""
-    estimate(read_corpus(blocks([str(text)])).corpus, order, out, prune=prune)
+def in_memory(text: Path, order: int, out: Path, prune: tuple[int, ...] = (), **options: object) -> bytes:
+    """The bytes that `estimate` writes for the corpus in one piece; options of `read_corpus`."""
+    estimate(read_corpus(blocks([str(text)]), **options).corpus, order, out, prune=prune)  # type: ignore[arg-type]
     return out.read_bytes()
 
 
@@ -49,9 +49,8 @@ def reader(text: Path) -> Callable[[], object]:
 
 
 def bounded(text: Path, order: int, folder: Path, **options: object) -> tuple[bytes, Bounded]:
-    """The bytes that `estimate_bounded` writes in the least memory, and its report."""
+    """The bytes that `estimate_bounded` writes with the smallest shards, through the disk, and its report."""
     out = folder / "bounded.arpa"
-    if "memory_bytes" not in options:
-        options["memory_bytes"] = least_memory(text, order, folder)
+    options = {"memory_bytes": 1 << 30, "shard_rows": 1, "on_disk": True, **options}
     found = estimate_bounded(reader(text), order, out, folder / "scratch", **options)  # type: ignore[arg-type]
     return out.read_bytes(), found

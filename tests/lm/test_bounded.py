@@ -14,7 +14,7 @@ from lm_skewed import bounded, in_memory, least_memory, reader, write_skewed
 from megahour.core.errors import MegahourError, StageError
 from megahour.lm.scale.bounded import estimate_bounded
 from megahour.lm.scale.disk_need import Need, check_disk, need_of
-from megahour.lm.text.tokenise import BOUNDARY
+from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,64 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_bytes_are_those_of_the_estimation_in_memory(
     text: Path, tmp_path: Path, order: int, prune: tuple[int, ...], threads: int
 ) -> None:
-    memory_bytes = threads * least_memory(text, order, tmp_path)
-    model, found = bounded(text, order, tmp_path, prune=prune, threads=threads, memory_bytes=memory_bytes)
+    model, found = bounded(text, order, tmp_path, prune=prune, threads=threads)
     assert model == in_memory(text, order, tmp_path / "whole.arpa", prune)
-    assert len(found.sharding.shards) >= 1
+    assert not found.in_memory
+    assert sum(found.sharding.shards) > 1
     assert not (tmp_path / "scratch").exists()
 
 
+@pytest.mark.parametrize(("order", "prune", "threads"), [(2, (), 2), (4, (0, 0, 1), 1), (5, (), 2)])
+def test_positions_in_memory_give_the_same_bytes_in_as_many_shards(
+    text: Path, tmp_path: Path, order: int, prune: tuple[int, ...], threads: int
+) -> None:
+    model, found = bounded(text, order, tmp_path, prune=prune, threads=threads, on_disk=False)
+    assert model == in_memory(text, order, tmp_path / "whole.arpa", prune)
+    assert found.in_memory
+    assert sum(found.sharding.shards) > 1
+    assert sum(found.sharding.left_over) > 0 or order == 2
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("cut", [{"most_frequent": 300}, {"min_count": 20}, {"most_frequent": 500, "min_count": 7}])
+def test_a_vocabulary_cut_by_count_is_that_of_the_estimation_in_memory(
+    text: Path, tmp_path: Path, cut: dict[str, int], held: bool
+) -> None:
+    model, found = bounded(text, 3, tmp_path, on_disk=not held, **cut)
+    assert found.in_memory == held
+    assert model == in_memory(text, 3, tmp_path / "whole.arpa", **cut)
+    assert found.types < 600
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_given_vocabulary_numbers_words_in_its_own_order(text: Path, tmp_path: Path, held: bool) -> None:
+    def listed() -> WordTable:
+        table = WordTable()
+        for word in range(400, -1, -1):
+            table.add(f"w{word}".encode())
+        return table
+
+    model, _ = bounded(text, 3, tmp_path, on_disk=not held, vocabulary=listed())
+    assert model == in_memory(text, 3, tmp_path / "whole.arpa", vocabulary=listed())
+
+
+def test_unigrams_need_no_shards(text: Path, tmp_path: Path) -> None:
+    model, found = bounded(text, 1, tmp_path, memory_bytes=1 << 28)
+    assert model == in_memory(text, 1, tmp_path / "whole.arpa")
+    assert (found.sharding.rounds, found.sharding.shards) == (1, [0])
+
+
+def test_what_is_cut_off_is_collapsed_into_wildcard_entries(tmp_path: Path) -> None:
+    """After "how" come three words once and one five times: "how *" holds three occurrences."""
+    lines = ["how are", "how is", "how was", *["how to"] * 5]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    _, found = bounded(tmp_path / "text.txt", 2, tmp_path, prune=(0, 1))
+    assert found.sizes[1] == 3, "<s> how, how to, to </s>"
+    assert found.wildcards == [(0, 0), (1, 3)]
+
+
 def test_plenty_of_memory_makes_one_shard_of_the_same_model(text: Path, tmp_path: Path) -> None:
-    model, found = bounded(text, 3, tmp_path, memory_bytes=4 << 30)
+    model, found = bounded(text, 3, tmp_path, shard_rows=0, on_disk=False)
     assert found.sharding.shards == [1]
     assert model == in_memory(text, 3, tmp_path / "whole.arpa")
 
@@ -51,17 +100,19 @@ def progress(phase, done, total):
     left -= 1
     if left == 0 or (left < 0 and phase == "write" and done == total):
         os.kill(os.getpid(), signal.SIGKILL)
-out = Path(sys.argv[3])
-folder, limit = out.parent / "scratch", int(sys.argv[4])
-estimate_bounded(reader(Path(sys.argv[2])), 3, out, folder, memory_bytes=limit, progress=progress)
+out, held = Path(sys.argv[3]), sys.argv[4] == "True"
+estimate_bounded(
+    reader(Path(sys.argv[2])), 3, out, out.parent / "scratch", memory_bytes=1 << 30, shard_rows=1, on_disk=not held,
+    progress=progress,
+)
 """
 
 
-def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
-    memory_bytes = least_memory(text, 3, tmp_path)
+@pytest.mark.parametrize("held", [True, False])
+def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path, held: bool) -> None:
     out = tmp_path / "killed.arpa"
     for steps in (1, 4, 0):
-        command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(text), str(out), str(memory_bytes)]
+        command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(text), str(out), str(held)]
         done = subprocess.run([*command, str(steps)], capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not out.exists()
@@ -69,7 +120,7 @@ def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     left.rename(out)  # as if the kill had come between the last two steps
     heard: list[str] = []
     estimate_bounded(
-        reader(text), 3, out, tmp_path / "scratch", memory_bytes=memory_bytes,
+        reader(text), 3, out, tmp_path / "scratch", memory_bytes=1 << 30, shard_rows=1, on_disk=not held,
         progress=lambda phase, done, total: heard.append(phase),
     )  # fmt: skip
     assert "read" not in heard, "the text was read before the kill"
@@ -99,6 +150,8 @@ def test_what_another_job_left_is_not_taken_up(text: Path, tmp_path: Path) -> No
 def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path, tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"memory of 100 MB is too little for \d+ tokens, .* the least is \d+ MB"):
         bounded(text, 5, tmp_path, memory_bytes=100_000_000)
+    least = least_memory(text, 5, tmp_path)
+    assert bounded(text, 5, tmp_path / "least", memory_bytes=least, on_disk=False)[1].in_memory, "it has few tokens"
     need = Need(spill_bytes=61 * 10**15, model_bytes=10**15, ngrams=[1])
     with pytest.raises(StageError, match=r"order 5 needs about 61000000 GB of spill in .*, .* free") as caught:
         check_disk(need, 5, tmp_path, tmp_path)
@@ -121,13 +174,11 @@ def test_reserved_words_and_empty_text_are_errors(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("a b\n<s> c\n")
     with pytest.raises(MegahourError, match="<s>"):
         bounded(tmp_path / "bad.txt", 3, tmp_path)
-    model, _ = bounded(tmp_path / "bad.txt", 3, tmp_path, skip_symbols=True, memory_bytes=1 << 30)
+    model, _ = bounded(tmp_path / "bad.txt", 3, tmp_path, skip_symbols=True)
     assert b"\ta b\t" in model
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(ValueError, match="no words to count"):
-        bounded(tmp_path / "none.txt", 3, tmp_path, memory_bytes=1 << 30)
-    with pytest.raises(ValueError, match="order 1"):
-        bounded(tmp_path / "bad.txt", 1, tmp_path, memory_bytes=1 << 30)
+        bounded(tmp_path / "none.txt", 3, tmp_path)
 
 
 def _numbered(text: Path) -> tuple[np.ndarray, np.ndarray]:

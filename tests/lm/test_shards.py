@@ -61,7 +61,7 @@ def test_every_position_is_in_one_shard_with_all_that_share_its_history(
             for split, (words, each) in zip(left, grown, strict=True):
                 tree.grow(split, words, each)
             rows.later_round(left, tree.rounds)
-        shards = [rows.read(shard.number) for shard in tree.shards]
+        shards = [rows.read(shard) for shard in tree.shards]
     places = np.concatenate([shard[:, order] for shard in shards])
     assert sorted(places.tolist()) == list(range(LEAD, len(padded)))
     assert all(len(shard) == tree.shards[i].rows <= limit for i, shard in enumerate(shards))

@@ -26,7 +26,8 @@ from megahour.lm.estimate.history import Int32, Int64, buckets
 from megahour.lm.estimate.partitions import BUCKET
 from megahour.lm.scale.row_files import CHUNK, LEAD
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
-from megahour.lm.scale.shards import ShardTree, Split, Target
+from megahour.lm.scale.shard_parts import Part, parts_of_rows
+from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, PADDING, RESERVED, UNKNOWN, WordTable, encode
 
@@ -152,6 +153,12 @@ class Cluster:
         words, counts = table["word"].to_numpy(), np.zeros(self.tree.vocabulary, np.int64)
         counts[words] = table["count"].to_numpy()
         return words, counts
+
+    def parts(self, shard: Shard) -> Iterator[Part]:
+        """See `shard_parts.Rows`."""
+        return parts_of_rows(self.tree, shard, self.rows(shard.number))
+
+    def counted(self, shard: Shard) -> None: ...
 
     def rows(self, number: int) -> Int32:
         """Rows (m, order + 2) of a shard."""

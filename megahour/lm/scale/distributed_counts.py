@@ -20,7 +20,9 @@ from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.history import Int64
 from megahour.lm.estimate.sweep import SUMS, TALLIES
 from megahour.lm.scale.distributed import Cluster
-from megahour.lm.scale.shard_work import NAME, SHARE, Counted, ShardWorker, Text, name_table
+from megahour.lm.scale.shard_lines import name_table
+from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Text
+from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all, split_lines
 from megahour.lm.scale.totals import Totals
 from megahour.lm.scale.unigram_lines import unigram_lines
@@ -71,8 +73,9 @@ class Counting:
 
     def split(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """What a shard tells, by partition."""
-        counted = ShardWorker(self.text, self.tree).count(self.tree.shards[number], self.cluster.rows(number))
-        yield TALLY_PART, pa.record_batch({"shard": [number], "tally": [counted.tally.reshape(-1)]})
+        counted = ShardWorker(self.text, self.tree).count(self.tree.shards[number], self.cluster)
+        tally, dropped = counted.tally.reshape(-1), counted.dropped.reshape(-1)
+        yield TALLY_PART, pa.record_batch({"shard": [number], "tally": [tally], "dropped": [dropped]})
         if len(counted.share):
             columns = {name: np.ascontiguousarray(counted.share[name]) for name in SHARE_COLUMNS}
             yield SHARE_PART, pa.record_batch({"shard": np.full(len(counted.share), number, np.int32), **columns})
@@ -116,11 +119,14 @@ class Counting:
 
     def _merge_tallies(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
         tallies = np.zeros((len(self.tree.shards), self.text.order + 1, TALLIES), np.int64)
+        dropped = np.zeros((self.text.order + 1, 2), np.int64)
         for batch in batches:
-            for shard, values in zip(batch["shard"].to_pylist(), batch["tally"], strict=True):
+            for shard, values, lost in zip(batch["shard"].to_pylist(), batch["tally"], batch["dropped"], strict=True):
                 tallies[shard] = values.values.to_numpy().reshape(tallies.shape[1:])
-        with out.open(".npy") as file:
-            np.save(file, tallies)
+                dropped += lost.values.to_numpy().reshape(dropped.shape)
+        for suffix, array in ((".npy", tallies), (".dropped.npy", dropped)):
+            with out.open(suffix) as file:
+                np.save(file, array)
 
     def _merge_shares(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
         shares: dict[int, list[npt.NDArray[np.void]]] = {}
@@ -178,7 +184,8 @@ class Estimating:
         grams = [self._array(SHARE_PART, f".{split.number}.npy") for split in self.tree.splits]
         closed = [close(self.text, split, own) for split, own in zip(self.tree.splits, grams, strict=True)]
         unigrams, contexts = sums[:, 0].copy(), sums[:, 1:].copy()
-        return Totals.closing(self.tree, self.text, unigrams, contexts, self._array(TALLY_PART), closed)
+        dropped = self._array(TALLY_PART, ".dropped.npy")
+        return Totals.closing(self.tree, self.text, unigrams, contexts, self._array(TALLY_PART), closed, dropped)
 
     def write_unigrams(self, out: ShardWriter) -> None:
         """The unigrams' lines."""
@@ -197,7 +204,7 @@ class Estimating:
         if target < shards:
             shard = self.tree.shards[target]
             own = shared[shard.parent] if shard.floor else None
-            rows = self.counting.cluster.rows(target)
+            rows = self.counting.cluster
             pieces = ShardWorker(self.text, self.tree).smooth(shard, rows, smoothing, own, keys, values)
         else:
             split = self.tree.splits[target - shards]
@@ -232,6 +239,7 @@ class Estimating:
             ngrams=self.totals.sizes(),
             discounts=[list(values) for values in found],
             fallbacks={str(k): why for k, why in fallbacks.items()},
+            wildcards=self.totals.wildcards(),
             sharding=vars(sharding) | {"skew": round(sharding.skew, 3)},
         )
 

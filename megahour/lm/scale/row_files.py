@@ -16,7 +16,8 @@ import numpy as np
 
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
-from megahour.lm.scale.shards import ShardTree, Split, Target
+from megahour.lm.scale.shard_parts import Part, parts_of_rows
+from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
 from megahour.lm.text.tokenise import BOUNDARY
 
 CHUNK = 1 << 20  # positions that are sorted by shard at a time
@@ -35,10 +36,15 @@ class RowFiles:
         self.folder, self.tree = folder, tree
         self.width = tree.order + 2
 
-    def read(self, shard: int) -> Int32:
+    def read(self, shard: Shard) -> Int32:
         """Rows (m, order + 2) of a shard."""
-        found = self.tree.shards[shard]
-        return self._read(self._rows(found.round), found.begin, found.rows)
+        return self._read(self._rows(shard.round), shard.begin, shard.rows)
+
+    def parts(self, shard: Shard) -> Iterator[Part]:
+        """See `shard_parts.Rows`. Rows stay as they are: they are sorted again for the second pass."""
+        return parts_of_rows(self.tree, shard, self.read(shard))
+
+    def counted(self, shard: Shard) -> None: ...
 
     def first_round(self, tokens: Path, total: int) -> None:
         """Write the rows of all positions of a file of int32 tokens, which begins with LEAD BOUNDARYs."""

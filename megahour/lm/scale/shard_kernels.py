@@ -45,15 +45,40 @@ def scatter_rows(rows, column, shard_of, cursors, out):  # type: ignore[no-untyp
 
 
 @compiled
-def group_rows(rows, order, part_of, cursors, windows, positions):  # type: ignore[no-untyped-def]
-    """Take rows (m, order + 2) apart into windows (m, order) and positions (m,) int64, by part_of (V,) of T[p-1]."""
+def group_rows(rows, order, base, cursors, windows, positions):  # type: ignore[no-untyped-def]
+    """Take rows (m, order + 2) apart into windows (m, order) and positions (m,) int64, by their word T[p-1].
+
+    cursors (W,): where the rows of words base, base + 1, … go; they move on.
+    """
     for i in range(len(rows)):
-        part = part_of[rows[i, 1]]
-        row = cursors[part]
-        cursors[part] = row + 1
+        word = rows[i, 1] - base
+        row = cursors[word]
+        cursors[word] = row + 1
         for j in range(order):
             windows[row, j] = rows[i, j]
         positions[row] = np.int64(rows[i, order]) | (np.int64(rows[i, order + 1]) << 31)
+
+
+@compiled
+def move_children(tokens, positions, distance, slots, cursors, out):  # type: ignore[no-untyped-def]
+    """Positions (m,) to out (m,), by slots (V,) of the word so far before each; cursors as in `scatter_windows`."""
+    for i in range(len(positions)):
+        slot = slots[tokens[positions[i] - distance]]
+        out[cursors[slot]] = positions[i]
+        cursors[slot] += 1
+
+
+@compiled
+def appearances_before(tokens, positions, distance, counts, words):  # type: ignore[no-untyped-def]
+    """`appearances` of the words so far before positions (m,) of a text."""
+    known = 0
+    for i in range(len(positions)):
+        word = tokens[positions[i] - distance]
+        if counts[word] == 0:
+            words[known] = word
+            known += 1
+        counts[word] += 1
+    return known
 
 
 @compiled
@@ -82,6 +107,59 @@ def shared_probabilities(adjusted, sums, discount, lower, out):  # type: ignore[
     gamma = (gamma + sums[4]) * total
     for i in range(len(adjusted)):
         out[i] = (adjusted[i] - discount[min(adjusted[i], 3)]) * total + gamma * lower[i]
+
+
+@compiled
+def take_contexts(  # type: ignore[no-untyped-def]
+    nodes, n, sums, first, windows, shard_of, words, word_sums, names, targets, rows
+):
+    """Take a sweep's n nodes apart: contexts of one word to words (N,), word_sums (N, SUMS); others to names (N, 7),
+    the columns of `shard_types.NAME`, with the target (N,) of their last but one word and a row (N,) of windows.
+
+    Returns how many of each.
+    """
+    short = long = 0
+    for node in range(n):
+        length, row = nodes[node, 0], nodes[node, 3]
+        if length == 1:
+            words[short] = windows[row, 1]
+            for column in range(sums.shape[1]):
+                word_sums[short, column] = sums[node, column]
+            short += 1
+            continue
+        key = first[node] * 8 + length
+        names[long, 0], names[long, 1] = np.int32(key & 0xFFFFFFFF), np.int32(key >> 32)
+        for column in range(sums.shape[1]):
+            names[long, 2 + column] = sums[node, column]
+        targets[long], rows[long] = shard_of[windows[row, 2]], row
+        long += 1
+    return short, long
+
+
+@compiled
+def place_names(names, targets, cursors, out):  # type: ignore[no-untyped-def]
+    """Names (N, 7) to out (N, 7) by target (N,); cursors as in `scatter_windows`."""
+    for i in range(len(names)):
+        row = cursors[targets[i]]
+        cursors[targets[i]] = row + 1
+        for column in range(names.shape[1]):
+            out[row, column] = names[i, column]
+
+
+@compiled
+def fill_gammas(names, discounts, keys, values):  # type: ignore[no-untyped-def]
+    """log10 γ of names (N, 7) into a table of `fill_names`, whose keys are emptied; discounts (order + 2, 4)."""
+    mask = np.uint64(len(keys) - 1)
+    keys[:] = -1
+    for i in range(len(names)):
+        key = np.int64(names[i, 0]) & 0xFFFFFFFF | np.int64(names[i, 1]) << 32
+        k = (key & 7) + 1
+        total, ones, twos, more, dropped = names[i, 2], names[i, 3], names[i, 4], names[i, 5], names[i, 6]
+        freed = discounts[k, 1] * ones + discounts[k, 2] * twos + discounts[k, 3] * more + dropped
+        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
+        while keys[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        keys[slot], values[slot] = key, log_probability(freed / total)
 
 
 @compiled

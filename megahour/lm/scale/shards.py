@@ -196,7 +196,7 @@ class ShardTree:
     def report(self) -> Sharding:
         """Raises nothing; sizes are in rows, one a position."""
         rounds = range(1, self.rounds + 1)
-        rows = np.array([shard.rows for shard in self.shards])
+        rows = np.array([shard.rows for shard in self.shards] or [0])
         splits = [[split for split in self.splits if split.floor == r] for r in rounds]
         return Sharding(
             self.rounds,

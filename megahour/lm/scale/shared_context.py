@@ -16,7 +16,8 @@ from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_probabilities
-from megahour.lm.scale.shard_work import NAME, SHARE, Float32, Float64, Shared, Smoothing, Text, lines_of
+from megahour.lm.scale.shard_lines import Lines
+from megahour.lm.scale.shard_types import NAME, SHARE, Float32, Float64, Shared, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree, Split
 from megahour.lm.text.tokenise import BOUNDARY, END, Bytes
 
@@ -138,7 +139,7 @@ def split_lines(
     windows = _window(text.order, split, grams["word"])
     at = np.arange(len(grams), dtype=np.int32)
     lines, characters = int(closed.tally[k, KEPT]), int(closed.tally[k, CHARACTERS])
-    return k, lines, lines_of(text, k, windows, at, logp, backoff, lines, characters)
+    return k, lines, Lines(text).spell(k, windows, at, logp, backoff, lines, characters)
 
 
 def _window(order: int, split: Split, words: Int32) -> Int32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int64
-from megahour.lm.scale.row_files import LEAD, lead
+from megahour.lm.scale.row_files import CHUNK, LEAD, lead
 from megahour.lm.scale.shard_kernels import count_words
+from megahour.lm.text.cut import Cut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Tokens, WordTable, encode
 
 Blocks = Callable[[], Iterable[Block]]
 
@@ -33,9 +35,9 @@ class Numbered:
 
 
 def number_text(
-    blocks: Blocks, folder: Path, vocabulary: WordTable | None, skip_symbols: bool, progress: Progress
+    blocks: Blocks, folder: Path, vocabulary: WordTable | None, cut: Cut, skip_symbols: bool, progress: Progress
 ) -> Numbered:
-    """Number the words of a text, unless `folder` has it from an earlier run.
+    """Number the words of a text, unless `folder` has it from an earlier run. cut: by count, without a vocabulary.
 
     Raises
     ------
@@ -44,6 +46,10 @@ def number_text(
     done, file = folder / "vocabulary.npz", folder / "tokens"
     if not done.exists():
         table, counts, total = _encode(blocks, file, vocabulary, skip_symbols, progress)
+        if vocabulary is None and cut.cuts:
+            numbers, table = cut_words(counts, table, cut)
+            _renumber_file(file, numbers)
+            counts = np.bincount(numbers, counts[: len(numbers)], len(table)).astype(np.int64)
         size = len(table)
         starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + PADDING]
         save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": np.array(total)})
@@ -60,6 +66,14 @@ def save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
     with scratch.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     scratch.replace(path)
+
+
+def _renumber_file(path: Path, numbers: Tokens) -> None:
+    with path.open("r+b") as file:
+        while len(tokens := np.fromfile(file, np.int32, CHUNK)):
+            renumber(tokens, numbers)
+            file.seek(-tokens.nbytes, os.SEEK_CUR)
+            tokens.tofile(file)
 
 
 def _encode(

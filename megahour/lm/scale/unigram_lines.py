@@ -7,7 +7,7 @@ import numpy as np
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.history import Int64
 from megahour.lm.estimate.smooth import NEVER, gammas
-from megahour.lm.scale.shard_work import Smoothing, Text
+from megahour.lm.scale.shard_types import Smoothing, Text
 from megahour.lm.text.tokenise import BOUNDARY
 
 

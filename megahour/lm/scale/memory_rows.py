@@ -1,0 +1,90 @@
+"""Positions in memory, by shard: one array, sorted in place. 8 bytes a token with the tokens themselves.
+
+Where the memory that is given holds that, no position goes to disk, and the order that the first pass finds is there
+for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from megahour.lm.estimate.history import Int32, Int64, partition
+from megahour.lm.scale.row_files import LEAD
+from megahour.lm.scale.shard_kernels import appearances_before, move_children
+from megahour.lm.scale.shard_parts import Part
+from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
+
+BYTES_OF_TOKEN = 8
+MOST_TOKENS = 2**31 - 1
+
+
+class MemoryRows:
+    """The positions of a `ShardTree`. A target's positions are those of its children, one after the other.
+
+    Parameters
+    ----------
+    tokens: (T,) int32, LEAD BOUNDARYs first.
+    counts: (V,) how often each word ends a history.
+    """
+
+    def __init__(self, tree: ShardTree, tokens: Int32, counts: Int64) -> None:
+        self.tree, self._tokens = tree, tokens
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        self._starts = starts[tree.edges]
+        self._positions = np.empty(len(tokens) - LEAD, np.int32)
+        partition(tokens, LEAD, len(tokens), starts[:-1].copy(), self._positions)
+        self._places: dict[Target, int] = {}
+        self._sorted: set[int] = set()
+        self._place(tree.root, 0)
+
+    def parts(self, shard: Shard) -> Iterator[Part]:
+        place, done = self._places[shard.number], shard.number in self._sorted
+        if shard.floor:
+            yield Part(self._positions[place : place + shard.rows], None, self._tokens, done)
+            return
+        first, last = shard.parts
+        bounds = self._starts[first : last + 1].tolist()
+        for begin, end in pairwise(bounds):
+            if end > begin:
+                yield Part(self._positions[begin:end], None, self._tokens, done)
+
+    def counted(self, shard: Shard) -> None:
+        self._sorted.add(shard.number)
+
+    def grow(self, split: Split) -> tuple[Int32, Int64]:
+        """Words before a left-over split's history in order of appearance, and their counts (V,)."""
+        counts, words = np.zeros(self.tree.vocabulary, np.int64), np.empty(self.tree.vocabulary, np.int32)
+        known = appearances_before(self._tokens, self._of(split), split.floor + 1, counts, words)
+        return words[:known].copy(), counts
+
+    def later_round(self, splits: list[Split]) -> None:
+        """Put the positions of splits, which have their children now, in order of these."""
+        for split in splits:
+            assert split.child_of is not None
+            own = self._of(split)
+            index = {target: number for number, target in enumerate(split.children)}
+            targets, inverse = np.unique(split.child_of, return_inverse=True)
+            slots = np.array([index.get(target, 0) for target in targets.tolist()], np.int32)[inverse]
+            sizes = [self._rows(target) for target in split.children]
+            cursors = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+            out = np.empty_like(own)
+            move_children(self._tokens, own, split.floor + 1, slots, cursors, out)
+            own[:] = out
+            self._place(split.children, self._places[~split.number])
+
+    def _of(self, split: Split) -> Int32:
+        place = self._places[~split.number]
+        return self._positions[place : place + split.rows]
+
+    def _rows(self, target: Target) -> int:
+        return self.tree.shards[target].rows if target >= 0 else self.tree.splits[~target].rows
+
+    def _place(self, targets: list[Target], place: int) -> None:
+        for target in targets:
+            self._places[target] = place
+            if target < 0:
+                self._place(self.tree.splits[~target].children, place)
+            place += self._rows(target)

@@ -1,0 +1,101 @@
+"""Positions of a shard, partition by partition, sorted by history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from megahour.lm.estimate.history import SMALL, Int32, Int64, gather, permute, sort_histories
+from megahour.lm.scale.shard_kernels import group_rows
+from megahour.lm.scale.shards import Shard, ShardTree
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions (m,) of one partition, or of one shared history, and their windows (m, order) or the tokens to take
+    them from. The order that sorting finds is left in `positions` where there are tokens; `sorted`: it is there."""
+
+    positions: Int32 | Int64
+    windows: Int32 | None = None
+    tokens: Int32 | None = None
+    sorted: bool = False
+
+
+class Rows(Protocol):
+    """Where the positions of shards are: `row_files.RowFiles` or `memory_rows.MemoryRows`."""
+
+    def parts(self, shard: Shard) -> Iterator[Part]:
+        """The partitions of a shard in order; what they hold is used before the next is asked for."""
+
+    def counted(self, shard: Shard) -> None:
+        """All parts of a shard have been sorted."""
+
+
+def parts_of_rows(tree: ShardTree, shard: Shard, rows: Int32) -> Iterator[Part]:
+    """Partitions of a shard's rows (m, order + 2), whose words follow each other by number as in memory."""
+    windows, positions = np.empty((len(rows), tree.order), np.int32), np.empty(len(rows), np.int64)
+    base = int(rows[0, 1])
+    words, bounds = 1, np.array([0, len(rows)])
+    starts = bounds
+    if shard.floor == 0:
+        edges = tree.edges[shard.parts[0] : shard.parts[1] + 1]
+        base, words = int(edges[0]), int(edges[-1] - edges[0])
+        starts = np.concatenate([[0], np.cumsum(np.bincount(rows[:, 1] - base, minlength=words))])
+        bounds = starts[edges - base]
+    group_rows(rows, tree.order, base, starts[:-1].copy(), windows, positions)
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if end > begin:
+            yield Part(positions[begin:end], windows[begin:end])
+
+
+class Sorter:
+    """One thread's scratch for partitions of up to `room` positions."""
+
+    def __init__(self, order: int, vocabulary: int, room: int) -> None:
+        self._order = order
+        self._index, self._scratch = np.empty(room, np.int32), np.empty(room, np.int32)
+        self._seat = np.zeros(vocabulary, np.int32)
+        self._keys, self._starts = (np.empty(min(vocabulary, room) + 1, np.int32) for _ in range(2))
+        self._stack = np.empty(3 * room + 3, np.int32)
+        self._windows = np.empty((room, order), np.int32)
+        self._sorted = np.empty((room, order), np.int32)
+        self._positions = np.empty(room, np.int64)
+        self._places = np.empty(room, np.int32)
+
+    def sort(self, shard: Shard, part: Part) -> tuple[Int32, Int32 | Int64]:
+        """Sorted windows (m, order) and positions (m,) of a part."""
+        m, positions = len(part.positions), part.positions
+        if part.tokens is None or shard.leaf or part.sorted:
+            windows = self._sorted[:m] if part.windows is None else part.windows
+        else:
+            windows = self._windows[:m]
+        if part.tokens is not None:
+            gather(part.tokens, positions, self._order, windows)
+        if shard.leaf or part.sorted:
+            return windows, positions
+        index = self._index[:m]
+        index[:] = np.arange(m)
+        self._order_of(shard, windows, index)
+        places = (self._places if positions.dtype == np.int32 else self._positions)[:m]
+        permute(windows, positions, index, self._sorted[:m], places)
+        if part.tokens is not None:
+            positions[:] = places
+        return self._sorted[:m], places
+
+    def _order_of(self, shard: Shard, windows: Int32, index: Int32) -> None:
+        if not shard.floor or len(index) > SMALL:
+            self._sort(windows, index)
+            return
+        begin = 0  # the large node that it was a part of goes by appearance, not by number
+        words = windows[:, shard.floor + 1]
+        for word in words[np.sort(np.unique(words, return_index=True)[1])]:
+            own = np.flatnonzero(words == word)
+            index[begin : begin + len(own)] = own
+            self._sort(windows, index[begin : begin + len(own)])
+            begin += len(own)
+
+    def _sort(self, windows: Int32, index: Int32) -> None:
+        sort_histories(windows, self._order, index, self._scratch, self._seat, self._keys, self._starts, self._stack)
