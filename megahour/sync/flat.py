@@ -45,7 +45,7 @@ class Flat:
         """The parts of `vector` (D,) in the shapes of the parameters; no copies."""
         if vector.shape != (self.numel,):
             raise ConfigError(f"a vector of shape {tuple(vector.shape)} for {self.numel} trainable weights")
-        parts = vector.split([parameter.numel() for parameter in self.parameters])
+        parts = torch.split_with_sizes(vector, [parameter.numel() for parameter in self.parameters])
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     @torch.no_grad()
@@ -126,7 +126,7 @@ def broadcast_model(model: nn.Module, group: Group, source: int = 0) -> None:
         same = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
         vector = torch.cat([tensor.reshape(-1) for tensor in same])
         group.broadcast(vector, source)
-        for tensor, part in zip(same, vector.split([tensor.numel() for tensor in same]), strict=True):
+        for tensor, part in zip(same, torch.split_with_sizes(vector, [tensor.numel() for tensor in same]), strict=True):
             tensor.copy_(part.view(tensor.shape))
 
 

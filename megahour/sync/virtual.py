@@ -62,7 +62,7 @@ class VirtualGroup:
     def all_reduce(self, tensor: Tensor) -> VirtualWork[Tensor]:
         """Sum over the workers, in place, in the order of ranks: the bits of `TorchGroup`."""
         self._count(wire.reduce_bytes(tensor, self.rank, self.size))
-        return self._meet("all_reduce", kind_of(tensor), tensor.detach(), _sum_all, tensor.nbytes)
+        return self._meet("all_reduce", kind_of(tensor), tensor, _sum_all, tensor.nbytes)
 
     def all_gather(self, tensor: Tensor) -> VirtualWork[Tensor]:
         """(size, *tensor.shape): every worker's tensor, in the order of ranks; shared, not to be written to."""
@@ -71,10 +71,9 @@ class VirtualGroup:
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
         """Overwrites `tensor` with that of rank `source`."""
-        if self.rank == source:
-            self.traffic.sent_bytes += wire.gather_bytes(tensor, self.size)
-        else:
-            self.traffic.received_bytes += tensor.nbytes
+        sent, received = wire.broadcast_bytes(tensor, self.rank, source, self.size)
+        self.traffic.sent_bytes += sent
+        self.traffic.received_bytes += received
 
         def copy(tensors: list[Tensor]) -> list[Tensor]:
             for rank, other in enumerate(tensors):
@@ -151,11 +150,11 @@ class VirtualGroup:
 
 
 def _sum_all(tensors: list[Tensor]) -> list[Tensor]:
-    total = tensors[0].clone()
+    total = tensors[0].detach().clone()
     for other in tensors[1:]:
-        total += other
+        total += other.detach()
     for tensor in tensors:
-        tensor.copy_(total)
+        tensor.detach().copy_(total)
     return tensors
 
 

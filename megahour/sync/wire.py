@@ -57,6 +57,16 @@ def gather_bytes(tensor: Tensor, size: int) -> int:
     return (size - 1) * tensor.numel() * tensor.element_size()
 
 
+def broadcast_bytes(tensor: Tensor, rank: int, source: int, size: int) -> tuple[int, int]:
+    """Bytes that rank `rank` sends and receives when `tensor` is broadcast from `source` by way of the others."""
+    if size == 1 or rank == source:
+        return (size > 1) * tensor.nbytes, 0
+    others = [other for other in range(size) if other != source]
+    bounds = chunk_bounds(tensor.numel(), len(others))
+    place = others.index(rank)
+    return (len(others) - 1) * (bounds[place + 1] - bounds[place]) * tensor.element_size(), tensor.nbytes
+
+
 def check_parts(groups: Sequence[Sequence[int]], size: int) -> None:
     """Raises ConfigError unless `groups` are disjoint, non-empty parts of `size` ranks."""
     ranks = [rank for group in groups for rank in group]

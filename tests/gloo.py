@@ -1,0 +1,67 @@
+"""Real workers for tests: processes of torch.distributed over gloo on loopback, one torch thread each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+_TIME_LIMIT_S = 120.0
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["torch", "torch.distributed", "megahour.sync.torch_group"])
+
+
+def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, stopped: Sequence[int] = ()) -> list[Any]:
+    """`function(*arguments)` on each of `workers` processes with a gloo group; results in the order of ranks.
+
+    A worker that was killed gives None, as do those in `stopped`, which are not waited for; one that raised has its
+    exception as result.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(workers):
+            ours, theirs = _processes.Pipe()
+            given = (theirs, f"{folder}/store", rank, workers, function, arguments)
+            process = _processes.Process(target=_work, args=given)
+            process.start()
+            theirs.close()
+            started.append((process, ours))
+        ends_s = time.monotonic() + _TIME_LIMIT_S
+        try:
+            return [None if rank in stopped else _result(pipe, ends_s) for rank, (_, pipe) in enumerate(started)]
+        finally:
+            for process, _ in started:
+                process.join(timeout=1.0)
+                process.kill()
+                process.join()
+
+
+def _result(pipe: Connection, ends_s: float) -> Any:
+    if not pipe.poll(max(0.0, ends_s - time.monotonic())):
+        return TimeoutError(f"no result in {_TIME_LIMIT_S} s")
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        return None
+
+
+def _work(pipe: Connection, store: str, rank: int, workers: int, function: Callable[..., Any], arguments: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(seconds=60)
+    )
+    try:
+        result = function(*arguments)
+    except Exception as error:
+        result = error
+    pipe.send_bytes(pickle.dumps(result))  # not `send`, which would share the tensors' memory
+    pipe.close()
