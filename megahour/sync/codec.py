@@ -138,7 +138,7 @@ def sent(messages: Tensor) -> list[int]:
     if bad:
         raise BadGradientError(
             f"infinity or NaN in the gradient of worker {', '.join(map(str, bad))}",
-            remedy="go back to a checkpoint; lower the learning rate, or pass a GradScaler, which leaves such steps out",
+            remedy="go back to a checkpoint; lower the learning rate, or pass a GradScaler, to leave such steps out",
         )
     return [min(count, room) for count in beyond]
 

@@ -1,0 +1,214 @@
+"""Gradient threshold compression: synchronous SGD that sends a thousandth of the gradient.
+
+    N. Ström, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015;
+    S. H. K. Parthasarathi et al., "Realizing petabyte scale acoustic modeling", 2019, section VI.A (synchronous).
+
+With worker i's clipped gradient g_i, its share s_i = w_i / Σ w of the mean, its residual r_i and threshold τ, a step is
+
+    r_i ← r_i + s_i·g_i
+    q_i = ±v where |r_i| > v = τ/N, else 0        (element by element; v of eight significant bits)
+    r_i ← r_i - q_i
+    G   = Σ_i q_i                                 one all-gather of words of index and sign
+    W   ← optimiser(W, G)
+
+**Mean, not sum.** Ström adds all ±τ to the weights, times the learning rate. Here a step sees the mean over workers, as
+with dense averaging, so that a learning rate means the same with any trainer and number of workers; τ is still in units
+of one worker's gradient. Ström's update is that with N times the learning rate.
+
+**Clipping** is of the local gradient, before it meets the residual: what waits was clipped once, and what arrives is
+never cut. **Momentum**, weight decay and whatever else the optimiser does see G, as if it were the gradient, on all
+workers with the same bits.
+
+Σ over steps of G plus Σ_i r_i is the sum of all mean gradients: see `codec` for how exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError
+from megahour.sync.base import agree, default_group, unscale, update
+from megahour.sync.codec import BadGradientError, new_residual
+from megahour.sync.flat import Flat, broadcast_model
+from megahour.sync.group import Group
+from megahour.sync.replicas import average_buffers
+from megahour.sync.threshold import Schedule, estimate_threshold, schedule
+from megahour.sync.threshold_sum import SECTION_ELEMENTS, Sent, ThresholdSum
+
+_NORM_EVERY_STEPS = 100  # a sweep over the residual costs half of a step's encoding
+
+
+def gtc(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    threshold: float | None = None,
+    density: float | None = None,
+    warmup_steps: int = 0,
+    warmup_from: float = 0.1,
+    node_size: int = 1,
+    capacity: float = 1 / 16,
+    section_elements: int = SECTION_ELEMENTS,
+) -> Gtc:
+    """Gradient threshold compression of any model and optimiser; see the module. A collective call.
+
+    Parameters
+    ----------
+    model, optimiser: those of a plain loop. All workers get the weights of rank 0.
+    group: the workers; None: torch.distributed's default group.
+    clip_norm: largest L2 norm of a worker's own gradient.
+    threshold: τ, in units of the gradient; fixed.
+    density: or a target for the share of elements that a sender sends, which τ then follows.
+    warmup_steps: over which τ rises from `warmup_from` of its value (or density falls from 1/`warmup_from` times).
+    node_size: workers of a node, consecutive ranks (LOCAL_WORLD_SIZE under torchrun): they sum densely, nodes send.
+        With one node, or one worker, nothing is compressed, and the step is that of dense averaging.
+    capacity: the most elements a message has room for, as a share; what finds no room waits in the residual.
+    section_elements: of a message at most; sections overlap encoding with sending.
+
+    A lost worker raises `WorkerLostError` on all others; go on from a checkpoint with any number of workers.
+    """
+    group = default_group(group)
+    return Gtc(
+        model,
+        optimiser,
+        group,
+        clip_norm,
+        schedule(threshold, density, warmup_steps, warmup_from),
+        node_size=node_size,
+        capacity=capacity,
+        section_elements=section_elements,
+    )
+
+
+class Gtc:
+    """The synchroniser that `gtc` makes. A worker alone takes the plain loop's steps, bit for bit.
+
+    `metrics` of the last step: `gradient_norm` before clipping, `threshold` τ, `density` and `beyond` (shares of a
+    sender's elements that were sent, and that were beyond τ; they differ where messages were full), `room` (words on
+    the wire, a share of the elements) and, of every hundredth step, `residual_norm`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        clip_norm: float | None,
+        threshold: Schedule,
+        *,
+        node_size: int,
+        capacity: float,
+        section_elements: int,
+    ) -> None:
+        if clip_norm is not None and not clip_norm > 0:
+            raise ConfigError(f"clip_norm {clip_norm}", remedy="give a positive norm, or None")
+        broadcast_model(model, group)
+        self._model, self._optimiser, self._group = model, optimiser, group
+        self._clip_norm, self._threshold = clip_norm, threshold
+        self._flat = Flat(model)
+        self._gradient = new_residual(self._flat.numel, self._flat.device)
+        self._sum = ThresholdSum(
+            self._flat.numel,
+            group,
+            node_size=node_size,
+            capacity=capacity,
+            section_elements=section_elements,
+            device=self._flat.device,
+        )
+        self._steps = 0
+        self.metrics: dict[str, float] = {}
+
+    @torch.no_grad()
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """One step of all workers; see `Synchroniser.step` and the module's equations.
+
+        A worker with `weight` 0 still sends what waits in its residual. Where no worker has weight nothing happens.
+        An infinity or NaN in any worker's gradient leaves the step out on all with a scaler, and raises
+        `BadGradientError` on all without, before it could get into a residual.
+        """
+        unscale(self._optimiser, scaler)
+        if self._group.size == 1 and not self._sum.owes:
+            self._step_alone(weight, scaler)
+            return
+        gradient = self._flat.gradient(self._gradient)
+        norm = float(torch.linalg.vector_norm(gradient))
+        agreed = agree(self._group, weight, math.isfinite(norm) or weight == 0)
+        if not agreed.finite:
+            self._leave_out(scaler)
+        elif agreed.total:
+            scale = agreed.share * self._clip(norm) if agreed.share else 0.0
+            threshold = self._threshold.now(partial(self._estimate, gradient, scale))
+            sent = self._sum.sum_(gradient, threshold / self._sum.senders, scale)
+            self._threshold.step(sent.beyond if self._sum.senders > 1 else None)
+            self._flat.set_gradient(gradient)
+            update(self._optimiser, scaler)
+            self._measure(norm, threshold, sent)
+
+    def _step_alone(self, weight: float, scaler: GradScaler | None) -> None:
+        norm = nn.utils.get_total_norm([p.grad for p in self._flat.parameters if p.grad is not None])
+        if not agree(self._group, weight).total:
+            return
+        if not bool(norm.isfinite()):
+            self._leave_out(scaler)
+            return
+        if self._clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self._flat.parameters, self._clip_norm, norm)
+        self._threshold.step(None)
+        update(self._optimiser, scaler)
+        self._measure(float(norm), 0.0, Sent(1.0, 1.0, 1.0))
+
+    def _leave_out(self, scaler: GradScaler | None) -> None:
+        if scaler is None or not scaler.is_enabled():
+            raise BadGradientError(
+                "infinity or NaN in a worker's gradient", remedy="go back to a checkpoint; lower the learning rate"
+            )
+        update(self._optimiser, scaler, finite=False)
+
+    def _measure(self, norm: float, threshold: float, sent: Sent) -> None:
+        self.metrics |= {"gradient_norm": norm, "threshold": threshold}
+        self.metrics |= {"density": sent.density, "beyond": sent.beyond, "room": sent.room}
+        if self._steps % _NORM_EVERY_STEPS == 0:
+            self.metrics["residual_norm"] = self._sum.residual_norm()
+        self._steps += 1
+
+    def _clip(self, norm: float) -> float:
+        """The factor of `torch.nn.utils.clip_grad_norm_`."""
+        if self._clip_norm is None or norm <= self._clip_norm:
+            return 1.0
+        return self._clip_norm / (norm + 1e-6)
+
+    def _estimate(self, gradient: Tensor, scale: float, density: float) -> float:
+        """The mean over workers of what their gradients call for. A collective call."""
+        own = torch.tensor(scale * estimate_threshold(gradient, density), dtype=torch.float64)
+        return float(self._group.all_gather(own).wait().sum())
+
+    def finish(self) -> None:
+        """Averages the models' buffers; weights are the same on all workers after each step. A collective call.
+
+        What waits in residuals, some τ an element at most, is left out of the model.
+        """
+        average_buffers(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies: `threshold` (2,) with the steps and τ, and the residual with its lane and messages' rooms."""
+        return {"threshold": self._threshold.state(), "steps": torch.tensor(self._steps), **self._sum.state()}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Goes on from all workers' states, with the same bits where workers are as many as before.
+
+        Otherwise residuals are handed over so that their sum is kept exactly: node a's go to node a mod the number of
+        nodes now, new nodes begin with zeros. As v = τ/N is what changes, not τ, no other value needs scaling.
+        """
+        if not states:
+            raise ConfigError("no state to restore from")
+        self._threshold.restore(states[0]["threshold"])
+        self._steps = int(states[0]["steps"])
+        self._sum.restore(states)

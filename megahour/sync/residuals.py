@@ -1,0 +1,74 @@
+"""Residuals of a checkpoint, given to the senders of a training that may have another number of them.
+
+Their sum over senders is what training still owes the weights; here not a bit of it is lost. Where one sender takes
+over the residuals of several it keeps them as rows, vectors whose sum is that of all as real numbers: a row for what
+float32 makes of the sum, another for what rounding left, and so on (J. R. Shewchuk, "Adaptive precision floating-point
+arithmetic", 1997, section 2.4); two or three rows hold hundreds of residuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megahour.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What a worker compresses: elements `begin` to `end` of D, for its node."""
+
+    node: int
+    nodes: int
+    begin: int
+    end: int
+    elements: int
+
+    def tensor(self) -> Tensor:
+        """(5,) int64."""
+        return torch.tensor([self.node, self.nodes, self.begin, self.end, self.elements])
+
+
+def lane_of(state: Mapping[str, Tensor]) -> Lane:
+    """The lane of a worker's state."""
+    return Lane(*map(int, state["lane"].tolist()))
+
+
+def hand_over(states: Sequence[Mapping[str, Tensor]], lane: Lane) -> list[Tensor]:
+    """Rows, each of the lane's length, that the worker of `lane` gets of all workers' states.
+
+    States hold `lane` (5,) and `rows` (k, length). Node a's residuals go to node a mod n of the n there are now. A
+    worker whose lane is in the states gets its own rows as they were.
+    """
+    old = [lane_of(state) for state in states]
+    wrong = [piece.elements for piece in old if piece.elements != lane.elements]
+    if wrong:
+        raise ConfigError(f"the checkpoint is of a model of {wrong[0]} weights, this one has {lane.elements}")
+    if lane in old:
+        return list(states[old.index(lane)]["rows"].clone())
+    rows: list[Tensor] = []
+    for piece, state in zip(old, states, strict=True):
+        begin, end = max(piece.begin, lane.begin), min(piece.end, lane.end)
+        if piece.node % lane.nodes != lane.node or begin >= end:
+            continue
+        for row in state["rows"]:
+            add_exactly(rows, row[begin - piece.begin : end - piece.begin], begin - lane.begin, lane.end - lane.begin)
+    return rows
+
+
+def add_exactly(rows: list[Tensor], vector: Tensor, at: int, length: int) -> None:
+    """Adds `vector` to elements `at`, … of the sum of `rows` without rounding: Knuth's two-sum, row by row."""
+    rest = vector.to(torch.float32)
+    for row in rows:
+        part = row[at : at + rest.numel()]
+        total = part + rest
+        ours = total - rest
+        left = (part - ours) + (rest - (total - ours))
+        part.copy_(total)
+        rest = left
+    if bool(rest.any()):
+        rows.append(torch.zeros(length, dtype=torch.float32, device=vector.device))
+        rows[-1][at : at + rest.numel()] = rest
