@@ -136,8 +136,8 @@ def estimate(
     parts = Partitions(corpus, order, limits, threads, allowed, store_bytes, not stupid_too)
     run = _score if stupid_too else _estimate
     if isinstance(to, Path):
-        with to.open("wb") as file:
-            return run(parts, ArpaSink(file), progress)
+        with ArpaSink(to) as sink:
+            return run(parts, sink, progress)
     return run(parts, to, progress)
 
 

@@ -1,0 +1,95 @@
+"""A file that threads write in large pieces, each at its own place, past the page cache where the system lets them.
+
+A model is written once and is larger than anything else in the job. Copying it into the page cache takes the kernel
+longer than the estimator needs to make it; direct writes leave that out, and need pages: the buffer's, the file's. What
+is left over at both ends of a piece goes through the cache. A disk that is slow to take direct writes gets the rest
+through the cache too.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from megahour.lm.text.tokenise import Bytes
+
+PAGE = 4096
+SLOWEST = 100e6  # bytes a second of direct writes
+TRIAL_S = 2.0  # of direct writing, before its speed counts
+
+
+def page_buffer(size: int) -> Bytes:
+    """At least so many bytes, from the begin of a page on."""
+    pages = mmap.mmap(-1, max(-(-size // PAGE), 1) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
+
+
+def aligned(size: int, place: int) -> int:
+    """The first index from `size` on where a buffer's bytes for `place` may begin: both are as far into a page."""
+    return size + (place - size) % PAGE
+
+
+class DirectFile:
+    """A new file at `path`. Threads may write different places at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._pages = _open_direct(path)  # -1: none
+        self._direct = self._pages >= 0
+        self._written, self._seconds = 0, 0.0
+
+    def write(self, buffer: Bytes, begin: int, end: int, place: int) -> None:
+        """Write buffer[begin:end] at `place`. Past the cache, if in memory too it is `aligned`, as in a `page_buffer`.
+
+        Raises OSError: the disk is full, ….
+        """
+        data, head = buffer.data[begin:end], -place % PAGE
+        tail = head + (len(data) - head) // PAGE * PAGE
+        if not self._direct or tail <= head or (buffer.ctypes.data + begin - place) % PAGE:
+            _write_at(self._file, data, place)
+            return
+        _write_at(self._file, data[:head], place)
+        self._write_pages(data[head:tail], place + head)
+        _write_at(self._file, data[tail:], place + tail)
+
+    def close(self) -> None:
+        """After all has been written, or given up."""
+        os.close(self._file)
+        if self._pages >= 0:
+            os.close(self._pages)
+
+    def _write_pages(self, pages: memoryview, place: int) -> None:
+        begun = time.perf_counter()
+        try:
+            _write_at(self._pages, pages, place)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct = False  # the file system has other ideas of pages
+            _write_at(self._file, pages, place)
+        self._seconds += time.perf_counter() - begun
+        self._written += len(pages)
+        if self._seconds > TRIAL_S and self._written < SLOWEST * self._seconds:
+            self._direct = False
+
+
+def _open_direct(path: Path) -> int:
+    """A descriptor for writes past the cache; -1 where there is no such thing."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT)
+    except (AttributeError, OSError):  # not Linux; a file system without it
+        return -1
+
+
+def _write_at(file: int, data: memoryview, place: int) -> None:
+    """All of the data: a single write takes 2 GB at most."""
+    while data:
+        written = os.pwrite(file, data, place)
+        data, place = data[written:], place + written
