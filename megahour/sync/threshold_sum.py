@@ -6,8 +6,8 @@ the sender of its k-th lane, D/G elements, to the workers k of other nodes; then
 the messages they got, still packed. So the work of encoding, the residual and the wire are shared by the node.
 
 A lane is cut into sections with a message each: while one is on the wire the next is encoded, and indices stay within
-31 bits. All senders' messages of a section have room for equally many elements: a quarter more than any sender's last
-one needed. What finds no room waits in the residual.
+31 bits. All senders' messages of a section have room for equally many elements: a quarter more than the fullest of the
+last step called for. What finds no room waits in the residual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from megahour.sync.group import Group
 from megahour.sync.residuals import Lane, hand_over, lane_of
 
 SECTION_ELEMENTS = 2**22
-_LEAST_ROOM = 64
+_LEAST_ROOM = 1024  # words: 4 KB take no longer than less
 _SPARE_ROOM = 1.25
 
 

@@ -84,7 +84,9 @@ def by_the_equations(
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("section_elements", [1000, 7])
-def test_a_step_is_the_equations_with_clipping_before_and_momentum_behind(optimiser: str, section_elements: int) -> None:
+def test_a_step_is_the_equations_with_clipping_before_and_momentum_behind(
+    optimiser: str, section_elements: int
+) -> None:
     options = {"threshold": 0.3, "clip_norm": 1.5, "capacity": 1.0, "section_elements": section_elements}
     expected = by_the_equations(3, 12, 0.3, optimiser, 1.5, shares=[1 / 3] * 3)
     for found, metrics in virtual.run(lambda group: train(group, 12, optimiser, **options), 3):
@@ -103,21 +105,27 @@ def test_weights_of_workers_are_shares_of_the_mean() -> None:
     assert all(torch.equal(found, expected) for found in virtual.run(work, 3))
 
 
-def processes(steps: int, options: dict[str, Any]) -> tuple[Tensor, dict[str, float]]:
-    return train(TorchGroup(timeout_s=60), steps, **options)
+EVERYWHERE: list[dict[str, Any]] = [
+    {"threshold": 0.2},
+    {"density": 0.02, "node_size": 2, "section_elements": 50, "warmup_steps": 4},
+]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"threshold": 0.2}, {"density": 0.02, "node_size": 2, "section_elements": 50, "warmup_steps": 4}],
-    ids=["flat", "nodes"],
-)
-def test_processes_and_virtual_workers_take_the_same_steps(options: dict[str, Any]) -> None:
-    real = run_workers(processes, 4, 8, options)
-    for one, other in zip(real, virtual.run(lambda group: train(group, 8, **options), 4), strict=True):
-        assert not isinstance(one, Exception), one
-        assert torch.equal(one[0], other[0])
-        assert one[1] == other[1]
+def train_twice(group: Group) -> list[tuple[Tensor, dict[str, float]]]:
+    return [train(group, 8, **options) for options in EVERYWHERE]
+
+
+def train_as_process() -> list[tuple[Tensor, dict[str, float]]]:
+    return train_twice(TorchGroup(timeout_s=60))
+
+
+def test_processes_and_virtual_workers_take_the_same_steps() -> None:
+    real = run_workers(train_as_process, 4)
+    for ours, theirs in zip(real, virtual.run(train_twice, 4), strict=True):
+        assert not isinstance(ours, Exception), ours
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one[0], other[0])
+            assert one[1] == other[1]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -125,7 +133,9 @@ def test_processes_and_virtual_workers_take_the_same_steps(options: dict[str, An
 def test_a_worker_alone_takes_the_plain_loops_steps(momentum: float, clip_norm: float | None) -> None:
     ours, plain = network(), network()
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum)
-    worker = gtc(ours, torch.optim.SGD(ours.parameters(), lr=0.1, momentum=momentum), threshold=0.1, clip_norm=clip_norm)
+    worker = gtc(
+        ours, torch.optim.SGD(ours.parameters(), lr=0.1, momentum=momentum), threshold=0.1, clip_norm=clip_norm
+    )
     go_on(worker, ours, 0, range(5))
     for step in range(5):
         optimiser.zero_grad()
@@ -345,12 +355,15 @@ def test_a_lost_worker_is_an_error_of_the_others() -> None:
     def work(group: Group) -> str:
         model = network()
         worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        go_on(worker, model, group.rank, range(2))
+        if group.rank == 1:
+            return ""
         with pytest.raises(WorkerLostError) as error:
-            go_on(worker, model, group.rank, range(2 if group.rank == 1 else 4))
-            raise WorkerLostError("rank 1 leaves")
+            go_on(worker, model, group.rank, [2])
         return str(error.value)
 
-    assert all("rank 1" in message for message in virtual.run(work, 3))
+    messages = virtual.run(work, 3)
+    assert all("ranks [1] have ended" in messages[rank] for rank in (0, 2))
 
 
 def test_wrong_options_are_refused() -> None:
