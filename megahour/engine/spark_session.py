@@ -24,6 +24,8 @@ from megahour.engine.base import EngineError, TaskFailed, interrupts_held, shown
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
 REMEDY = "install Java 17 or later and `pip install megahour[spark]`, or use --engine local"
+# Batches cross a shuffle compressed already, by Arrow: Spark would compress them again, for nothing but CPU time.
+OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
 # Log4j settings of the driver: errors only, and no Java stack for a Python worker that died and is tried again.
 QUIET = """\
 rootLogger.level = error
@@ -56,7 +58,7 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
         log_settings = Path(folder) / "log4j2.properties"
         log_settings.write_text(QUIET)
         quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}"}
-        conf = SparkConf().setMaster(master).setAll(list((quiet | dict(settings)).items()))
+        conf = SparkConf().setMaster(master).setAll(list((quiet | OWN_BLOCKS | dict(settings)).items()))
         try:
             with interrupts_held():  # a Java process that lost its Python before they met would wait for ever
                 SparkContext._ensure_initialized(conf=conf)
