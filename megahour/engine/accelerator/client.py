@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from megahour.engine.accelerator import wire
+from megahour.engine.accelerator.call import Call, translated
 from megahour.engine.accelerator.spec import AcceleratorError, SequenceFailedError, ServiceAddress
 
 WINDOW_FRAMES = 65_536
@@ -143,124 +140,29 @@ class FlightSession:
     ) -> Iterator[tuple[int, wire.Outputs]]:
         """See `Session.infer`."""
         window = Window(ordered=ordered, limit_frames=window_frames, on_failure=on_failure)
-        call = _Call(self._client, self._options, self.service.address)
+        call = Call(self._client, self._options, self.service.address)
         try:
             for key, features in sequences:
                 sequence = as_sequence(key, features)
                 while not window.has_room(sequence.frames):
-                    yield from call.receive(window, block=True)
+                    yield from self._arrived(call, window, block=True)
                 window.depart(sequence)
-                call.send(sequence)
-                yield from call.receive(window, block=False)
+                call.send(sequence, window_frames)
+                yield from self._arrived(call, window, block=False)
             call.done()
             while window:
-                yield from call.receive(window, block=True)
+                yield from self._arrived(call, window, block=True)
         except BaseException:  # GeneratorExit too: the caller may stop early
             call.cancel()
             raise
         call.finish()
 
+    def _arrived(self, call: Call, window: Window, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
+        for key, result in call.receive(block=block):
+            yield from window.arrive(key, result)
+
     def metrics(self) -> dict[str, float]:
         """See `Session.metrics`."""
-        with _translated(self.service.address):
+        with translated(self.service.address):
             (result,) = self._client.do_action(flight.Action("metrics", b""), self._options)
         return dict(json.loads(result.body.to_pybytes()))
-
-
-class _Call:
-    """One DoExchange: written by the caller's thread, read by its own, so that neither side can block the other."""
-
-    def __init__(self, connection: Any, options: Any, address: str) -> None:
-        self._address = address
-        with _translated(address):
-            descriptor = flight.FlightDescriptor.for_command(b"infer")
-            self._writer, self._reader = connection.do_exchange(descriptor, options)
-        self._schema: pa.Schema | None = None
-        self._inbox: queue.SimpleQueue[tuple[pa.RecordBatch, bytes] | Exception | None] = queue.SimpleQueue()
-        self._reading: threading.Thread | None = None
-
-    def send(self, sequence: wire.Keyed) -> None:
-        """Blocks while the service's queue is full."""
-        batch = wire.encode_request([sequence])
-        if self._schema is None:
-            self._schema = batch.schema
-            self._write(self._writer.begin, batch.schema)
-            self._reading = threading.Thread(target=self._read_all, daemon=True)
-            self._reading.start()
-        if batch.schema != self._schema:
-            raise AcceleratorError(f"sequence {sequence.key}: its element type differs from the first sequence's")
-        self._write(self._writer.write_batch, batch)
-
-    def done(self) -> None:
-        if self._schema is not None:
-            self._write(self._writer.done_writing)
-
-    def receive(self, window: Window, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
-        """Results that have come; waits for at least one message when `block`."""
-        while True:
-            try:
-                message = self._inbox.get(block)
-            except queue.Empty:
-                return
-            block = False
-            if message is None and not window:
-                return
-            if message is None:
-                raise AcceleratorError("the service ended the stream before all replies", where=self._address)
-            if isinstance(message, Exception):
-                raise _translate(message, self._address) from message
-            for key, result in wire.decode_reply(*message):
-                yield from window.arrive(key, result)
-
-    def finish(self) -> None:
-        """The ordinary end, after the last reply."""
-        if self._reading is not None:
-            self._reading.join()
-            self._writer.close()
-
-    def cancel(self) -> None:
-        """Give up; the service drops what is still in flight."""
-        self._reader.cancel()
-        if self._reading is not None:
-            self._reading.join()
-        with contextlib.suppress(pa.ArrowException, OSError):  # closing a cancelled call reports the cancellation
-            self._writer.close()
-
-    def _write(self, function: Callable[..., None], *arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except (pa.ArrowException, OSError) as error:
-            # The reading side knows the server's reason; the writing side only that the stream is closed.
-            words = self._last_words() if self._reading is not None else None
-            raise _translate(words or error, self._address) from error
-
-    def _last_words(self) -> Exception | None:
-        while (message := self._inbox.get()) is not None:
-            if isinstance(message, Exception):
-                return message
-        return None
-
-    def _read_all(self) -> None:
-        try:
-            for chunk in self._reader:
-                self._inbox.put((chunk.data, chunk.app_metadata.to_pybytes()))
-        except (pa.ArrowException, OSError) as error:
-            self._inbox.put(error)
-        self._inbox.put(None)
-
-
-def _translate(error: Exception, address: str) -> AcceleratorError:
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return AcceleratorError(
-            "the service refuses the token", where=address, remedy="pass the token that serve() made"
-        )
-    reason = str(error).partition(" gRPC client debug context")[0]
-    return AcceleratorError(f"the service failed the call: {reason}", where=address)
-
-
-@contextlib.contextmanager
-def _translated(address: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise _translate(error, address) from error

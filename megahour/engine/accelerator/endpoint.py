@@ -6,12 +6,15 @@ back-pressure.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import itertools
 import json
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +23,15 @@ import pyarrow.flight as flight
 
 from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.batcher import Batcher, Pending
+from megahour.engine.accelerator.segment import Segment, Segments, encode_handle
 from megahour.engine.accelerator.spec import AcceleratorError
 
 log = logging.getLogger(__name__)
+
+
+HELD_SHARE = 8  # replies leave once they are an eighth of what the client has in flight …
+HELD_S = 0.1  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
+Answer = tuple[Sequence[Pending], pa.RecordBatch, bytes]
 
 
 @dataclass(eq=False)
@@ -34,16 +43,18 @@ class Stream:
     sent: int = 0
     finished: bool = False  # the client has asked for everything it wants
     broken: bool = False
-    _outbox: queue.SimpleQueue[tuple[Sequence[Pending], pa.RecordBatch, bytes] | None] = field(
-        default_factory=queue.SimpleQueue
-    )
+    _outbox: queue.SimpleQueue[Answer | bytes | None] = field(default_factory=queue.SimpleQueue)
 
     def deliver(self, items: Sequence[Pending], reply: pa.RecordBatch, layout: bytes) -> None:
         self._outbox.put((items, reply, layout))
 
-    def refuse(self, sequence: wire.Keyed, reason: str) -> None:
+    def refuse(self, sequence: wire.Keyed | wire.Placed, reason: str) -> None:
         """Answer a sequence that was never admitted."""
         self._outbox.put(((), *wire.encode_failures([sequence.key], reason)))
+
+    def tell(self, message: bytes) -> None:
+        """Send a message without a batch."""
+        self._outbox.put(message)
 
     def finish(self) -> None:
         self.finished = True
@@ -53,18 +64,45 @@ class Stream:
         """Thread: send replies until every sequence of a finished stream is answered."""
         while not (self.finished and self.sent == self.asked):
             message = self._outbox.get()
-            if message is None:
-                continue
-            items, reply, layout = message
+            if isinstance(message, bytes):
+                self._write(writer.write_metadata, message)
+            elif message is not None:
+                self._send(writer, self._company(writer, message))
+
+    def _company(self, writer: flight.MetadataRecordBatchWriter, first: Answer) -> list[Answer]:
+        """The replies that leave with this one."""
+        held, rows = [first], len(first[1])
+        until_s = time.monotonic() + HELD_S
+        while HELD_SHARE * rows < self.asked - self.sent:
+            try:
+                message = self._outbox.get(timeout=max(until_s - time.monotonic(), 0))
+            except queue.Empty:
+                break
+            if isinstance(message, tuple):
+                held.append(message)
+                rows += len(message[1])
+            elif message is not None:
+                self._write(writer.write_metadata, message)
+        return held
+
+    def _send(self, writer: flight.MetadataRecordBatchWriter, answers: Sequence[Answer]) -> None:
+        for layout, group in itertools.groupby(answers, key=lambda answer: answer[2]):
+            alike = list(group)
+            reply = wire.merge_replies([reply for _, reply, _ in alike])
             self.sent += len(reply)
             try:
-                if not self.broken:
-                    writer.write_with_metadata(reply, layout)
-            except (pa.ArrowException, OSError) as error:
-                self.broken = True
-                log.warning("a client went away before it took its replies: %s", error)
+                self._write(writer.write_with_metadata, reply, layout)
             finally:
-                self.batcher.release(sum(item.frames for item in items))
+                self.batcher.release(sum(item.frames for items, _, _ in alike for item in items))
+
+    def _write(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self.broken:
+            return
+        try:
+            function(*arguments)
+        except (pa.ArrowException, OSError) as error:
+            self.broken = True
+            log.warning("a client went away before it took its replies: %s", error)
 
 
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -72,6 +110,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def __init__(self, batcher: Batcher, host: str, port: int, token: str) -> None:
         self._batcher, self._meter = batcher, batcher.meter
+        self.segments = Segments()
         super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -79,24 +118,46 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         writer.begin(wire.REPLY_SCHEMA)
         sender = threading.Thread(target=stream.write_all, args=(writer,), daemon=True)
         sender.start()
-        try:
-            for chunk in reader:
-                for sequence in wire.decode_request(chunk.data):
-                    if stream.broken:
-                        return
-                    stream.asked += 1
-                    self._admit(stream, sequence)
-        except AcceleratorError as error:
-            raise flight.FlightServerError(str(error)) from error
-        finally:
-            if context.is_cancelled():
-                stream.broken = True
-            if stream.broken:
-                stream.asked -= self._batcher.forget(stream)
-            stream.finish()
-            sender.join()
+        with contextlib.ExitStack() as segments:  # closed after the last reply: no worker reads there any more
+            try:
+                with self._batcher.sender():
+                    for sequence in self._requests(reader, stream, segments):
+                        if stream.broken:
+                            return
+                        stream.asked += 1
+                        self._admit(stream, sequence)
+            except AcceleratorError as error:
+                raise flight.FlightServerError(str(error)) from error
+            finally:
+                if context.is_cancelled():
+                    stream.broken = True
+                if stream.broken:
+                    stream.asked -= self._batcher.forget(stream)
+                stream.finish()
+                sender.join()
 
-    def _admit(self, stream: Stream, sequence: wire.Keyed) -> None:
+    def _requests(
+        self, reader: Any, stream: Stream, segments: contextlib.ExitStack
+    ) -> Iterator[wire.Keyed | wire.Placed]:
+        """The sequences of a call. A segment that is asked for is made, told to the client, and left in `segments`."""
+        segment: Segment | None = None
+        for chunk in reader:
+            if chunk.data is not None:
+                yield from wire.decode_request(chunk.data)
+                continue
+            message = wire.decode_message(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"")
+            if isinstance(message, list):
+                if segment is None:
+                    raise AcceleratorError("rows within a segment, but the call has none")
+                yield from segment.placed(message)
+            elif segment is not None:
+                raise AcceleratorError("the call has a segment already")
+            else:
+                if (segment := self.segments.make(message)) is not None:
+                    segments.callback(segment.close)
+                stream.tell(encode_handle(segment.handle if segment is not None else None))
+
+    def _admit(self, stream: Stream, sequence: wire.Keyed | wire.Placed) -> None:
         try:
             self._batcher.admit(Pending(sequence, stream))
         except AcceleratorError as error:

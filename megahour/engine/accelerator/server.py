@@ -165,7 +165,7 @@ class Service:
                     return
                 idle_until_s = time.monotonic()
                 self._send(worker, batch, sent)
-            if len(sent) == 1 and (batch := self.batcher.full_batch()) is not None:
+            if len(sent) == 1 and (batch := self.batcher.spare_batch()) is not None:
                 self._send(worker, batch, sent)
             try:
                 reply = worker.receive(self.limits.batch_timeout_s)
@@ -200,7 +200,7 @@ class Service:
             by_owner.setdefault(id(item.owner), []).append(row)
         for rows in by_owner.values():
             items = [batch.items[row] for row in rows]
-            items[0].owner.deliver(items, reply.batch.take(pa.array(rows)), reply.layout)
+            items[0].owner.deliver(items, reply.batch.take(wire.numbers(rows, pa.int64())), reply.layout)
 
     def _after_exception(self, batch: Batch, error: ModelRaisedError) -> None:
         """The model raised: of one sequence that is its answer; of many, each is asked alone."""

@@ -1,7 +1,8 @@
 """A model in its own process: the loop of the process, and the handle by which the server feeds and replaces it.
 
-A batch goes down the pipe as the bytes of a request (see `wire`); a JSON header comes back, and after it, when all went
-well, the bytes of the reply. A worker ends when its pipe is closed, so none outlives the server.
+A batch goes down the pipe as JSON and the bytes of a request, which are empty when all of its features are in shared
+memory (see `wire.encode_work`); a JSON header comes back, and after it, when all went well, the bytes of the reply. A
+worker ends when its pipe is closed, so none outlives the server.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import pyarrow as pa
 
 from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.compute import Runner
+from megahour.engine.accelerator.segment import gather
 from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, explain
 from megahour.engine.base import interrupts_held
 
 CLOSE_TIMEOUT_S = 5.0
+Work = tuple[bytes, bytes]  # see `wire.encode_work`
 
 
 class WorkerDiedError(AcceleratorError):
@@ -58,23 +61,23 @@ def worker_main(pipe: Connection, spec: ModelSpec, threads: int, device: str) ->
         _send_header(pipe)
         # The next request is read while a batch is computed; else the server, which sends it, and the worker, which
         # sends a reply, could wait for each other.
-        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        requests: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         threading.Thread(target=_read_requests, args=(pipe, requests), daemon=True).start()
-        while (data := requests.get()) is not None:
-            _answer(pipe, runner, data)
+        while (work := requests.get()) is not None:
+            _answer(pipe, runner, work)
 
 
-def _read_requests(pipe: Connection, requests: queue.SimpleQueue[bytes | None]) -> None:
+def _read_requests(pipe: Connection, requests: queue.SimpleQueue[Work | None]) -> None:
     try:
         while True:
-            requests.put(pipe.recv_bytes())
+            requests.put((pipe.recv_bytes(), pipe.recv_bytes()))
     except (EOFError, OSError):
         requests.put(None)
 
 
-def _answer(pipe: Connection, runner: Runner, data: bytes) -> None:
-    sequences = list(wire.decode_request(wire.from_bytes(data)))
+def _answer(pipe: Connection, runner: Runner, work: Work) -> None:
     try:
+        sequences = gather(wire.decode_work(*work))
         outputs, computed_frames = runner(sequences)
         batch, layout = wire.encode_reply([s.key for s in sequences], outputs)
     except Exception as error:
@@ -125,10 +128,11 @@ class Worker:
         self.kill()
         self._start_process()
 
-    def send(self, sequences: Sequence[wire.Keyed]) -> None:
+    def send(self, sequences: Sequence[wire.Keyed | wire.Placed]) -> None:
         """Queue one batch. A dead process is noticed by `receive`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(wire.to_bytes(wire.encode_request(sequences)))
+            for part in wire.encode_work(sequences):
+                self._pipe.send_bytes(part)
 
     def receive(self, timeout_s: float) -> Reply:
         """Wait for the first batch that was sent and not answered.
