@@ -37,10 +37,10 @@ def aligned(size: int, place: int) -> int:
 
 
 class DirectFile:
-    """A new file at `path`. Threads may write different places at once."""
+    """A new file at `path`, or one that is gone on with (`keep`). Threads may write different places at once."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | (0 if keep else os.O_TRUNC), 0o666)
         self._pages = _open_direct(path)  # -1: none
         self._direct = self._pages >= 0
         self._written, self._seconds = 0, 0.0

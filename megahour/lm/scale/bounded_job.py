@@ -169,15 +169,15 @@ class BoundedJob:
 
         def write(worker: ShardWorker, target: int) -> None:
             names = files.names(target, range(shards), totals.names_of(target))
-            keys, values = name_table(names, smoothing.discounts)
+            table, places = name_table(names, smoothing.discounts), file.places(target)
             if target < shards:
                 shard = tree.shards[target]
                 own = shared[shard.parent] if shard.floor else None
-                file.write(target, worker.smooth(shard, rows, smoothing, own, keys, values))
+                file.write(worker.smooth(shard, rows, smoothing, own, table, places))
             else:
                 split, closed = tree.splits[target - shards], totals.closed[target - shards]
-                of_split = split_lines(text, split, closed, shared[split.number], smoothing.discounts, keys, values)
-                file.write(target, [of_split])
+                own = shared[split.number]
+                file.write([split_lines(text, split, closed, own, smoothing.discounts, table, places)])
             (folder / f"written{target:06d}").touch()
 
         targets = shards + len(tree.splits)

@@ -198,24 +198,24 @@ class Estimating:
         smoothing, _, _ = self.totals.smoothing()
         shared = smooth_all(self.tree, self.totals.closed, smoothing)
         names = np.concatenate([self._names(target), self.totals.names_of(target)])
-        keys, values = name_table(names, smoothing.discounts)
+        table, nowhere = name_table(names, smoothing.discounts), [0] * (self.text.order + 1)
         shards = len(self.tree.shards)
         files: dict[int, BinaryIO] = {}
         if target < shards:
             shard = self.tree.shards[target]
             own = shared[shard.parent] if shard.floor else None
-            rows = self.counting.cluster
-            pieces = ShardWorker(self.text, self.tree).smooth(shard, rows, smoothing, own, keys, values)
+            worker = ShardWorker(self.text, self.tree)
+            pieces = worker.smooth(shard, self.counting.cluster, smoothing, own, table, nowhere)
         else:
             split = self.tree.splits[target - shards]
             closed, own = self.totals.closed[split.number], shared[split.number]
-            pieces = iter([split_lines(self.text, split, closed, own, smoothing.discounts, keys, values)])
-        for k, lines, text in pieces:
-            if k not in files:
-                files[k] = out.path(f".{k}.txt").open("wb")
-            files[k].write(text.data)
-            out.came_in(lines)
-            out.kept(lines)
+            pieces = iter([split_lines(self.text, split, closed, own, smoothing.discounts, table, nowhere)])
+        for piece in pieces:
+            if piece.k not in files:
+                files[piece.k] = out.path(f".{piece.k}.txt").open("wb")
+            files[piece.k].write(piece.text.data)
+            out.came_in(piece.lines)
+            out.kept(piece.lines)
         for file in files.values():
             file.close()
 

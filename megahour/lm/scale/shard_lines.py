@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from megahour.lm.arpa.direct import PAGE, aligned, page_buffer
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.scale.shard_kernels import fill_gammas, place_names
@@ -12,25 +15,50 @@ from megahour.lm.scale.shards import ShardTree
 from megahour.lm.text.tokenise import END, Bytes
 
 
+class Piece(NamedTuple):
+    """Lines of `lines` k-grams, buffer[begin:end], and their place in a file: both are as far into a page."""
+
+    k: int
+    lines: int
+    buffer: Bytes
+    begin: int
+    end: int
+    place: int
+
+    @property
+    def text(self) -> Bytes:
+        return self.buffer[self.begin : self.end]
+
+
 class Lines:
     """Spells lines into a buffer that is used again: a new one would cost as much as the lines, in pages touched."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
-        self._out: Bytes = np.empty(1 << 16, np.uint8)
+        self._out = page_buffer(1 << 16)
 
     def spell(
-        self, k: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, lines: int, characters: int
-    ) -> Bytes:
+        self,
+        k: int,
+        windows: Int32,
+        at: Int32,
+        logp: Float32,
+        backoff: Float32,
+        lines: int,
+        characters: int,
+        place: int = 0,
+    ) -> Piece:
         """The text of so many k-grams, whose words have so many bytes; until the next call."""
         highest = k == self._text.order
         size = line_bytes(k, highest, lines, characters)
-        if len(self._out) < size + ROOM:
-            self._out = np.empty(2 * size + ROOM, np.uint8)
-        used = spell_lines(k, highest, windows, at, logp, backoff, lines, *self._text.spelling, END, self._out)
+        if len(self._out) < size + ROOM + PAGE:
+            self._out = page_buffer(2 * size + ROOM + PAGE)
+        begin = aligned(0, place)
+        out = self._out[begin : begin + size + ROOM]
+        used = spell_lines(k, highest, windows, at, logp, backoff, lines, *self._text.spelling, END, out)
         if used != size:
             raise AssertionError(f"{lines} {k}-grams take {used} bytes, not {size}")
-        return self._out[:size]
+        return Piece(k, lines, self._out, begin, begin + size, place)
 
 
 def by_target(tree: ShardTree, names: list[Records], targets: list[Int32]) -> tuple[Records, Int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,12 +11,11 @@ from megahour.lm.estimate.kept import Kept, keep
 from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, Store, open_contexts, sweep_from
 from megahour.lm.scale.shard_kernels import take_contexts
-from megahour.lm.scale.shard_lines import Lines, by_target, columns
+from megahour.lm.scale.shard_lines import Lines, Piece, by_target, columns
 from megahour.lm.scale.shard_parts import Rows, Sorter
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Float32, Float64, Records, Shared, Smoothing, Text
 from megahour.lm.scale.shards import Shard, ShardTree
 from megahour.lm.scale.swept_files import Swept, SweptFiles
-from megahour.lm.text.tokenise import Bytes
 
 
 class ShardWorker:
@@ -67,14 +66,21 @@ class ShardWorker:
         return Counted(total, *joined, unigrams, adjusted, ordered, edges, share, dropped)
 
     def smooth(
-        self, shard: Shard, rows: Rows, smoothing: Smoothing, shared: Shared | None, keys: Int64, values: Float32
-    ) -> Iterator[tuple[int, int, Bytes]]:
-        """(order, lines, text) of a shard's n-grams, in the order of their lines within each order; a text is there
-        until the next is asked for.
+        self,
+        shard: Shard,
+        rows: Rows,
+        smoothing: Smoothing,
+        shared: Shared | None,
+        table: tuple[Int64, Float32],
+        places: Sequence[int],
+    ) -> Iterator[Piece]:
+        """A shard's n-grams, in the order of their lines within each order; a piece is there until the next is asked
+        for.
 
-        keys, values: a table of `smooth.fill_names` with log10 γ of the contexts that the shard prints.
+        table: of `smooth.fill_names`, with log10 γ of the contexts that the shard prints. places: where its lines go,
+        by order.
         """
-        text, order = self._text, self._text.order
+        text, order, place = self._text, self._text.order, list(places)
         sizes = np.zeros(order + 1, np.int64)
         held: Iterator[Swept] | None = None
         for part in rows.parts(shard):
@@ -89,7 +95,7 @@ class ShardWorker:
                 self._share_chain(shard.floor, shared)
             smooth(
                 shard.floor, windows, positions, self._no_tokens, order, text.prune, None, smoothing.discounts,
-                smoothing.unigram, *kept, len(kept.nodes), self._open.seats, self._chain, keys, values, self._at,
+                smoothing.unigram, *kept, len(kept.nodes), self._open.seats, self._chain, *table, self._at,
                 self._logp, self._backoff, sizes,
             )  # fmt: skip
             for k in range(shard.floor + 2, order + 1):
@@ -97,7 +103,9 @@ class ShardWorker:
                 if lines != sizes[k]:
                     raise AssertionError(f"shard {shard.number}: {sizes[k]} {k}-grams, not {lines}")
                 entries = windows, self._at[k], self._logp[k], self._backoff[k]
-                yield k, lines, self._lines.spell(k, *entries, lines, int(tally[k, CHARACTERS]))
+                piece = self._lines.spell(k, *entries, lines, int(tally[k, CHARACTERS]), place[k])
+                place[k] += piece.end - piece.begin
+                yield piece
         rows.counted(shard)
 
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:

@@ -6,7 +6,7 @@ every shard below a split must know, and nothing else of the corpus.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,10 @@ from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_probabilities
-from megahour.lm.scale.shard_lines import Lines
+from megahour.lm.scale.shard_lines import Lines, Piece
 from megahour.lm.scale.shard_types import NAME, SHARE, Float32, Float64, Shared, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree, Split
-from megahour.lm.text.tokenise import BOUNDARY, END, Bytes
+from megahour.lm.text.tokenise import BOUNDARY, END
 
 Shares = npt.NDArray[np.void]
 
@@ -119,9 +119,15 @@ def smooth_all(tree: ShardTree, closed: list[Closed], smoothing: Smoothing) -> l
 
 
 def split_lines(
-    text: Text, split: Split, closed: Closed, shared: Shared, discounts: Float64, keys: Int64, values: Float32
-) -> tuple[int, int, Bytes]:
-    """(order, lines, text) of a split's n-grams; keys, values as in `ShardWorker.smooth`."""
+    text: Text,
+    split: Split,
+    closed: Closed,
+    shared: Shared,
+    discounts: Float64,
+    table: tuple[Int64, Float32],
+    places: Sequence[int],
+) -> Piece:
+    """A split's n-grams; table, places as in `ShardWorker.smooth`."""
     k = split.floor + 1
     kept = closed.grams["raw"] > text.prune[k]
     grams = closed.grams[kept]
@@ -134,12 +140,12 @@ def split_lines(
         backoff[followed & (grams["raw"] == 1)] = once
         several = np.flatnonzero(followed & (grams["raw"] > 1))
         found = np.empty(len(several), np.float32)
-        look_up(grams["first"][several] * 8 + k, keys, values, found)
+        look_up(grams["first"][several] * 8 + k, *table, found)
         backoff[several] = found
     windows = _window(text.order, split, grams["word"])
     at = np.arange(len(grams), dtype=np.int32)
     lines, characters = int(closed.tally[k, KEPT]), int(closed.tally[k, CHARACTERS])
-    return k, lines, Lines(text).spell(k, windows, at, logp, backoff, lines, characters)
+    return Lines(text).spell(k, windows, at, logp, backoff, lines, characters, places[k])
 
 
 def _window(order: int, split: Split, words: Int32) -> Int32:
