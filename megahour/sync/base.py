@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
@@ -76,14 +76,17 @@ def default_group(group: Group | None) -> Group:
 
 def agree(group: Group, weight: float, finite: bool = True) -> Agreement:
     """All workers' weights and whether all gradients are finite: one all-gather of 16 bytes. A collective call."""
-    if not 0 <= weight < float("inf"):
-        raise ConfigError(
-            f"weight {weight} of a worker's gradient is not a finite number ≥ 0", remedy="give its frames"
-        )
+    check_weight(weight)
     said = torch.tensor([weight, float(finite)], dtype=torch.float64)
     weights, all_finite = group.all_gather(said).wait().unbind(1)
     total = sum(weights.tolist())
     return Agreement(weight / total if total else 0.0, total, bool(all_finite.all()))
+
+
+def check_weight(weight: float) -> None:
+    """Raises ConfigError unless `weight` is finite and ≥ 0."""
+    if not 0 <= weight < float("inf"):
+        raise ConfigError(f"weight {weight} of a worker's gradient is not finite and ≥ 0", remedy="give its frames")
 
 
 def clip_gradient(gradient: Tensor, clip_norm: float | None) -> float:
@@ -101,6 +104,7 @@ def clip_gradient(gradient: Tensor, clip_norm: float | None) -> float:
 def unscale(optimiser: torch.optim.Optimizer, scaler: GradScaler | None) -> None:
     """Divides the gradients in `parameter.grad` by the scale of mixed precision, if any; call it once a step."""
     if scaler is not None and scaler.is_enabled() and _has_gradient(optimiser):
+        _prime(scaler, optimiser)
         scaler.unscale_(optimiser)
 
 
@@ -119,6 +123,34 @@ def update(optimiser: torch.optim.Optimizer, scaler: GradScaler | None, finite: 
     scaler.update()
 
 
+def step_alone(
+    parameters: Sequence[nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    clip_norm: float | None,
+    scaler: GradScaler | None,
+    metrics: dict[str, float],
+) -> None:
+    """The plain loop's step with what is in `parameter.grad`: unscaled, clipped, left out where it is not finite.
+
+    The norm, which is computed only where it is needed, becomes `metrics["gradient_norm"]`.
+    """
+    unscale(optimiser, scaler)
+    finite = True
+    if clip_norm is not None or scaler is not None:
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        metrics["gradient_norm"] = float(norm)
+        finite = scaler is None or bool(norm.isfinite())
+        if clip_norm is not None and finite:
+            nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+    update(optimiser, scaler, finite)
+
+
+def check_clip_norm(clip_norm: float | None) -> None:
+    """Raises ConfigError unless `clip_norm` is None or a positive number."""
+    if clip_norm is not None and not clip_norm > 0:
+        raise ConfigError(f"clip_norm {clip_norm}", remedy="give a positive norm, or None")
+
+
 def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) -> None:
     """Lets `scaler` know what was agreed, through an optimiser of one weight whose gradient is 0 or infinite.
 
@@ -126,10 +158,15 @@ def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) ->
     without a batch has none, and one with finite gradients only does not know of the others'.
     """
     device = optimiser.param_groups[0]["params"][0].device
-    witness = torch.nn.Parameter(torch.zeros(1, device=device))
+    witness = nn.Parameter(torch.zeros(1, device=device))
     witness.grad = torch.full_like(witness, 0.0 if finite else float("inf"))
-    scaler.scale(torch.zeros((), device=device))  # creates its scale where this worker has not scaled a loss yet
+    _prime(scaler, optimiser)
     scaler.unscale_(torch.optim.SGD([witness], lr=0.0))
+
+
+def _prime(scaler: GradScaler, optimiser: torch.optim.Optimizer) -> None:
+    """Lets the scaler make its scale, which it does at the first loss: a worker without a batch has had none."""
+    scaler.scale(torch.zeros((), device=optimiser.param_groups[0]["params"][0].device))
 
 
 def _has_gradient(optimiser: torch.optim.Optimizer) -> bool:

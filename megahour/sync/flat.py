@@ -90,15 +90,19 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 @torch.no_grad()
-def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
-    """Copies gradients into `views` of the parameters' shapes; zeros where there is none."""
+def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float = 1.0) -> None:
+    """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0."""
     from_, to = [], []
     for parameter, view in zip(parameters, views, strict=True):
         gradient = parameter.grad
-        if gradient is None:
+        if gradient is None or scale == 0.0:
             view.zero_()
         elif gradient.is_sparse:
             raise ConfigError("a parameter's gradient is sparse", remedy="make the embedding with sparse=False")
+        elif scale != 1.0 and gradient.dtype == view.dtype:
+            torch.mul(gradient, scale, out=view)
+        elif scale != 1.0:
+            view.copy_(gradient).mul_(scale)
         elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
             from_.append(gradient)
             to.append(view)

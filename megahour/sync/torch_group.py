@@ -50,7 +50,7 @@ class TorchGroup:
         self._clock, self._helper = Stopwatch(self.traffic), Helper()
         self._group: dist.ProcessGroup | None = None
         self._mesh: Mesh | None = None
-        self._native = False
+        self._native, self._whole = False, True
         if dist.is_available() and dist.is_initialized():
             self._open(process_group)
 
@@ -65,6 +65,11 @@ class TorchGroup:
             ranks = range(self.size)
             self._mesh = Mesh(self._group, ranks, self.rank, 0, self.timeout_s)
             self._mesh = Mesh(self._group, ranks, self.rank, self._agree_channel(), self.timeout_s)
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """That of torch.distributed, for what works with it directly; None for a worker alone, and for a part."""
+        return self._group if self._whole else None
 
     def all_reduce(self, tensor: Tensor) -> TorchWork | Ready:
         """Sum over the workers, in place, in the order of ranks (NCCL: in its own), the same bits on all."""
@@ -141,7 +146,7 @@ class TorchGroup:
         if chosen is None:
             return None
         part = copy.copy(self)
-        part.rank, part.size = chosen.index(self.rank), len(chosen)
+        part.rank, part.size, part._whole = chosen.index(self.rank), len(chosen), False
         if self._mesh is not None:
             ranks = [self._mesh.ranks[rank] for rank in chosen]
             part._mesh = Mesh(self._mesh.process_group, ranks, part.rank, channel, self.timeout_s)

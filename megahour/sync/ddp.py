@@ -1,0 +1,215 @@
+"""PyTorch's own data parallelism, as a baseline behind the same calls: DDP, with PowerSGD or bf16 on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.nn.parallel import DistributedDataParallel
+
+from megahour.core.errors import ConfigError
+from megahour.sync import replicas
+from megahour.sync.base import check_clip_norm, default_group, step_alone
+from megahour.sync.bf16_hook import bf16_mean
+from megahour.sync.flat import trainable
+from megahour.sync.group import Group
+
+Hook = Literal["", "bf16", "powersgd"]
+
+
+def ddp(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    backwards: int = 1,
+    find_unused_parameters: bool = False,
+) -> Ddp:
+    """torch's DistributedDataParallel: the plain mean of gradients, summed during backward by gloo or NCCL.
+
+    Call the model as `model(batch)`: that goes through DDP's forward from now on. All workers need a batch in every
+    step: a worker without one makes the others wait in backward until the process group's own time limit.
+
+    Parameters
+    ----------
+    model, optimiser: any; the weights of all workers become those of rank 0.
+    clip_norm: largest L2 norm of the mean gradient; DDP does not see a worker's own.
+    backwards: forward and backward calls a step, of which the last one sums.
+    find_unused_parameters: as DDP's.
+
+    A lost worker raises torch's own error in `backward`, after the process group's time limit.
+    """
+    return Ddp(model, optimiser, default_group(group), clip_norm, backwards, "", find_unused_parameters)
+
+
+def ddp_bf16(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    backwards: int = 1,
+    find_unused_parameters: bool = False,
+) -> Ddp:
+    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic."""
+    return Ddp(model, optimiser, default_group(group), clip_norm, backwards, "bf16", find_unused_parameters)
+
+
+def ddp_powersgd(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    backwards: int = 1,
+    find_unused_parameters: bool = False,
+    rank: int = 1,
+    start_step: int = 10,
+    min_compression_rate: float = 2.0,
+) -> Ddp:
+    """`ddp` with torch's PowerSGD hook (Vogels et al., NeurIPS 2019), with error feedback and warm start.
+
+    Parameters
+    ----------
+    rank: of the approximation of each matrix.
+    start_step: from which on gradients are compressed, at least 2.
+    min_compression_rate: matrices that would shrink by less travel whole.
+    """
+    state = powersgd.PowerSGDState(
+        None,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=start_step,
+        min_compression_rate=min_compression_rate,
+    )
+    made = default_group(group)
+    return Ddp(model, optimiser, made, clip_norm, backwards, "powersgd", find_unused_parameters, state)
+
+
+class Ddp:
+    """`Synchroniser` made by `ddp`, `ddp_bf16` and `ddp_powersgd`. `metrics`: `gradient_norm` of the mean."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        clip_norm: float | None,
+        backwards: int,
+        hook: Hook,
+        find_unused_parameters: bool,
+        powersgd_state: powersgd.PowerSGDState | None = None,
+    ) -> None:
+        check_clip_norm(clip_norm)
+        if backwards < 1:
+            raise ConfigError(f"backwards {backwards}", remedy="give the forward and backward calls of a step")
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, clip_norm
+        self._backwards, self._hook, self._powersgd = backwards, hook, powersgd_state
+        self._parameters = trainable(model)
+        self._calls = self._compressed = 0
+        self._ddp: DistributedDataParallel | None = None
+        process_group = process_group_of(group, "ddp")
+        if process_group is not None:
+            inner = _Inner(model)
+            self._ddp = DistributedDataParallel(
+                inner,
+                process_group=process_group,
+                broadcast_buffers=False,  # a worker that evaluates alone would wait for the others
+                find_unused_parameters=find_unused_parameters,
+            )
+            self._register(process_group)
+            model.forward = self._forward
+
+    def _register(self, process_group: dist.ProcessGroup) -> None:
+        assert self._ddp is not None
+        if self._hook == "bf16":
+            self._ddp.register_comm_hook(process_group, bf16_mean)
+        elif self._powersgd is not None:
+            self._powersgd.process_group = process_group
+            self._ddp.register_comm_hook(self._powersgd, powersgd.powerSGD_hook)
+
+    def _forward(self, *arguments: Any, **named: Any) -> Any:
+        assert self._ddp is not None
+        if torch.is_grad_enabled():
+            self._calls += 1
+            self._ddp.require_backward_grad_sync = self._calls % self._backwards == 0
+        return self._ddp(*arguments, **named)
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """The optimiser's step with the plain mean of gradients, which backward has left in `parameter.grad`.
+
+        Raises ConfigError for a weight other than 1, and where the model was not called as `model(batch)`, as often as
+        `backwards` says: its gradients would not be the mean.
+        """
+        check_plain_mean("ddp", weight)
+        self.check_calls()
+        step_alone(self._parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+        self.count()
+
+    def check_calls(self) -> None:
+        """Raises ConfigError unless DDP has seen the forward calls of this step."""
+        if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
+            raise ConfigError(
+                f"{self._calls} calls of model(batch) since the last step, with backwards={self._backwards}",
+                remedy="compute the loss from model(batch); for accumulation say how many calls a step has",
+            )
+
+    def count(self) -> None:
+        """Counts the payload bytes of a ring's sums, which send 2 (N - 1)/N of the gradient each; ends the step."""
+        sums, self._calls = self._calls // self._backwards, 0
+        elements = float(sums * sum(parameter.numel() for parameter in self._parameters))
+        if self._powersgd is not None and self._powersgd.total_numel_after_compression > self._compressed:
+            elements = self._powersgd.total_numel_after_compression - self._compressed
+            self._compressed = self._powersgd.total_numel_after_compression
+        size_bytes = round(elements * (2 if self._hook == "bf16" else 4) * 2 * (1 - 1 / self._group.size))
+        self._group.traffic.sent_bytes += size_bytes
+        self._group.traffic.received_bytes += size_bytes
+
+    def finish(self) -> None:
+        """Gives the model its own forward back and averages floating-point buffers. A collective call."""
+        if self._ddp is not None:
+            del self._model.forward
+            self._ddp = None
+        replicas.average_buffers(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """Empty. PowerSGD's error memory, which torch keys by buckets that it may rebuild, begins anew with zeros."""
+        return {}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Nothing is to be done."""
+
+
+class _Inner(nn.Module):
+    """A module whose forward is that of `model`, so that DDP can stand in front of it while users call `model`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._original = model.forward
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return self._original(*arguments, **named)
+
+
+def process_group_of(group: Group, trainer: str) -> dist.ProcessGroup | None:
+    """The process group that torch's own trainers work with; None for a worker alone.
+
+    Raises ConfigError for virtual workers and parts of groups, which they do not know.
+    """
+    process_group: dist.ProcessGroup | None = getattr(group, "process_group", None)
+    if process_group is None and group.size > 1:
+        raise ConfigError(f"{trainer} works on processes of torch.distributed only", remedy="use dense on this group")
+    return process_group
+
+
+def check_plain_mean(trainer: str, weight: float) -> None:
+    """Raises ConfigError unless `weight` is 1."""
+    if weight != 1.0:
+        raise ConfigError(f"weight {weight}: {trainer} takes the plain mean over workers", remedy="use dense")

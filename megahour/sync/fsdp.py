@@ -1,0 +1,114 @@
+"""PyTorch's FSDP2 as a baseline behind the same calls: weights, gradients and optimiser state in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from megahour.core.errors import ConfigError
+from megahour.sync.base import check_clip_norm, default_group, unscale, update
+from megahour.sync.ddp import check_plain_mean, process_group_of
+from megahour.sync.flat import broadcast_model, trainable
+from megahour.sync.group import Group
+
+
+def fsdp(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    modules: Sequence[str] = (),
+) -> Fsdp:
+    """torch's `fully_shard`: each worker holds a part of every parameter; forward and backward gather them.
+
+    The optimiser's parameters become the parts (DTensors), in place. Call the model as `model(batch)`, and on all
+    workers: forward is a collective call, in evaluation too. All need a batch in every step.
+
+    Parameters
+    ----------
+    model, optimiser: any; the weights of all workers become those of rank 0.
+    clip_norm: largest L2 norm of the mean gradient.
+    modules: names of submodules that are gathered on their own, in place of all at once.
+
+    Raises ConfigError for an optimiser that has made a step, or a name that there is not. A lost worker raises torch's
+    own error, after the process group's time limit.
+    """
+    check_clip_norm(clip_norm)
+    if optimiser.state:
+        raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
+    return Fsdp(model, optimiser, default_group(group), clip_norm, modules)
+
+
+class Fsdp:
+    """`Synchroniser` made by `fsdp`. `metrics`: `gradient_norm` of the mean."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        clip_norm: float | None,
+        modules: Sequence[str],
+    ) -> None:
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, clip_norm
+        process_group = process_group_of(group, "fsdp")
+        self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))
+        if process_group is not None:
+            broadcast_model(model, group)
+            whole = dict(model.named_parameters())
+            mesh = DeviceMesh.from_group(process_group, next(model.parameters()).device.type)
+            for module in [*(_submodule(model, name) for name in modules), model]:
+                fully_shard(module, mesh=mesh)
+            parts = dict(model.named_parameters())
+            new = {parameter: parts[name] for name, parameter in whole.items()}
+            for settings in optimiser.param_groups:
+                settings["params"] = [new[parameter] for parameter in settings["params"]]
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """Each worker updates its parts with the mean gradient. Raises ConfigError for a weight other than 1."""
+        check_plain_mean("fsdp", weight)
+        unscale(self._optimiser, scaler)
+        finite = True
+        if self._clip_norm is not None or scaler is not None:
+            parameters = [p for settings in self._optimiser.param_groups for p in settings["params"]]
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self.metrics["gradient_norm"] = float(norm)
+            finite = scaler is None or bool(norm.isfinite())
+            if self._clip_norm is not None and finite:
+                nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
+        update(self._optimiser, scaler, finite)
+        size_bytes = round(3 * self._size_bytes * (1 - 1 / self._group.size))
+        self._group.traffic.sent_bytes += size_bytes
+        self._group.traffic.received_bytes += size_bytes
+
+    def finish(self) -> None:
+        """Gathers the weights: `model.parameters()` are whole tensors on all workers. A collective call.
+
+        The model stays FSDP's: a later `state_dict()` has DTensors, of which `full_tensor()` is a collective call.
+        """
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+
+    def state(self) -> dict[str, Tensor]:
+        """Empty: weights and optimiser hold all, as DTensors."""
+        return {}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Nothing is to be done."""
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError as error:
+        raise ConfigError(f'the model has no module "{name}"', remedy="give names of named_modules()") from error

@@ -1,0 +1,134 @@
+"""Local SGD: workers train alone and every few steps become their mean.
+
+S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019; with steps of averaging after each at first,
+post-local SGD: T. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.sync import replicas
+from megahour.sync.base import agree, check_clip_norm, check_weight, default_group, step_alone
+from megahour.sync.flat import Flat, broadcast_model
+from megahour.sync.group import Group
+
+
+def local_sgd(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    period_steps: int = 16,
+    warmup_steps: int = 0,
+) -> LocalSgd:
+    """Local steps; after each `period_steps` of them W ← Σ v_i W_i / Σ v_i, v_i the sum of the period's weights.
+
+    A worker alone takes the plain loop's steps, bit for bit. The optimiser steps locally and keeps its own memory.
+
+    Parameters
+    ----------
+    model, optimiser: any; the weights of all workers become those of rank 0.
+    clip_norm: largest L2 norm of a worker's own gradient.
+    period_steps: local steps from mean to mean; 2 D fp32 values are sent for each mean.
+    warmup_steps: first steps, after each of which the mean is taken.
+
+    A lost worker raises `WorkerLostError` when the next mean is due; the weights are then this worker's own.
+    """
+    check_clip_norm(clip_norm)
+    if period_steps < 1 or warmup_steps < 0:
+        raise ConfigError(f"period_steps {period_steps}, warmup_steps {warmup_steps}", remedy="give ≥ 1 and ≥ 0")
+    return LocalSgd(model, optimiser, default_group(group), clip_norm, period_steps, warmup_steps)
+
+
+class LocalSgd:
+    """`Synchroniser` made by `local_sgd`.
+
+    `metrics`: `gradient_norm` before clipping, where it was needed; `consensus_distance`, the L2 distance of this
+    worker's weights from the last mean, just before it was taken.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        clip_norm: float | None,
+        period_steps: int,
+        warmup_steps: int,
+    ) -> None:
+        broadcast_model(model, group)
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, clip_norm
+        self._period_steps, self._warmup_steps = period_steps, warmup_steps
+        self._flat = Flat(model)
+        self._steps = self._local_steps = 0
+        self._weight = 0.0
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """A local step, none with `weight` 0; and the mean of all workers' weights where it is due.
+
+        With a scaler a step with an infinity or NaN is left out by this worker alone.
+        """
+        check_weight(weight)
+        if weight:
+            step_alone(self._flat.parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+        self._steps += 1
+        self._local_steps += 1
+        self._weight += weight
+        if self._steps <= self._warmup_steps or self._local_steps >= self._period_steps:
+            self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        weight, self._weight, self._local_steps = self._weight, 0.0, 0
+        if self._group.size == 1:
+            return
+        own = self._flat.weights()
+        agreed = agree(self._group, weight, bool(own.isfinite().all()))
+        if not agreed.finite:
+            raise MegahourError(
+                f"a worker's weights are not finite after step {self._steps}",
+                where=f"rank {self._group.rank}",
+                remedy="go back to a checkpoint with a lower learning rate, or clip gradients",
+            )
+        if agreed.total:
+            mean = self._group.all_reduce(own * agreed.share).wait()
+            self.metrics["consensus_distance"] = float(torch.linalg.vector_norm(own.sub_(mean)))
+            self._flat.set_weights(mean)
+
+    def finish(self) -> None:
+        """Takes the mean of what has been trained since the last one, and of floating-point buffers. Collective."""
+        if self._local_steps:
+            self._average()
+        replicas.average_buffers(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """This worker's weights (D,) in fp32, their part in the next mean, and where it is in its period."""
+        return {
+            "weights": self._flat.weights(),
+            "weight": torch.tensor([self._weight], dtype=torch.float64),
+            "position": torch.tensor([self._steps, self._local_steps]),
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Each takes its own part; where the number of workers has changed, all go on from the old workers' mean."""
+        own = states[self._group.rank % len(states)]
+        self._steps, self._local_steps = own["position"].tolist()
+        weights = [float(state["weight"]) for state in states]
+        if len(states) == self._group.size:
+            self._weight = float(own["weight"])
+            self._flat.set_weights(own["weights"].to(self._flat.device))
+            return
+        self._weight = sum(weights) / self._group.size
+        shares = [weight / sum(weights) for weight in weights] if sum(weights) else [1 / len(states)] * len(states)
+        mean = self._flat.zeros()
+        for state, share in zip(states, shares, strict=True):
+            mean.add_(state["weights"].to(mean), alpha=share)
+        self._flat.set_weights(mean)

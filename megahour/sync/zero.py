@@ -1,0 +1,99 @@
+"""PyTorch's ZeRO-1 as a baseline behind the same calls: DDP's gradients, an optimiser in parts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from megahour.core.errors import ConfigError
+from megahour.sync.base import default_group, step_alone
+from megahour.sync.ddp import Ddp, check_plain_mean, process_group_of
+from megahour.sync.flat import trainable
+from megahour.sync.group import Group
+
+
+def zero(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    backwards: int = 1,
+    find_unused_parameters: bool = False,
+) -> Ddp | Zero:
+    """ZeRO stage 1 (Rajbhandari et al., SC 2020): each worker holds the optimiser's state of a part of the parameters.
+
+    It updates that part and sends it to all. Gradients are those of `ddp`, whose parameters and limits it has.
+    `optimiser` gives the class and its settings, and goes on giving them (learning rate schedules), but its own state
+    stays empty; the parts are in `state()`. A worker alone takes the plain loop's steps.
+
+    Raises ConfigError for an optimiser that has made a step.
+    """
+    group = default_group(group)
+    mean = Ddp(model, optimiser, group, clip_norm, backwards, "", find_unused_parameters)
+    if process_group_of(group, "zero") is None:
+        return mean
+    return Zero(model, optimiser, group, clip_norm, mean)
+
+
+class Zero:
+    """`Synchroniser` made by `zero`."""
+
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, clip_norm: float | None, mean: Ddp
+    ) -> None:
+        if optimiser.state:
+            raise ConfigError("the optimiser has a state", remedy="make the trainer first, then restore its state()")
+        self.metrics = mean.metrics
+        self._optimiser, self._clip_norm, self._mean, self._group = optimiser, clip_norm, mean, group
+        self._parameters = trainable(model)
+        known = inspect.signature(type(optimiser).__init__).parameters
+        self._parts = ZeroRedundancyOptimizer(
+            [dict(settings) for settings in optimiser.param_groups],
+            type(optimiser),
+            process_group=process_group_of(group, "zero"),
+            **{name: value for name, value in optimiser.defaults.items() if name in known},
+        )
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """Each worker updates its part with the mean gradient and sends it; raises as `Ddp.step`."""
+        check_plain_mean("zero", weight)
+        self._mean.check_calls()
+        for ours, theirs in zip(self._optimiser.param_groups, self._parts.param_groups, strict=True):
+            theirs.update({name: value for name, value in ours.items() if name != "params"})
+        step_alone(self._parameters, self._parts, self._clip_norm, scaler, self.metrics)
+        self._mean.count()
+        sent = sum(p.numel() * p.element_size() for g in self._parts.optim.param_groups for p in g["params"])
+        total = sum(p.numel() * p.element_size() for p in self._parameters)
+        self._group.traffic.sent_bytes += sent * (self._group.size - 1)
+        self._group.traffic.received_bytes += total - sent
+
+    def finish(self) -> None:
+        """As `Ddp.finish`; the weights are the same on all workers after each step."""
+        self._mean.finish()
+
+    def state(self) -> dict[str, Tensor]:
+        """This worker's part of the optimiser's state: `{number of the parameter}.{name}`."""
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
+        return {
+            f"{numbers[parameter]}.{name}": torch.as_tensor(value).detach().clone()
+            for parameter, values in self._parts.optim.state.items()
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Takes what belongs to this worker's part from the states of all, whoever had it."""
+        own = {parameter for settings in self._parts.optim.param_groups for parameter in settings["params"]}
+        for state in states:
+            for key, value in state.items():
+                number, name = key.split(".", 1)
+                parameter = self._parameters[int(number)]
+                if parameter in own:
+                    device = parameter.device if value.dim() else value.device
+                    self._parts.optim.state[parameter][name] = value.to(device).clone()
