@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 HELD_SHARE = 8  # replies leave once they are an eighth of what the client has in flight …
-HELD_S = 0.1  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
+HELD_S = 0.2  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
 Answer = tuple[Sequence[Pending], pa.RecordBatch, bytes]
 
 
@@ -108,9 +108,8 @@ class Stream:
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """The Flight server: one DoExchange per stream of requests, and the action `metrics`."""
 
-    def __init__(self, batcher: Batcher, host: str, port: int, token: str) -> None:
-        self._batcher, self._meter = batcher, batcher.meter
-        self.segments = Segments()
+    def __init__(self, batcher: Batcher, segments: Segments, host: str, port: int, token: str) -> None:
+        self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
         super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -153,7 +152,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             elif segment is not None:
                 raise AcceleratorError("the call has a segment already")
             else:
-                if (segment := self.segments.make(message)) is not None:
+                if (segment := self._segments.make(message)) is not None:
                     segments.callback(segment.close)
                 stream.tell(encode_handle(segment.handle if segment is not None else None))
 

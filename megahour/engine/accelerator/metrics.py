@@ -21,6 +21,7 @@ class Meter:
     sequences: int = 0
     frames: int = 0
     computed_frames: int = 0
+    shared: int = 0
     failed: int = 0
     worker_deaths: int = 0
     busy_s: float = 0.0
@@ -37,10 +38,11 @@ class Meter:
         with self._lock:
             self._waits_s.extend(waits_s)
 
-    def batch(self, *, sequences: int, frames: int, computed_frames: int, seconds: float) -> None:
+    def batch(self, *, sequences: int, frames: int, computed_frames: int, seconds: float, shared: int = 0) -> None:
         with self._lock:
             self.batches += 1
             self.sequences += sequences
+            self.shared += shared
             self.frames += frames
             self.computed_frames += computed_frames
             self.busy_s += seconds
@@ -54,13 +56,16 @@ class Meter:
             self.worker_deaths += 1
 
     def snapshot(self) -> dict[str, float]:
-        """padding_share: computed frames that no sequence filled; waits in seconds; throughput in frames per second."""
+        """padding_share: computed frames that no sequence filled; shared: sequences whose features came in shared
+        memory; waits in seconds; throughput in frames per second.
+        """
         with self._lock:
             seconds = time.monotonic() - self._started_s
             p50, p95 = np.percentile(self._waits_s, [50, 95]) if self._waits_s else (0.0, 0.0)
             return {
                 "batches": self.batches,
                 "sequences": self.sequences,
+                "shared": self.shared,
                 "frames": self.frames,
                 "padding_share": round(1 - self.frames / max(self.computed_frames, 1), 4) if self.batches else 0.0,
                 "queue_wait_p50_s": round(float(p50), 4),

@@ -1,7 +1,8 @@
 """The service: an Arrow Flight endpoint in front of the batcher, and a thread per worker process behind it.
 
-A client opens one DoExchange call, streams requests in and gets replies as they complete. Every call must carry the
-service's random token; the server listens on the loopback interface unless told otherwise.
+A client opens one DoExchange call, streams requests in and gets replies as they complete; on one host the features go
+through shared memory. Every call must carry the service's random token; the server listens on the loopback interface
+unless told otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from megahour.engine.accelerator import wire
 from megahour.engine.accelerator.batcher import Batch, Batcher, Pending
 from megahour.engine.accelerator.endpoint import Endpoint
 from megahour.engine.accelerator.metrics import Meter
+from megahour.engine.accelerator.segment import Segments
 from megahour.engine.accelerator.spec import AcceleratorError, ModelSpec, ServiceAddress
 from megahour.engine.accelerator.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
 
@@ -43,6 +45,7 @@ class Limits:
     retries: int = 2
     batch_timeout_s: float = 600.0
     load_timeout_s: float = 300.0
+    shared_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.retries < 1:
@@ -63,6 +66,7 @@ def serve(
     retries: int = 2,
     batch_timeout_s: float = 600.0,
     load_timeout_s: float = 300.0,
+    shared_bytes: int | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     require_token: bool = True,
@@ -78,6 +82,8 @@ def serve(
         48 batches by default. At 192 dimensions of float16 that is 150 MB.
     retries: how often a sequence is tried again after its worker died (the last time alone).
     batch_timeout_s: a worker that takes longer for a batch is killed, which counts as a death.
+    shared_bytes: bound of the memory through which clients on this host pass features (see `segment`); 1 GiB or a
+        sixteenth of the machine's memory by default, 0 for none.
 
     Raises
     ------
@@ -85,9 +91,8 @@ def serve(
     """
     if max_batch_frames is not None:
         spec = replace(spec, max_batch_frames=max_batch_frames)
-    limits = Limits(
-        max_wait_s, queue_frames or QUEUE_BATCHES * spec.max_batch_frames, retries, batch_timeout_s, load_timeout_s
-    )
+    queue_frames = queue_frames or QUEUE_BATCHES * spec.max_batch_frames
+    limits = Limits(max_wait_s, queue_frames, retries, batch_timeout_s, load_timeout_s, shared_bytes)
     token = secrets.token_hex(TOKEN_BYTES) if require_token else ""
     service = Service(spec, limits, [(device, threads) for device in devices], host, port, token)
     try:
@@ -110,7 +115,8 @@ class Service:
             Worker(spec, threads=threads, device=device, load_timeout_s=limits.load_timeout_s)
             for device, threads in devices
         ]
-        self._flight = Endpoint(self.batcher, host, port, token)
+        self.segments = Segments(limits.shared_bytes)
+        self._flight = Endpoint(self.batcher, self.segments, host, port, token)
         self._threads = [threading.Thread(target=self._feed, args=(worker,), daemon=True) for worker in self.workers]
         self._living = len(self.workers)
         self._lock = threading.Lock()
@@ -193,7 +199,11 @@ class Service:
     def _deliver(self, batch: Batch, reply: Reply, seconds: float) -> None:
         frames = sum(item.frames for item in batch.items)
         self.meter.batch(
-            sequences=len(batch.items), frames=frames, computed_frames=reply.computed_frames, seconds=seconds
+            sequences=len(batch.items),
+            frames=frames,
+            computed_frames=reply.computed_frames,
+            seconds=seconds,
+            shared=sum(isinstance(item.sequence, wire.Placed) for item in batch.items),
         )
         by_owner: dict[int, list[int]] = {}
         for row, item in enumerate(batch.items):
