@@ -162,10 +162,11 @@ def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path,
         bounded(text, 5, tmp_path, expected_bytes=10**16)
 
 
-def test_the_disk_that_a_sample_foresees_is_enough_and_not_absurd(text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_the_disk_that_a_sample_foresees_is_enough_and_not_absurd(text: Path, tmp_path: Path, held: bool) -> None:
     tokens, lengths = _numbered(text)
-    need = need_of(tokens[:60_000], lengths, len(tokens), 4)
-    model, found = bounded(text, 4, tmp_path)
+    need = need_of(tokens[:60_000], lengths, len(tokens), 4, in_memory=held)
+    model, found = bounded(text, 4, tmp_path, on_disk=not held)
     assert found.spilled_bytes < need.spill_bytes < 3 * found.spilled_bytes
     assert len(model) < need.model_bytes < 3 * len(model)
 

@@ -18,7 +18,7 @@ from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int32, Int64, buckets
 from megahour.lm.scale.disk_need import SAMPLE, check_disk, need_of
 from megahour.lm.scale.memory_need import room_for
-from megahour.lm.scale.memory_rows import MemoryRows
+from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
 from megahour.lm.scale.model_file import ModelFile
 from megahour.lm.scale.row_files import LEAD, RowFiles
 from megahour.lm.scale.scratch import Scratch
@@ -70,7 +70,8 @@ class BoundedJob:
             return
 
     def _check(self, sample: Int32, lengths: Int32 | Int64, total: int) -> None:
-        need = need_of(sample, lengths, total, self.order)
+        # Whether positions fit is decided when the vocabulary is known; it is a small part of what they take.
+        need = need_of(sample, lengths, total, self.order, in_memory=BYTES_OF_TOKEN * total < self.memory_bytes)
         check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())
 
     def tokens(self, blocks: Blocks, vocabulary: WordTable | None, cut: Cut, skip_symbols: bool) -> NumberedText:
@@ -140,6 +141,8 @@ class BoundedJob:
         for done, _ in enumerate(self._each(corpus.text, tree, pending, count), 1):
             self.progress("count", len(tree.shards) - len(pending) + done, len(tree.shards))
         self.scratch.size()
+        if isinstance(rows, RowFiles):
+            rows.drop()
 
     def write(self, tree: ShardTree, rows: Rows, corpus: NumberedText) -> tuple[Totals, list[Discount], dict[int, str]]:
         """Discounts, then every line at its place in the file."""

@@ -11,11 +11,13 @@ import numpy as np
 from megahour.core.errors import StageError
 from megahour.lm.arpa.lines import line_bytes
 from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.kept import GRAM_BYTES, NODE_BYTES
 from megahour.lm.scale.row_files import row_bytes
 from megahour.lm.text.tokenise import BOUNDARY
 
 SAMPLE = 1 << 18  # tokens
 NAME_BYTES = 28
+STORED = 0.65  # of all n-grams: those whose context occurs more than once, which the first pass keeps for the second
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -28,8 +30,8 @@ class Need:
     ngrams: list[int]
 
 
-def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int) -> Need:
-    """Need of `total` tokens, of which `tokens` are the first; lengths (V,): bytes of words.
+def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in_memory: bool = False) -> Need:
+    """Need of `total` tokens, of which `tokens` are the first; lengths (V,): bytes of words; in_memory: positions are.
 
     n-grams grow as a power of the tokens, whose exponent falls: what the sample says is on the safe side. Left-over
     rows are in two files for a while; positions of frequent words are counted twice for that.
@@ -45,7 +47,10 @@ def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int) -> Ne
         model_bytes += line_bytes(k, k == order, expected, int(expected * k * word_bytes * 1.3))
     frequent = float(np.sort(np.bincount(whole, minlength=1))[::-1][:16].sum() / max(1, len(whole)))
     contexts = min(sum(sizes[1:-1]) // 3, total)
-    spill_bytes = int(total * (4 + row_bytes(order) * (1 + frequent)) + NAME_BYTES * contexts)
+    swept = 4 * order + (4 if in_memory else 8)
+    rows = 0 if in_memory else row_bytes(order) * (1 + frequent)
+    stored = GRAM_BYTES * int(STORED * sum(sizes[1:])) + NODE_BYTES * contexts
+    spill_bytes = int(total * (4 + rows + swept) + stored + NAME_BYTES * contexts)
     return Need(spill_bytes, model_bytes, sizes)
 
 

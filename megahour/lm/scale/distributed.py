@@ -158,8 +158,6 @@ class Cluster:
         """See `shard_parts.Rows`."""
         return parts_of_rows(self.tree, shard, self.rows(shard.number))
 
-    def counted(self, shard: Shard) -> None: ...
-
     def rows(self, number: int) -> Int32:
         """Rows (m, order + 2) of a shard."""
         shard = self.tree.shards[number]

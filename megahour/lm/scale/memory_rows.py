@@ -1,7 +1,6 @@
-"""Positions in memory, by shard: one array, sorted in place. 8 bytes a token with the tokens themselves.
+"""Positions in memory, by shard: one array, 8 bytes a token with the tokens themselves.
 
-Where the memory that is given holds that, no position goes to disk, and the order that the first pass finds is there
-for the second.
+Where the memory that is given holds that, positions do not go to disk before they are sorted.
 """
 
 from __future__ import annotations
@@ -37,22 +36,18 @@ class MemoryRows:
         self._positions = np.empty(len(tokens) - LEAD, np.int32)
         partition(tokens, LEAD, len(tokens), starts[:-1].copy(), self._positions)
         self._places: dict[Target, int] = {}
-        self._sorted: set[int] = set()
         self._place(tree.root, 0)
 
     def parts(self, shard: Shard) -> Iterator[Part]:
-        place, done = self._places[shard.number], shard.number in self._sorted
         if shard.floor:
-            yield Part(self._positions[place : place + shard.rows], None, self._tokens, done)
+            place = self._places[shard.number]
+            yield Part(self._positions[place : place + shard.rows], None, self._tokens)
             return
         first, last = shard.parts
         bounds = self._starts[first : last + 1].tolist()
         for begin, end in pairwise(bounds):
             if end > begin:
-                yield Part(self._positions[begin:end], None, self._tokens, done)
-
-    def counted(self, shard: Shard) -> None:
-        self._sorted.add(shard.number)
+                yield Part(self._positions[begin:end], None, self._tokens)
 
     def grow(self, split: Split) -> tuple[Int32, Int64]:
         """Words before a left-over split's history in order of appearance, and their counts (V,)."""

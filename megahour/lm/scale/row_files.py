@@ -41,10 +41,8 @@ class RowFiles:
         return self._read(self._rows(shard.round), shard.begin, shard.rows)
 
     def parts(self, shard: Shard) -> Iterator[Part]:
-        """See `shard_parts.Rows`. Rows stay as they are: they are sorted again for the second pass."""
+        """See `shard_parts.Rows`."""
         return parts_of_rows(self.tree, shard, self.read(shard))
-
-    def counted(self, shard: Shard) -> None: ...
 
     def first_round(self, tokens: Path, total: int) -> None:
         """Write the rows of all positions of a file of int32 tokens, which begins with LEAD BOUNDARYs."""
@@ -86,6 +84,11 @@ class RowFiles:
     def drop_left(self, number: int) -> None:
         """Remove what round `number` left over, once the next round has it."""
         self._left(number).unlink(missing_ok=True)
+
+    def drop(self) -> None:
+        """Remove all rows, once all shards have been counted."""
+        for number in range(1, self.tree.rounds + 1):
+            self._rows(number).unlink(missing_ok=True)
 
     def _rows(self, number: int) -> Path:
         return self.folder / f"rows{number}"

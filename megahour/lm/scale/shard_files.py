@@ -11,7 +11,7 @@ import numpy as np
 
 from megahour.lm.estimate.history import Int64
 from megahour.lm.scale.shard_types import NAME, Counted, Records
-from megahour.lm.scale.swept_files import short_file
+from megahour.lm.scale.streams import short_file
 
 
 class CountFiles:

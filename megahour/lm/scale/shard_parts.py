@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from megahour.lm.estimate.history import SMALL, Int32, Int64, gather, permute, sort_histories
 from megahour.lm.scale.shard_kernels import group_rows
@@ -16,12 +17,11 @@ from megahour.lm.scale.shards import Shard, ShardTree
 @dataclass(frozen=True)
 class Part:
     """Positions (m,) of one partition, or of one shared history, and their windows (m, order) or the tokens to take
-    them from. The order that sorting finds is left in `positions` where there are tokens; `sorted`: it is there."""
+    them from."""
 
     positions: Int32 | Int64
     windows: Int32 | None = None
     tokens: Int32 | None = None
-    sorted: bool = False
 
 
 class Rows(Protocol):
@@ -29,9 +29,6 @@ class Rows(Protocol):
 
     def parts(self, shard: Shard) -> Iterator[Part]:
         """The partitions of a shard in order; what they hold is used before the next is asked for."""
-
-    def counted(self, shard: Shard) -> None:
-        """All parts of a shard have been sorted."""
 
 
 def parts_of_rows(tree: ShardTree, shard: Shard, rows: Int32) -> Iterator[Part]:
@@ -65,25 +62,25 @@ class Sorter:
         self._positions = np.empty(room, np.int64)
         self._places = np.empty(room, np.int32)
 
+    def sorted_room(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64]:
+        """Windows (m, order) and positions (m,) of a type, for what is sorted."""
+        return self._sorted[:m], (self._places if kind == np.int32 else self._positions)[:m]
+
     def sort(self, shard: Shard, part: Part) -> tuple[Int32, Int32 | Int64]:
         """Sorted windows (m, order) and positions (m,) of a part."""
-        m, positions = len(part.positions), part.positions
-        if part.tokens is None or shard.leaf or part.sorted:
-            windows = self._sorted[:m] if part.windows is None else part.windows
-        else:
+        m, windows = len(part.positions), part.windows
+        if windows is None:
+            assert part.tokens is not None
             windows = self._windows[:m]
-        if part.tokens is not None:
-            gather(part.tokens, positions, self._order, windows)
-        if shard.leaf or part.sorted:
-            return windows, positions
+            gather(part.tokens, part.positions, self._order, windows)
+        if shard.leaf:
+            return windows, part.positions
         index = self._index[:m]
         index[:] = np.arange(m)
         self._order_of(shard, windows, index)
-        places = (self._places if positions.dtype == np.int32 else self._positions)[:m]
-        permute(windows, positions, index, self._sorted[:m], places)
-        if part.tokens is not None:
-            positions[:] = places
-        return self._sorted[:m], places
+        sorted_windows, positions = self.sorted_room(m, part.positions.dtype)
+        permute(windows, part.positions, index, sorted_windows, positions)
+        return sorted_windows, positions
 
     def _order_of(self, shard: Shard, windows: Int32, index: Int32) -> None:
         if not shard.floor or len(index) > SMALL:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from megahour.lm.estimate.history import Int32, Int64
-from megahour.lm.estimate.kept import Kept, keep
+from megahour.lm.estimate.kept import keep
 from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, Store, open_contexts, sweep_from
 from megahour.lm.scale.shard_kernels import take_contexts
@@ -52,10 +53,10 @@ class ShardWorker:
             targets.append(to)
             share = self._share(shard.floor, positions)
             if keeping is not None:
-                keeping.put(keep(self._store, n, grams, windows, self._text.prune, None), tally)
+                kept = keep(self._store, n, grams, windows, self._text.prune, None)
+                keeping.put(Swept(windows, positions, kept, tally))
         if keeping is not None:
             keeping.close()
-        rows.counted(shard)
         self._open.sizes[:] = 0
         unigrams = np.flatnonzero(self._unigrams).astype(np.int32)
         adjusted = self._unigrams[unigrams]
@@ -82,15 +83,7 @@ class ShardWorker:
         """
         text, order, place = self._text, self._text.order, list(places)
         sizes = np.zeros(order + 1, np.int64)
-        held: Iterator[Swept] | None = None
-        for part in rows.parts(shard):
-            self._make_room(len(part.positions))
-            windows, positions = self._sorter.sort(shard, part)
-            if self._swept is not None:
-                held = held or self._swept.read(shard.number, self._store)
-                kept, tally = next(held)
-            else:
-                kept, tally = self._sweep_again(shard, windows, positions)
+        for windows, positions, kept, tally in self._swept_parts(shard, rows):
             if shared is not None:
                 self._share_chain(shard.floor, shared)
             smooth(
@@ -106,7 +99,6 @@ class ShardWorker:
                 piece = self._lines.spell(k, *entries, lines, int(tally[k, CHARACTERS]), place[k])
                 place[k] += piece.end - piece.begin
                 yield piece
-        rows.counted(shard)
 
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:
         text = self._text
@@ -116,11 +108,22 @@ class ShardWorker:
         )  # fmt: skip
         return int(n), int(grams)
 
-    def _sweep_again(self, shard: Shard, windows: Int32, positions: Int64 | Int32) -> tuple[Kept, Int64]:
-        tally = np.zeros((self._text.order + 1, TALLIES), np.int64)
-        n, grams = self._sweep(shard.floor, windows, positions, tally)
-        self._open.sizes[:] = 0
-        return keep(self._store, n, grams, windows, self._text.prune, None), tally
+    def _swept_parts(self, shard: Shard, rows: Rows) -> Iterator[Swept]:
+        """Partitions as `count` left them, or found again."""
+        if self._swept is not None:
+            yield from self._swept.read(shard.number, self._room_of)
+            return
+        for part in rows.parts(shard):
+            self._make_room(len(part.positions))
+            windows, positions = self._sorter.sort(shard, part)
+            tally = np.zeros((self._text.order + 1, TALLIES), np.int64)
+            n, grams = self._sweep(shard.floor, windows, positions, tally)
+            self._open.sizes[:] = 0
+            yield Swept(windows, positions, keep(self._store, n, grams, windows, self._text.prune, None), tally)
+
+    def _room_of(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64, Store]:
+        self._make_room(m)
+        return *self._sorter.sorted_room(m, kind), self._store
 
     def _contexts(self, n: int, windows: Int32) -> tuple[Int32, Int64, Records, Int32]:
         """Words and sums of n contexts of one word; names of the others, and their targets."""
@@ -156,7 +159,8 @@ class ShardWorker:
         if m <= self._room:
             return
         order, size = self._text.order, self._text.size
-        self._room = room = max(m, 1 << 16)
+        # At once for the largest shard: pages that are not touched take nothing, those of a smaller array are lost.
+        self._room = room = max([m, *(shard.rows for shard in self._tree.shards)])
         self._sorter = Sorter(order, size, room)
         self._open = open_contexts(order, size, room)
         self._chain = np.empty((order, min(size, room) + 1))

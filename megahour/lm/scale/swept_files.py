@@ -1,29 +1,37 @@
-"""What the first pass leaves for the second: a file a shard, with the n-grams and contexts of each of its partitions.
+"""What the first pass leaves for the second: a file a shard, with each partition's positions as they were sorted, and
+the n-grams and contexts that were found in them.
 
 n-grams that pruning drops are not there: of all that follow a context remains its wildcard entry, one number (`kept`).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from megahour.core.errors import StageError
-from megahour.lm.estimate.history import Int64
+from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.kept import Kept
 from megahour.lm.estimate.sweep import TALLIES, Store
+from megahour.lm.scale.streams import StreamReader, StreamWriter, short_file
 
 
 class Swept(NamedTuple):
-    """n-grams and contexts of a partition, and its tally (order + 1, TALLIES)."""
+    """A partition: sorted windows (m, order) and positions (m,), the n-grams and contexts that are kept of it, and its
+    tally (order + 1, TALLIES)."""
 
+    windows: Int32
+    positions: Int32 | Int64
     kept: Kept
     tally: Int64
+
+
+Room = Callable[[int, npt.DTypeLike], tuple[Int32, "Int32 | Int64", Store]]
+"""Windows and positions for so many positions of a type, and a store; used again for the next partition."""
 
 
 class SweptFiles:
@@ -35,21 +43,22 @@ class SweptFiles:
     def write(self, shard: int) -> SweptWriter:
         return SweptWriter(self._path(shard))
 
-    def read(self, shard: int, room: Store) -> Iterator[Swept]:
-        """Partition by partition; arrays are those of `room`, used again for the next.
+    def read(self, shard: int, room: Room) -> Iterator[Swept]:
+        """Partition by partition, in the arrays of `room`.
 
         Raises StageError: the file ends early.
         """
         path = self._path(shard)
-        head = np.empty(2 + (self._order + 1) * TALLIES, np.int64)
-        with path.open("rb", buffering=0) as file:
-            while _fill(file, head, path):
-                n, g = head[:2].tolist()
-                kept = Kept(room.grams[:g], room.nodes[:n], room.sums[:n])
-                for array in kept:
-                    if array.size and not _fill(file, array, path):
+        head = np.empty(4 + (self._order + 1) * TALLIES, np.int64)
+        with closing(StreamReader(path)) as file:
+            while file.fill(head):
+                m, wide, n, g = head[:4].tolist()
+                windows, positions, store = room(m, np.int64 if wide else np.int32)
+                kept = Kept(store.grams[:g], store.nodes[:n], store.sums[:n])
+                for array in (windows, positions, *kept):
+                    if array.size and not file.fill(array):
                         raise short_file(path)
-                yield Swept(kept, head[2:].reshape(-1, TALLIES))
+                yield Swept(windows, positions, kept, head[4:].reshape(-1, TALLIES))
 
     def _path(self, shard: int) -> Path:
         return self._folder / f"swept{shard:06d}"
@@ -59,40 +68,13 @@ class SweptWriter:
     """Takes the partitions of a shard in order. `close` makes the file visible."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._scratch = path.with_name(f"{path.name}.part")
-        self._file = self._scratch.open("wb", buffering=0)
+        self._file = StreamWriter(path)
 
-    def put(self, kept: Kept, tally: Int64) -> None:
-        head = np.concatenate([[len(kept.nodes), len(kept.grams)], tally.reshape(-1)])
-        for array in (head, *kept):
-            write_all(self._file.fileno(), array)
+    def put(self, swept: Swept) -> None:
+        wide = swept.positions.dtype == np.int64
+        sizes = [len(swept.positions), wide, len(swept.kept.nodes), len(swept.kept.grams)]
+        for array in (np.concatenate([sizes, swept.tally.reshape(-1)]), swept.windows, swept.positions, *swept.kept):
+            self._file.put(array)
 
     def close(self) -> None:
         self._file.close()
-        self._scratch.replace(self._path)
-
-
-def write_all(file: int, array: npt.NDArray[Any]) -> None:
-    """All of an array at a file's position: a single write takes 2 GB at most."""
-    data = array.reshape(-1).view(np.uint8).data
-    while data:
-        data = data[os.write(file, data) :]
-
-
-def _fill(file: Any, array: npt.NDArray[Any], path: Path) -> bool:
-    """Read an array; False at the end of the file."""
-    view, done = array.reshape(-1).view(np.uint8).data, 0
-    while done < len(view):
-        got = file.readinto(view[done:])
-        if not got:
-            if done:
-                raise short_file(path)
-            return False
-        done += got
-    return True
-
-
-def short_file(path: Path) -> StageError:
-    """To be raised."""
-    return StageError("a scratch file ends early", where=str(path), remedy="remove the scratch directory and run again")

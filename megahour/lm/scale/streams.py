@@ -1,0 +1,108 @@
+"""Scratch files that are written and read once, from begin to end, in large pieces past the page cache.
+
+What is read once gains nothing from the cache, and copying it there costs the kernel more than the job's own loops.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.errors import StageError
+from megahour.lm.arpa.direct import DirectFile, page_buffer
+
+PIECE_BYTES = 1 << 20
+
+Array = npt.NDArray[Any]
+
+
+class StreamWriter:
+    """Arrays one after the other, in a file that is visible under its name when `close` has been called."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._scratch = path, path.with_name(f"{path.name}.part")
+        self._file = DirectFile(self._scratch)
+        self._buffer = page_buffer(PIECE_BYTES)
+        self._used = self._place = 0
+
+    def put(self, array: Array) -> None:
+        """Write a contiguous array."""
+        data = array.reshape(-1).view(np.uint8)
+        while len(data):
+            share = min(len(data), PIECE_BYTES - self._used)
+            self._buffer[self._used : self._used + share] = data[:share]
+            self._used, data = self._used + share, data[share:]
+            if self._used == PIECE_BYTES:
+                self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._file.close()
+        self._scratch.replace(self._path)
+
+    def _flush(self) -> None:
+        self._file.write(self._buffer, 0, self._used, self._place)
+        self._place, self._used = self._place + self._used, 0
+
+
+class StreamReader:
+    """Reads what a `StreamWriter` wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place = path, 0
+        self._file = _open(path, getattr(os, "O_DIRECT", 0))
+        self._buffer = page_buffer(PIECE_BYTES)
+        self._at = self._end = 0
+
+    def fill(self, array: Array) -> bool:
+        """Read a contiguous array; False at the end of the file.
+
+        Raises StageError: the file ends within the array.
+        """
+        view = array.reshape(-1).view(np.uint8)
+        done = 0
+        while done < len(view):
+            if self._at == self._end and not self._read():
+                if done:
+                    raise short_file(self._path)
+                return False
+            share = min(len(view) - done, self._end - self._at)
+            view[done : done + share] = self._buffer[self._at : self._at + share]
+            done, self._at = done + share, self._at + share
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _read(self) -> bool:
+        if self._place % PIECE_BYTES:  # the last piece was a short one
+            return False
+        try:
+            got = os.preadv(self._file, [self._buffer.data], self._place)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            os.close(self._file)  # the file system has other ideas of pages
+            self._file = _open(self._path, 0)
+            got = os.preadv(self._file, [self._buffer.data], self._place)
+        self._at, self._end, self._place = 0, got, self._place + got
+        return got > 0
+
+
+def short_file(path: Path) -> StageError:
+    """To be raised."""
+    return StageError("a scratch file ends early", where=str(path), remedy="remove the scratch directory and run again")
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | flags)
+    except OSError:
+        if not flags:
+            raise
+        return os.open(path, os.O_RDONLY)
