@@ -35,6 +35,7 @@ def size_of(text: str) -> int:
 def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Our estimation in this process: phases with their CPU seconds and the scratch bytes at their ends."""
     from megahour.lm.scale.bounded import estimate_bounded
+    from megahour.lm.scale.bounded_job import foreseen
     from megahour.lm.text.sources import blocks
 
     phases: dict[str, dict[str, float]] = {}
@@ -48,21 +49,24 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if done == total or phase == "read":
             entry["scratch_bytes"] = sum(file.stat().st_size for file in scratch.iterdir())
 
+    text_bytes, memory_bytes = Path(options.text).stat().st_size, size_of(options.memory)
+    need = foreseen(lambda: blocks([options.text]), text_bytes, options.order, memory_bytes)
     found = estimate_bounded(
         lambda: blocks([options.text]),
         options.order,
         folder / "ours.arpa",
         scratch,
-        memory_bytes=size_of(options.memory),
+        memory_bytes=memory_bytes,
         threads=options.threads,
-        expected_bytes=Path(options.text).stat().st_size,
+        expected_bytes=text_bytes,
         progress=progress,
     )
     sharding = found.sharding
     return {
         "phases": phases, "sizes": found.sizes, "tokens": found.tokens, "spilled_bytes": found.spilled_bytes,
         "rounds": sharding.rounds, "shards": sharding.shards, "skew": round(sharding.skew, 2),
-        "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
+        "in_memory": found.in_memory, "foreseen_bytes": need.spill_bytes, "model_bytes": need.model_bytes,
+        "written_bytes": (folder / "ours.arpa").stat().st_size, "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
     }  # fmt: skip
 
 
@@ -149,7 +153,7 @@ def bounded_report(options: argparse.Namespace) -> str:
         f"| {phase} | {it['cpu_s']:.1f} | {1e9 * it['cpu_s'] / ngrams:.0f} | {it['scratch_bytes'] / 1e9:.2f} |\n"
         for phase, it in own["phases"].items()
     )
-    spill = own["spilled_bytes"]
+    spill, held = own["spilled_bytes"], "memory" if own["in_memory"] else "files"
     return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, threads {options.threads}
 
 `{command_line()}`
@@ -157,7 +161,9 @@ def bounded_report(options: argparse.Namespace) -> str:
 | | CPU s | wall s | RSS MB |
 |---|---|---|---|
 {"".join(rows)}{ratio}
-{ngrams / 1e6:.1f} M n-grams; spill {spill / 1e9:.2f} GB ({spill / ngrams:.0f} bytes an n-gram).
+{ngrams / 1e6:.1f} M n-grams; positions in {held}; spill {spill / 1e9:.2f} GB ({spill / ngrams:.0f} bytes an n-gram),
+{own["foreseen_bytes"] / 1e9:.2f} GB foreseen before the text was read; model {own["written_bytes"] / 1e9:.2f} GB,
+{own["model_bytes"] / 1e9:.2f} GB foreseen.
 Sharding: {own["rounds"]} round(s), {own["shards"]} shards, largest / median {own["skew"]},
 largest {own["largest"]} positions, left over {own["left_over"]}, {own["shared_ngrams"]} n-grams shared above unigrams.
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.discounts import Discount
 from megahour.lm.estimate.estimate import Progress
-from megahour.lm.estimate.history import Int32, Int64, buckets
-from megahour.lm.scale.disk_need import SAMPLE, check_disk, need_of
+from megahour.lm.estimate.history import Int64, buckets
+from megahour.lm.scale.disk_need import SAMPLE, Need, check_disk, need_of
 from megahour.lm.scale.memory_need import room_for
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
 from megahour.lm.scale.model_file import ModelFile
@@ -37,6 +37,17 @@ from megahour.lm.text.cut import Cut
 from megahour.lm.text.tokenise import WordTable, encode
 
 R = TypeVar("R")
+
+
+def foreseen(blocks: Blocks, expected_bytes: int, order: int, memory_bytes: int) -> Need:
+    """What a text of so many bytes will take, from its first block."""
+    for block in blocks():
+        table, tokens = WordTable(), np.empty(block.end + 1, np.int32)
+        count, _ = encode(block.text, block.end, table, tokens)
+        total = expected_bytes * count // max(block.end, 1)
+        lengths = np.diff(table.starts[: len(table) + 1])
+        return need_of(tokens[:count], lengths, total, order, in_memory=BYTES_OF_TOKEN * total < memory_bytes)
+    return Need(0, 0, [])
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,7 @@ class BoundedJob:
 
     def check_sample(self, blocks: Blocks, expected_bytes: int) -> None:
         """Raises StageError when a sample says that the whole will not fit on the disks."""
-        for block in blocks():
-            table, tokens = WordTable(), np.empty(block.end + 1, np.int32)
-            count, _ = encode(block.text, block.end, table, tokens)
-            total = expected_bytes * count // max(block.end, 1)
-            self._check(tokens[:count], np.diff(table.starts[: len(table) + 1]), total)
-            return
-
-    def _check(self, sample: Int32, lengths: Int32 | Int64, total: int) -> None:
-        # Whether positions fit is decided when the vocabulary is known; it is a small part of what they take.
-        need = need_of(sample, lengths, total, self.order, in_memory=BYTES_OF_TOKEN * total < self.memory_bytes)
+        need = foreseen(blocks, expected_bytes, self.order, self.memory_bytes)
         check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())
 
     def tokens(self, blocks: Blocks, vocabulary: WordTable | None, cut: Cut, skip_symbols: bool) -> NumberedText:
@@ -79,7 +81,10 @@ class BoundedJob:
         found = number_text(blocks, self.scratch.folder, vocabulary, cut, skip_symbols, self.progress)
         text = Text.of(self.order, self.prune, found.arena, found.starts)
         sample = np.fromfile(found.tokens, np.int32, SAMPLE, offset=4 * LEAD)
-        self._check(sample, text.lengths, found.total)
+        # Whether positions fit is decided when the vocabulary is known; it is a small part of what they take.
+        in_memory = BYTES_OF_TOKEN * found.total < self.memory_bytes
+        need = need_of(sample, text.lengths, found.total, self.order, in_memory=in_memory)
+        check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())
         return NumberedText(text, found.counts, found.total, found.tokens)
 
     def shard(self, corpus: NumberedText, rounds: int, shard_rows: int, on_disk: bool) -> tuple[ShardTree, Rows, bool]:
