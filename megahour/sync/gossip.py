@@ -1,0 +1,262 @@
+"""ADPSGD and H-ADPSGD: workers step on their own and average with their neighbours on a ring, in their own time.
+
+Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018; on a ring and for speech
+Zhang et al., arXiv 1904.04956; with synchronous nodes as super-learners Zhang et al., arXiv 1907.05701. The mixing, why
+it conserves the average and why it cannot deadlock is in `gossip_ring`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError
+from megahour.sync import base, replicas
+from megahour.sync.base import Agreement
+from megahour.sync.flat import Flat, broadcast_model
+from megahour.sync.gossip_ring import Forking, Ring
+from megahour.sync.group import Group, WorkerLostError
+
+LOG = logging.getLogger(__name__)
+Order = Literal["atc", "cta"]
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """When weights are mixed; as `gossip` says."""
+
+    order: Order
+    every: int
+    max_lag: int
+    max_staleness: int
+
+    def __post_init__(self) -> None:
+        if self.order not in ("atc", "cta"):
+            raise ConfigError(f"order {self.order!r} is neither atc nor cta")
+        if min(self.every, self.max_lag) < 1 or self.max_staleness < 2:
+            raise ConfigError(
+                f"every {self.every}, max_lag {self.max_lag}, max_staleness {self.max_staleness}",
+                remedy="every ≥ 1, max_lag ≥ 1, max_staleness ≥ 2",
+            )
+
+
+def gossip(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    clip_norm: float | None = None,
+    node_size: int = 1,
+    order: Order = "atc",
+    every: int = 1,
+    max_lag: int = 1,
+    max_staleness: int = 8,
+) -> Gossip:
+    """A synchroniser on a ring: each worker sends and gets 2 D fp32 values a mixing, and waits for no other's gradient.
+
+    Parameters
+    ----------
+    model, optimiser: any; the weights of all workers become those of rank 0. The optimiser steps locally.
+    group: with processes it needs a CPU backend ("cpu:gloo,cuda:nccl", torch's default), by which weights travel.
+    clip_norm: norm to which each worker's gradient is clipped.
+    node_size: consecutive ranks that are one node (H-ADPSGD, its super-learner): the gradient is their weighted mean,
+        from an all-reduce in every step, and the first of them mixes for all. 1: ADPSGD.
+    order: "atc", adapt then combine, x ← T (x - α g(x)): the step ends when the mixing that it began has; what is
+        waited for is the network, as neighbours serve while they compute. "cta", IBM's: x ← T x - α g(x), the mixing
+        runs during the next gradient, which is taken at the weights before it. "atc" trains better on large rings.
+    every: steps from one mixing that a worker begins to the next.
+    max_lag: steps that a mixing may take with "cta"; then the step waits for it. Until it has ended none is begun.
+    max_staleness: mixings that weights may have between the moment a gradient is taken and its step, at least 2: a
+        neighbour that is faster is refused beyond, and does not wait.
+
+    Raises ConfigError for options that make no sense, `WorkerLostError` as `Group.broadcast`.
+    """
+    group = base.default_group(group)
+    if node_size < 1 or group.size % node_size:
+        raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="all nodes have the same size")
+    return Gossip(model, optimiser, group, clip_norm, node_size, Mixing(order, every, max_lag, max_staleness))
+
+
+class Gossip:
+    """`Synchroniser` made by `gossip`. A lost worker is named and skipped, the others go on around a smaller ring.
+
+    Inside a node a loss is as in synchronous training: `WorkerLostError` on all its workers, and the ring skips it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        clip_norm: float | None,
+        node_size: int,
+        mixing: Mixing,
+    ) -> None:
+        self.model, self.optimiser, self.group, self.clip_norm, self.mixing = model, optimiser, group, clip_norm, mixing
+        self.metrics: dict[str, float] = {}
+        broadcast_model(model, group)
+        self.flat = Flat(model)
+        self.weights = self.flat.weights()
+        self._shadow = self.weights.clone()
+        self._gradient = self.flat.empty()
+        self._exact = all(p.dtype == torch.float32 for p in self.flat.parameters)
+        leaders = range(0, group.size, node_size)
+        nodes = [range(first, first + node_size) for first in leaders]
+        self.node = group.split(nodes) if node_size > 1 else None
+        between = group.split([leaders]) if node_size > 1 else group
+        self.ring: Ring | None = None
+        if between is not None and between.size > 1:
+            names = [f"rank {first}" for first in leaders]
+            self.ring = Ring(cast(Forking, between), self.weights, mixing.max_staleness, names)
+        self._steps = self._begun = 0
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """A local (a node's) optimiser step and, by the order, the mixing before or after it.
+
+        With `weight` 0 there is no optimiser step, but mixing. Inside a node weights count as in `Synchroniser`; nodes
+        count alike. A step with an infinity or NaN under a scaler is left out by the node; weights that are not finite
+        are not mixed.
+
+        Raises
+        ------
+        WorkerLostError: one of this node is lost. That a neighbour on the ring is lost only gives a warning.
+        """
+        agreed = self._agree(weight, scaler)
+        self._steps += 1
+        if self.ring is None:
+            self._update(agreed, scaler)
+            self._spread()
+            return
+        if not self.ring.asking() or self._steps - self._begun >= self.mixing.max_lag:
+            self.ring.wait()
+        with self.ring.lock:
+            self.metrics["staleness"] = float(self.ring.staleness)
+            self._update(agreed, scaler)
+        if self._steps % self.mixing.every == 0 and not self.ring.asking():
+            self.ring.ask()
+            self._begun = self._steps
+        if self.mixing.order == "atc":
+            self.ring.wait()
+        self._spread()
+        counts = self.ring.counts
+        self.metrics |= {
+            "neighbour_distance": counts.distance,
+            "mixings": float(counts.mixed),
+            "refused_mixings": float(counts.refused),
+            "lost_neighbours": float(len(counts.lost)),
+        }
+
+    def finish(self) -> None:
+        """Leaves the mean of all nodes' weights in `model`, and of floating-point buffers. A collective call.
+
+        Where workers are lost it is the mean of those that are left, and buffers stay those of each.
+        """
+        if self.ring is not None:
+            self.ring.close()
+            mean = self._mean(self.ring)
+            self.weights.copy_(mean)
+        self._spread()
+        try:
+            replicas.average_buffers(self.model, self.group)
+        except WorkerLostError as error:
+            LOG.warning("buffers are this worker's own: %s", error.message)
+
+    def state(self) -> dict[str, Tensor]:
+        """This worker's weights (D,), fp32, between two mixings, and its steps. A collective call.
+
+        All workers meet, so that no mixing is cut in halves and the sum of all states is that of the run's weights.
+        Where workers are lost it is taken without a meeting.
+        """
+        if self.ring is not None:
+            self.ring.wait()
+        self._meet()
+        if self.ring is not None:
+            self.ring.settle()
+        self._spread()
+        found = {"weights": self.weights.clone(), "steps": torch.tensor([self._steps])}
+        self._meet()
+        return found
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Each worker takes its own weights; where the number of workers has changed all take the mean of `states`.
+
+        A collective call, before the first step: nobody mixes with weights that are not restored yet.
+        """
+        own = states[self.group.rank % len(states)]
+        self._steps = self._begun = int(own["steps"])
+        if len(states) == self.group.size:
+            self.weights.copy_(own["weights"])
+        else:
+            self.weights.copy_(torch.stack([state["weights"].double() for state in states]).mean(0))
+        self.flat.set_weights(self.weights)
+        self._meet()
+
+    def _agree(self, weight: float, scaler: GradScaler | None) -> Agreement:
+        """Clips the gradient and, inside a node, makes it the node's mean."""
+        base.unscale(self.optimiser, scaler)
+        if self.node is None:
+            norm = self._clip()
+            if not 0 <= weight < float("inf"):
+                raise ConfigError(f"weight {weight} of a worker's gradient is not finite and ≥ 0")
+            return Agreement(1.0, weight, norm < float("inf"))
+        gradient = self.flat.gradient(self._gradient) if weight else self._gradient.zero_()
+        norm = self.metrics["gradient_norm"] = base.clip_gradient(gradient, self.clip_norm)
+        agreed = base.agree(self.node, weight, norm < float("inf"))
+        if agreed.total:
+            self.node.all_reduce(gradient.mul_(agreed.share)).wait()
+            self.flat.set_gradient(gradient)
+        return agreed
+
+    def _clip(self) -> float:
+        if self.clip_norm is None:
+            gradients = [p.grad for p in self.flat.parameters if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+        else:
+            norm = float(torch.nn.utils.clip_grad_norm_(self.flat.parameters, self.clip_norm))
+        self.metrics["gradient_norm"] = norm
+        return norm
+
+    def _update(self, agreed: Agreement, scaler: GradScaler | None) -> None:
+        """The optimiser's step, from the weights as they are mixed by now. With a ring the caller holds its lock."""
+        if not agreed.total:
+            return
+        self.flat.set_weights(self.weights)
+        if self._exact:
+            base.update(self.optimiser, scaler, agreed.finite)
+            self.flat.weights(self.weights)
+        else:  # weights of few bits would lose what has been mixed: only what the optimiser adds is taken from them
+            before = self.flat.weights(self._shadow).clone()
+            base.update(self.optimiser, scaler, agreed.finite)
+            self.weights.add_(self.flat.weights(self._shadow).sub_(before))
+
+    def _spread(self) -> None:
+        """The weights, mixed by now, become the model's, on all workers of the node."""
+        if self.ring is not None:
+            with self.ring.lock:
+                self.ring.read(self._shadow)
+        else:
+            self._shadow.copy_(self.weights)
+        if self.node is not None:
+            self.node.broadcast(self._shadow, 0)
+            if self.ring is None:
+                self.weights.copy_(self._shadow)
+        self.flat.set_weights(self._shadow)
+
+    def _mean(self, ring: Ring) -> Tensor:
+        try:
+            return ring.group.all_reduce(self.weights.clone().div_(ring.group.size)).wait()
+        except WorkerLostError as error:
+            LOG.warning("the final model is the mean of those that are left: %s", error.message)
+            return ring.mean_of_survivors()
+
+    def _meet(self) -> None:
+        try:
+            self.group.all_gather(torch.zeros(1)).wait()
+        except WorkerLostError as error:
+            LOG.warning("the state is taken without a meeting of all workers: %s", error.message)

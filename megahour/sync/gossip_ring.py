@@ -1,0 +1,222 @@
+"""Neighbours on a ring average their weights in pairs, each worker in its own time.
+
+Edge i of the ring joins worker i, who asks, with the next one, who serves. One mixing of an edge is
+
+    s_i, s_j: both partners' weights now;    both send theirs;    x_i += a (s_j - s_i),    x_j += a (s_i - s_j)
+
+with a = 1/3 (1/4 for two workers, who share two edges). When all edges mix at once, x becomes x T with T of 1/3 on the
+diagonal and on either side of it: IBM's ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in
+[-1/3, 1]: every disagreement is damped; with a = 1/2 that between odd and even workers would swing for ever.
+
+**The average is conserved**: what two partners add are the same floats with opposite signs, as fl(s_j - s_i) is
+-fl(s_i - s_j) and rounding is symmetric. So the sum of all that a mixing adds, whatever has become of x_i and x_j
+meanwhile, is exactly zero. What remains is the rounding of the additions to x, at most half a unit in the last place.
+
+**There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and no lock is
+held in a call. A serving thread waits for messages of the asker of its edge only, an asking thread for those of one
+server only. A server that has a request makes its part of the mixing without waiting for anybody else, so its asker
+does not wait for ever; and a server that has none waits for an asker that is in no mixing, and so waits for nobody.
+Who waits for whom are paths of length one; there is no circle. (One thread that asked the next worker before it served
+the last would wait in a circle of all; taking turns by parity, as Lian et al. (2018) do, helps even rings only.)
+
+**A straggler slows only itself**: its serving thread answers while its gradient is computed.
+
+**A worker that is lost** is skipped by both its neighbours, who name it: the asker asks the next, who serves the one
+before, and so the ring closes. Where only a connection is lost and both its ends live, the ring becomes a line.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from megahour.sync.group import Group, WorkerLostError
+
+LOG = logging.getLogger(__name__)
+_BYE, _MIX = 0, 1
+_REQUEST, _ANSWER, _WEIGHTS, _SUM, _MEAN = range(5)  # tags, of which each direction of a pair has its own
+
+
+class Fork(Protocol):
+    """A second thread of this worker."""
+
+    def ready(self) -> bool: ...
+
+    def wait(self) -> Any: ...
+
+
+class Forking(Group, Protocol):
+    """A group whose workers can have a second thread; TorchGroup and VirtualGroup are."""
+
+    def fork(self, call: Callable[[], Any]) -> Fork: ...
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None: ...
+
+
+@dataclass
+class Counts:
+    """What a worker's mixings came to."""
+
+    mixed: int = 0
+    refused: int = 0
+    left_out: int = 0
+    distance: float = 0.0
+    """‖s_j - s_i‖₂ of the last one."""
+    lost: set[int] = field(default_factory=set)
+
+
+def increment(own: Tensor, other: Tensor, share: float) -> Tensor:
+    """a (s_j - s_i) into `other`, s_j; the partner's is exactly the negative. `own` is s_i; all (D,)."""
+    return other.sub_(own).mul_(share)
+
+
+class Ring:
+    """One worker's two edges, and the weights (D,) that its threads share; `lock` is held to read or write them.
+
+    Parameters
+    ----------
+    group: the ring, in the order of ranks; at least two.
+    weights: (D,), changed in place.
+    max_staleness: mixings that may come between two calls of `read`; a neighbour's request beyond is refused.
+    names: what the workers are called in messages.
+    """
+
+    def __init__(self, group: Forking, weights: Tensor, max_staleness: int, names: Sequence[str]) -> None:
+        self.group, self.weights, self.max_staleness, self.names = group, weights, max_staleness, names
+        self.share = 1 / 4 if group.size == 2 else 1 / 3
+        self.lock = threading.Lock()
+        self.counts = Counts()
+        self.staleness = 0  # mixings since the last `read`
+        self._busy = False  # the serving thread has a request
+        self._asked, self._served = (torch.empty(self.weights.shape) for _ in range(2))
+        self._asking: Fork | None = None
+        self._serving: Fork | None = group.fork(self._serve)  # from now on: the one before may be faster than we are
+
+    def ask(self) -> None:
+        """Begins a mixing with the next worker; the one before must have ended."""
+        if self._serving is None:
+            self._serving = self.group.fork(self._serve)
+        self._asking = self.group.fork(self._ask)
+
+    def asking(self) -> bool:
+        """Whether a mixing that this worker began is under way."""
+        return self._asking is not None and not self._asking.ready()
+
+    def wait(self) -> None:
+        """Until the mixing that this worker began has ended."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.wait()
+
+    def settle(self) -> None:
+        """Until all mixings have been added, where every worker has called `wait` and none has asked since."""
+        self.group.wait_until(lambda: not self._busy, "the end of a mixing")
+
+    def read(self, out: Tensor) -> None:
+        """Copies the weights to `out`, at which the next gradient is taken; the caller holds the lock."""
+        out.copy_(self.weights)
+        self.staleness = 0
+
+    def close(self) -> None:
+        """No more mixings: says so to the next worker, and serves the one before until that says so."""
+        self.wait()
+        if self._serving is not None:
+            self._to_next(lambda peer: self._exchange(_BYE, peer, _REQUEST, asks=True))
+            self._serving.wait()
+            self._serving = None
+
+    def mean_of_survivors(self) -> Tensor:
+        """(D,) mean of the weights of all that are left, on each of them, the same bits; to be called after `close`.
+
+        The sum goes from worker to worker in the order of ranks, and the mean comes back.
+        """
+        rank = self.group.rank
+        before, after = self._neighbour(-1), self._neighbour(1)
+        first = before is None or before > rank
+        last = after is None or after < rank
+        total = torch.cat([self.weights.cpu(), torch.ones(1)])
+        if not first and before is not None:
+            total += self._send(torch.zeros_like(total), before, _SUM, asks=False)
+        if not last and after is not None:
+            self._send(total, after, _SUM, asks=True)
+            total = self._send(total, after, _MEAN, asks=True)
+        if not first and before is not None:
+            self._send(total, before, _MEAN, asks=False)
+        return total[:-1] / total[-1]
+
+    def _ask(self) -> None:
+        def mix(peer: int) -> None:
+            self._exchange(_MIX, peer, _REQUEST, asks=True)
+            if self._exchange(_MIX, peer, _ANSWER, asks=True) == _MIX:
+                self._mix(peer, self._asked, asks=True)
+            else:
+                self.counts.refused += 1
+
+        self._to_next(mix)
+
+    def _serve(self) -> None:
+        while (peer := self._neighbour(-1)) is not None:
+            try:
+                if self._exchange(_MIX, peer, _REQUEST, asks=False) == _BYE:
+                    return
+                self._busy = True
+                takes = self.staleness < self.max_staleness - 1  # one is left for the mixing that we may have begun
+                self._exchange(_MIX if takes else _BYE, peer, _ANSWER, asks=False)
+                if takes:
+                    self._mix(peer, self._served, asks=False)
+            except WorkerLostError as error:
+                self._lose(peer, error)
+            finally:
+                self._busy = False
+
+    def _mix(self, peer: int, own: Tensor, *, asks: bool) -> None:
+        with self.lock:
+            own.copy_(self.weights)
+        other = self._send(own, peer, _WEIGHTS, asks=asks)
+        added = increment(own, other, self.share)
+        distance = float(torch.linalg.vector_norm(added)) / self.share
+        if distance == distance and distance != float("inf"):
+            with self.lock:
+                self.weights.add_(added.to(self.weights.device))
+                self.staleness += 1
+                self.counts.mixed += 1
+                self.counts.distance = distance
+        else:  # the partner sees the same distance and leaves it out, too
+            self.counts.left_out += 1
+            LOG.warning("%s and %s: weights are not finite; not mixed", self.names[self.group.rank], self.names[peer])
+
+    def _to_next(self, call: Callable[[int], Any]) -> None:
+        """`call(peer)` with the next worker that is not lost."""
+        while (peer := self._neighbour(1)) is not None:
+            try:
+                call(peer)
+                return
+            except WorkerLostError as error:
+                self._lose(peer, error)
+
+    def _neighbour(self, direction: int) -> int | None:
+        """The next worker, or the one before, that is not lost; None where this one is alone."""
+        size, rank = self.group.size, self.group.rank
+        around = ((rank + direction * i) % size for i in range(1, size))
+        return next((peer for peer in around if peer not in self.counts.lost), None)
+
+    def _lose(self, peer: int, error: WorkerLostError) -> None:
+        with self.lock:
+            known = peer in self.counts.lost
+            self.counts.lost.add(peer)
+        if not known:
+            LOG.warning("%s: %s is lost, skipped: %s", self.names[self.group.rank], self.names[peer], error.message)
+
+    def _exchange(self, word: int, peer: int, tag: int, *, asks: bool) -> int:
+        return int(self._send(torch.tensor([word]), peer, tag, asks=asks))
+
+    def _send(self, tensor: Tensor, peer: int, tag: int, *, asks: bool) -> Tensor:
+        """Our tensor for theirs. A pair may have two edges: tags say which of the two asks."""
+        asker, server = (self.group.rank, peer) if asks else (peer, self.group.rank)
+        return self.group.exchange(tensor, peer, 2 * tag + int(asker > server)).wait()
