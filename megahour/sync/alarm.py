@@ -70,7 +70,7 @@ class Alarm:
         # A loss may be negative (a log likelihood): then it diverges by its distance from the usual one.
         diverges = not math.isfinite(loss) or loss > usual + (self.factor - 1) * abs(usual)
         if diverges and not self._diverged:
-            self._call(f"step {self._step}: the loss is {loss:.4g}, the median of the last steps {usual:.4g}")
+            self.call(f"step {self._step}: the loss is {loss:.4g}, the median of the last steps {usual:.4g}")
         self._diverged = diverges
         if not diverges:
             self._losses.append(loss)
@@ -81,9 +81,10 @@ class Alarm:
             waited_s = time.monotonic() - self._last_s
             if waited_s > max(self.stall_s, self.stall_factor * usual_s) and not self._stalled:
                 self._stalled = True
-                self._call(f"no step has ended for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
+                self.call(f"no step has ended for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
 
-    def _call(self, message: str) -> None:
+    def call(self, message: str) -> None:
+        """Tell something, whatever it is."""
         try:
             self.tell(message)
         except Exception:  # whatever the hook is, training is worth more than it

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +20,13 @@ from megahour.core.store import Artifact
 from megahour.train.schedule import Data
 from megahour.train.stage import TrainParams
 
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-
 Rule = Callable[[pa.Table], NDArray[np.bool_]]
 
 
 def choose(
-    p: TrainParams, inputs: Inputs, labels: Labels, front: Front, out: ShardWriter
-) -> tuple[dict[Data, Loader], Loader | None]:
-    """Loaders of the labelled (and unlabelled) training data, and of the held-out part; counts go to `out`."""
+    p: TrainParams, inputs: Inputs, labels: Labels, front: Front
+) -> tuple[dict[Data, Loader], Loader | None, Counter[str]]:
+    """Loaders of the labelled (and unlabelled) training data and of the held-out part, and what was left out, why."""
     features = inputs["features"]
     held = held_out_rule(p, features)
     augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
@@ -58,11 +54,10 @@ def choose(
                 where=inputs["targets"].url,
                 remedy="make targets of these sets, or check `unlabelled_sets`",
             )
-    _count(loaders, dropped, out)
     if held is None:
-        return loaders, None
+        return loaders, None, dropped
     rest = load(shelves(features, p.sets, labels, p.stack, held), labels)
-    return loaders, rest if rest.utterances else None
+    return loaders, rest if rest.utterances else None, dropped
 
 
 def _targets(p: TrainParams, artifact: Artifact) -> TopK:
@@ -70,14 +65,6 @@ def _targets(p: TrainParams, artifact: Artifact) -> TopK:
     if missing := sorted(set(p.offsets) - set(targets.offsets)):
         raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make them there too")
     return targets
-
-
-def _count(loaders: dict[Data, Loader], dropped: Counter[str], out: ShardWriter) -> None:
-    kept = sum(loader.utterances for loader in loaders.values())
-    out.came_in(kept + dropped.total())
-    out.kept(kept)
-    for reason, n in sorted(dropped.items()):
-        out.drop(reason, n)
 
 
 def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:

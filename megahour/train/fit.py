@@ -1,138 +1,264 @@
-"""Running a schedule to its end, with checkpoints, from wherever the last process stopped."""
+"""Running a schedule to its end, with checkpoints, from wherever the last process stopped.
+
+The place in the data is one number: the batches of all phases, one after the other, of which the first `done` are
+behind. It means the same whatever the number of workers is, so that workers may be fewer or more after a restart.
+"""
 
 from __future__ import annotations
 
+import bisect
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from megahour import sync
 from megahour.batches.loader import Batch, Loader
-from megahour.core.errors import StageError
-from megahour.train import checkpoint
-from megahour.train.loop import Trainer
+from megahour.core.errors import StageError, StoreError
+from megahour.sync.alarm import Alarm, command_hook
+from megahour.sync.checkpoint import Checkpoints
+from megahour.sync.checkpoint_read import load
+from megahour.sync.group import Group
+from megahour.sync.meters import Board, Meter, TensorBoard
+from megahour.train import result
+from megahour.train.audit import Audit
+from megahour.train.claims import Claim, Claims, FirstCome, InTurn, Marks, Store
+from megahour.train.job import TrainingJob
+from megahour.train.loop import Gradients, Trainer
 from megahour.train.meters import Curves, Log, Sums
-from megahour.train.schedule import Data, Phase, learning_rate
+from megahour.train.schedule import Phase, learning_rate
+from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What `fit` needs besides data and model. `rows` is the number of points of the curve."""
-
-    learning_rate: float
-    final_learning_rate: float
-    warm_up: float
-    checkpoint_s: float
-    rows: int
-    fingerprint: str
-
-
 @dataclass
 class Position:
-    """Where a run is: the next batch is number `batch` of phase `phase`."""
+    """Where a run is: batches `done` of all workers, `steps` of this one, what it has summed up since the last row."""
 
-    phase: int = 0
-    batch: int = 0
-    step: int = 0
+    done: int = 0
+    steps: int = 0
     sums: Sums = field(default_factory=Sums)
     curves: Curves = field(default_factory=Curves)
+    audit: Audit = field(default_factory=Audit)
 
-    def state(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in ("phase", "batch", "step")},
-            "sums": vars(self.sums),
-            "rows": self.curves.rows,
-        }
+    def state(self, done: int) -> dict[str, Any]:
+        return {"done": done, "steps": self.steps, "sums": vars(self.sums), "rows": self.curves.rows}
 
     @staticmethod
-    def of(state: Mapping[str, Any]) -> Position:
-        return Position(state["phase"], state["batch"], state["step"], Sums(**state["sums"]), Curves(state["rows"]))
+    def of(state: Mapping[str, Any], *, same_workers: bool) -> Position:
+        # Sums are a worker's own: when their number has changed, the curve's next row begins anew.
+        sums = Sums(**state["sums"]) if same_workers else Sums()
+        return Position(state["done"], state["steps"], sums, Curves(state["rows"]))
+
+
+def execute(
+    job: TrainingJob, group: Group, work: Path, progress: Callable[..., None], store: Store | None = None
+) -> result.Result:
+    """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model.
+
+    `store` is one that all workers see, new in every start of theirs; None for a single worker.
+
+    Raises
+    ------
+    StageError: the schedule is empty, or a loss is not finite.
+    WorkerLostError: start all again; they go on from the last checkpoint in `work`.
+    """
+    p = job.params
+
+    def synchronise(module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> sync.Synchroniser:
+        return sync.build(p.trainer, module, optimiser, group=group, clip_norm=p.clip, **p.trainer_options)
+
+    with (
+        Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
+        Checkpoints(work / "checkpoints", rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
+    ):
+        run = Run(job, trainer, group, saver, work, progress)
+        try:
+            curves = run.to_the_end(store)
+        finally:
+            run.close()
+    return result.of(job.module, curves)
 
 
 class Run:
-    """One training run over `phases`; `execute` returns its curves and leaves the trained weights in the trainer."""
+    """One worker's run over the phases of a job."""
 
     def __init__(
         self,
+        job: TrainingJob,
         trainer: Trainer,
-        loaders: Mapping[Data, Loader],
-        held_out: Loader | None,
-        phases: Sequence[Phase],
-        settings: Settings,
+        group: Group,
+        saver: Checkpoints,
         work: Path,
-        log: Log,
         progress: Callable[..., None],
     ) -> None:
-        self.trainer, self.loaders, self.held_out, self.phases = trainer, loaders, held_out, phases
-        self.settings, self.folder, self.log, self.progress = settings, work / "checkpoints", log, progress
-        self.total = sum(len(phase) for phase in phases)
-        self.at = self._resume()
-        self._saved_s = time.monotonic()
+        self.job, self.trainer, self.group, self.saver, self.progress = job, trainer, group, saver, progress
+        self.ends = list(accumulate(len(phase) for phase in job.phases))
+        self.total = self.ends[-1] if self.ends else 0
+        self.in_step = job.params.trainer != "gossip"
+        self.at = self._resume(work / "checkpoints")
+        board = _board(work) if job.params.tensorboard and group.rank == 0 else None
+        self.meter = _meter(job.params, group, work, board)
+        self.log = Log(work, board) if group.rank == 0 else None
 
-    def _resume(self) -> Position:
-        found = checkpoint.load(self.folder)
+    def _resume(self, folder: Path) -> Position:
+        found = load(folder, self.group)
         if found is None:
             return Position()
-        if found.state["fingerprint"] != self.settings.fingerprint:
-            LOG.warning("checkpoints in %s belong to another configuration; starting anew", self.folder)
+        if found.state["print"] != self.job.print:
+            LOG.warning("checkpoints in %s belong to another configuration; starting anew", folder)
             return Position()
-        self.trainer.restore(found.tensors)
-        return Position.of(found.state["position"])
+        self.trainer.restore(found.tensors, found.states)
+        same = found.workers == self.group.size
+        at = Position.of(found.state["position"], same_workers=same)
+        # When workers are fewer or more than before, the first of them answers for what all have trained on.
+        parts = [found.tensors["sync.audit"]] if same else [state["audit"] for state in found.states]
+        at.audit = Audit.sum(parts) if same or self.group.rank == 0 else Audit()
+        return at
 
-    def execute(self) -> Curves:
+    def to_the_end(self, store: Store | None) -> Curves:
         """Train to the end of the schedule."""
         if not self.total:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
-        while self.at.phase < len(self.phases):
-            phase = self.phases[self.at.phase]
-            for number in range(phase.first + self.at.batch, phase.last):
-                self._step(phase, number)
-                self._checkpoint(force=False)
-            self.at.phase, self.at.batch = self.at.phase + 1, 0
-        self._checkpoint(force=True)
+        claims, marks = self._claims(store)
+        while self.at.done < self.total:
+            claim = claims.take()
+            while (mark := marks.due(claim)) is not None and mark < self.total:
+                self._checkpoint(mark)
+            if claim is None:
+                break
+            self._step(claim)
+        self._checkpoint(self.total)
+        self.trainer.synchroniser.finish()
+        self.in_step = True
+        self._row(self.job.phases[-1], self._rate(self.total))
         return self.at.curves
 
-    def _step(self, phase: Phase, number: int) -> None:
-        at, chosen = self.at, self.settings
-        batch = self.loaders[phase.data].batch(phase.epoch, number, offset=phase.offset, chunk=phase.chunk)
-        rate = phase.gain * learning_rate(
-            at.step, self.total, chosen.learning_rate, chosen.final_learning_rate, chosen.warm_up
-        )
-        gradients = self.trainer.gradients(batch, at.step)
-        self.trainer.apply(gradients, rate, at.step)
-        at.sums.add(gradients.loss, gradients.weight, gradients.correct)
-        at.batch, at.step = at.batch + 1, at.step + 1
-        self.log.frames(int(batch.lengths.sum()))
-        if at.step * chosen.rows // self.total > (at.step - 1) * chosen.rows // self.total:
+    def _claims(self, store: Store | None) -> tuple[Claims, Marks]:
+        p, at = self.job.params, self.at.done
+        unit = self.group.size if self.in_step else int(p.trainer_options.get("node_size", 1))
+        marks = Marks(store, at, p.checkpoint_s, unit)
+        if self.in_step or store is None:
+            return InTurn(self.group, at, self.total), marks
+        first = self.group.rank - self.group.rank % unit
+        nodes = [range(start, start + unit) for start in range(0, self.group.size, unit)]
+        node = self.group.split(nodes) if unit > 1 else None
+        LOG.info("worker %d takes batches with the %d workers from %d on", self.group.rank, unit, first)
+        return FirstCome(store, node, at, self.total), marks
+
+    def _step(self, claim: Claim) -> None:
+        at, rows = self.at, self.job.params.rows
+        phase, _ = self._place(claim.first)
+        rate = phase.gain * self._rate(claim.first)
+        gradients, frames = None, 0
+        for batch in self.meter.timed(self._batches(claim.own)):
+            gradients, frames = self.trainer.gradients(batch, claim.own or 0), int(batch.lengths.sum())
+        self.trainer.apply(gradients, rate, claim.first)
+        if gradients is not None:
+            at.sums.add(gradients.loss, gradients.weight, gradients.correct)
+            at.audit.add(batch.keys)
+        before, at.done, at.steps = at.done, claim.last, at.steps + 1
+        self._measure(gradients, rate, frames)
+        if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
             self._row(phase, rate)
-        self.progress(at.step, self.total, "steps", loss=round(gradients.loss / gradients.weight, 3))
+
+    def _rate(self, number: int) -> float:
+        p = self.job.params
+        return learning_rate(number, self.total, p.learning_rate, p.final_learning_rate, p.warm_up)
+
+    def _place(self, number: int) -> tuple[Phase, int]:
+        """The phase of batch `number` of the schedule, and the batch's number in the phase's epoch."""
+        index = bisect.bisect_right(self.ends, number)
+        phase = self.job.phases[index]
+        return phase, phase.first + number - (self.ends[index] - len(phase))
+
+    def _batches(self, number: int | None) -> Iterator[Batch]:
+        """This worker's batch of the step, if it has one."""
+        if number is not None:
+            phase, batch = self._place(number)
+            loader = self.job.loaders[phase.data]
+            yield loader.batch(phase.epoch, batch, offset=phase.offset, chunk=phase.chunk)
+
+    def _measure(self, gradients: Gradients | None, rate: float, frames: int) -> None:
+        values = {"learning_rate": rate, "frames": float(frames), **self.trainer.synchroniser.metrics}
+        if gradients is not None:
+            values["loss"] = gradients.loss / gradients.weight
+        self.meter.step(step=self.at.steps, **values)
+        if self.log is not None:
+            self.log.frames(frames * self.group.size)
+        shown = {"loss": round(values["loss"], 3)} if "loss" in values else {}
+        self.progress(self.at.done, self.total, "batches", **shown)
 
     def _row(self, phase: Phase, rate: float) -> None:
+        """A point of the curves, of all workers' sums; the held-out part is shared out among them.
+
+        Workers that are not in step do not meet for it before the end: then it is worker 0's view.
+        """
         at = self.at
-        fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.step, "data": phase.data, "learning_rate": rate}
-        fields |= {
-            "loss": at.sums.mean_loss,
-            "accuracy": at.sums.accuracy,
-            "held_out_loss": None,
-            "held_out_accuracy": None,
-        }
-        if self.held_out is not None:
-            held = Sums(*self.trainer.evaluate(_all(self.held_out)))
+        if not self.in_step and self.group.rank > 0:
+            at.sums = Sums()
+            return
+        fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
+        trained = self._together(at.sums)
+        fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
+        fields |= {"held_out_loss": None, "held_out_accuracy": None}
+        if self.job.held_out is not None:
+            share = _share(self.job.held_out, self.group.rank, self.group.size) if self.in_step else None
+            own = self.trainer.evaluate(share or _share(self.job.held_out, 0, 1))
+            held = self._together(Sums(*own))
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
-        self.log.row(at.curves.add(**fields))
+        if at.done == self.total:
+            fields |= at.audit.of_all(self.group)
+        row = at.curves.add(**fields)
+        if self.log is not None:
+            self.log.row(row)
 
-    def _checkpoint(self, *, force: bool) -> None:
-        if force or time.monotonic() - self._saved_s >= self.settings.checkpoint_s:
-            state = {"fingerprint": self.settings.fingerprint, "position": self.at.state()}
-            checkpoint.save(self.folder, self.at.step, self.trainer.tensors(), state)
-            self._saved_s = time.monotonic()
+    def _together(self, sums: Sums) -> Sums:
+        """Sums over the workers, added in the order of ranks; of this worker where they are not in step."""
+        if not self.in_step:
+            return sums
+        own = torch.tensor([sums.loss, sums.weight, sums.correct], dtype=torch.float64)
+        loss, weight, correct = (sum(column) for column in self.group.all_gather(own).wait().T.tolist())
+        return Sums(loss, round(weight), round(correct))
+
+    def _checkpoint(self, done: int) -> None:
+        """What all workers hold of the batches before number `done`."""
+        state = {"print": self.job.print, "position": self.at.state(done)}
+        try:
+            tensors = self.trainer.tensors() | {"sync.audit": self.at.audit.tensor()}
+            self.saver.save(done, tensors, state)
+        except StoreError as error:
+            # The older checkpoints are whole, and the run is worth more than this one; the last one must be written.
+            LOG.error("%s", error)
+            if self.meter.alarm is not None:
+                self.meter.alarm.call(str(error))
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+        self.meter.close()
 
 
-def _all(loader: Loader) -> Iterator[Batch]:
-    """The batches of a pass, one at a time in memory."""
-    return (loader.batch(0, number, offset=0) for number in range(len(loader.plan(0))))
+def _board(work: Path) -> Board | None:
+    try:
+        return TensorBoard(work)
+    except ImportError:
+        LOG.info("TensorBoard is not installed: the curves are in %s only", work)
+        return None
+
+
+def _meter(p: TrainParams, group: Group, work: Path, board: Board | None) -> Meter:
+    boards = [] if board is None else [board]
+    alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s) if group.rank == 0 else None
+    return Meter(work, group, boards=boards, alarm=alarm)
+
+
+def _share(loader: Loader, rank: int, size: int) -> Iterator[Batch]:
+    """Every `size`-th batch of a pass from `rank` on, one at a time in memory."""
+    return (loader.batch(0, number, offset=0) for number in range(rank, len(loader.plan(0)), size))

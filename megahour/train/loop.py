@@ -3,13 +3,13 @@
 A step splits its batch over `threads` replicas. Each replica is one Python thread with one torch thread that runs
 forward and backward of its share through the same parameters, and the gradients are added in order. Two replicas beat
 two OpenMP threads inside every small matrix product by far, and the sum does not depend on timing.
-Gradients pass through one place, between `gradients` and `apply`, where a distributed trainer can agree on them.
+Gradients pass through one place, `apply`, where a synchroniser agrees on them with the other workers (`megahour.sync`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.core.records import key_of
+from megahour.sync.base import Synchroniser
 from megahour.train import criteria
 
 
@@ -32,12 +33,24 @@ class Gradients(NamedTuple):
 
 
 class Trainer:
-    """A module, its Adam optimiser and the replicas that compute gradients. Use as a context manager."""
+    """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
 
-    def __init__(self, module: nn.Module, *, threads: int, clip: float, seed: int, weight_decay: float = 0.0) -> None:
-        self.module, self.threads, self.clip, self.seed = module, threads, clip, seed
+    `synchronise` makes the synchroniser of module and optimiser (`sync.build` with its options).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser],
+        *,
+        threads: int,
+        seed: int,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.module, self.threads, self.seed = module, threads, seed
         self.names, self.parameters = zip(*module.named_parameters(), strict=True)
         self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=weight_decay)
+        self.synchroniser = synchronise(module, self.optimiser)
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -65,26 +78,29 @@ class Trainer:
         values = torch.autograd.grad(loss.total / weight, self.parameters)
         return Gradients(list(values), float(loss.total.detach()), weight, loss.correct)
 
-    def apply(self, gradients: Gradients, learning_rate: float, step: int) -> None:
-        """Clip the gradients to norm `clip` and make one optimiser step.
+    def apply(self, gradients: Gradients | None, learning_rate: float, step: int) -> None:
+        """One step of the synchroniser: clip, agree, update. None: there was no batch for this worker.
 
         Raises
         ------
         StageError: loss or gradient is not finite.
+        WorkerLostError: see `Synchroniser.step`.
         """
-        for parameter, value in zip(self.parameters, gradients.values, strict=True):
-            parameter.grad = value
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.clip))
-        if not math.isfinite(gradients.loss) or not math.isfinite(norm):
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        for number, parameter in enumerate(self.parameters):
+            parameter.grad = gradients.values[number] if gradients else None
+        loss = gradients.loss / gradients.weight if gradients else 0.0
+        if math.isfinite(loss):
+            self.synchroniser.step(weight=gradients.weight if gradients else 0.0)
+        norm = self.synchroniser.metrics.get("gradient_norm", 0.0)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            what = f"loss {loss} with gradient norm {norm}" if math.isfinite(loss) else f"loss {loss}"
             raise StageError(
-                f"loss {gradients.loss / gradients.weight} with gradient norm {norm} at step {step}, "
-                f"learning rate {learning_rate:.2g}",
+                f"{what} at step {step}, learning rate {learning_rate:.2g}",
                 where="train",
                 remedy="lower learning_rate or clip; if it happens at step 0, look for NaN in the features",
             )
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
-        self.optimiser.step()
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
         """Summed loss, weight and correct frames, without dropout."""
@@ -102,21 +118,22 @@ class Trainer:
             return criteria.loss(self.module, batch)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and optimiser state by name."""
+        """Weights, optimiser and synchroniser state by name."""
         found = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
         for name, parameter in zip(self.names, self.parameters, strict=True):
             for part, tensor in self.optimiser.state.get(parameter, {}).items():
                 found[f"{part}.{name}"] = tensor
-        return found
+        return found | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+    def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""
         with torch.no_grad():
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 parameter.copy_(tensors[f"weights.{name}"])
                 state = {part: tensors[f"{part}.{name}"] for part in _ADAM if f"{part}.{name}" in tensors}
                 if state:
                     self.optimiser.state[parameter] = state
+        self.synchroniser.restore(states)
 
 
 _ADAM = ("step", "exp_avg", "exp_avg_sq")

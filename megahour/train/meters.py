@@ -48,18 +48,14 @@ class Curves:
 
 
 class Log:
-    """Rows with the time, appended to `folder`/train.log.jsonl and, on request, to TensorBoard event files."""
+    """Rows with the time, appended to `folder`/train.log.jsonl and to TensorBoard event files where there are any."""
 
-    def __init__(self, folder: Path, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, board: Any = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / "train.log.jsonl").open("a", encoding="utf-8")
         self._started = time.monotonic()
         self._frames = 0
-        self._board: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(folder / "tensorboard"))
+        self._board = board
 
     def frames(self, n: int) -> None:
         self._frames += n
@@ -73,11 +69,8 @@ class Log:
         self._file.write(json.dumps(timed, sort_keys=True) + "\n")
         self._file.flush()
         if self._board is not None:
-            for name, value in timed.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(name, value, row["step"])
+            numbers = {f"curve/{name}": float(v) for name, v in timed.items() if isinstance(v, int | float)}
+            self._board.add(numbers, row["step"])
 
     def close(self) -> None:
         self._file.close()
-        if self._board is not None:
-            self._board.close()

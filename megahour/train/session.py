@@ -1,158 +1,53 @@
-"""What the stage `train` does: choose data, build the model, run the schedule, write the *model* artifact."""
+"""What the stage `train` does: prepare the job, run it in this process or on several workers, write the *model*."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import safetensors.torch
-
-from megahour.batches.labels import Labels, Senones, Spelling
-from megahour.batches.loader import Front, Loader
-from megahour.core.errors import ConfigError, StageError
-from megahour.core.records import fingerprint
 from megahour.core.stage import Context, Inputs
-from megahour.core.store import Artifact
-from megahour.models.build import build
-from megahour.train import data
-from megahour.train.fit import Run, Settings
-from megahour.train.loop import Trainer
-from megahour.train.meters import Log
-from megahour.train.schedule import Data, Phase, scheduled, supervised
+from megahour.train import result
+from megahour.train.job import TrainingJob, prepare
+from megahour.train.result import Result
 from megahour.train.stage import TrainParams
-from megahour.units.tokens import Characters
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What the model predicts: labels of the labelled sets, number of outputs, and their part of the configuration."""
-
-    labels: Labels
-    outputs: int
-    config: dict[str, Any]
-
-
 def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
     """Run the training of `p` and write weights, configuration and curves through `out`."""
-    features = inputs["features"]
-    goal = _goal(p, inputs)
-    front = _front(p, features)
-    loaders, held_out = data.choose(p, inputs, goal.labels, front, out)
-    phases = _phases(p, loaders)
-    config = _config(p, goal, front, features)
-    module = build(config, seed=p.seed)
-    print_of_run = fingerprint([p.identity(), {role: artifact.manifest.digest for role, artifact in inputs.items()}])
-    settings = Settings(p.learning_rate, p.final_learning_rate, p.warm_up, p.checkpoint_s, p.rows, print_of_run)
-    log = Log(ctx.work, p.tensorboard)
-    try:
-        with Trainer(module, threads=p.threads, clip=p.clip, seed=p.seed, weight_decay=p.weight_decay) as trainer:
-            curves = Run(trainer, loaders, held_out, phases, settings, ctx.work, log, ctx.progress).execute()
-    finally:
-        log.close()
+    job = prepare(p, inputs)
+    _count(job, out)
+    trained = _alone(job, ctx) if p.workers == 1 else _together(job, inputs, ctx)
     with out.open(".safetensors") as file:
-        file.write(safetensors.torch.save({name: tensor.contiguous() for name, tensor in module.state_dict().items()}))
-    out.json(config, ".model.json")
-    out.text(curves.jsonl(), ".curves.jsonl")
-    out.stats.update({name: value for name, value in curves.rows[-1].items() if name not in ("data", "epoch")})
-    out.stats["parameters"] = sum(parameter.numel() for parameter in module.parameters())
-    out.stats["outputs"] = goal.outputs
-    out.stat("audio_s", _audio_s(phases, loaders))
+        file.write(trained.weights)
+    out.json(job.config, ".model.json")
+    out.text(trained.curves.jsonl(), ".curves.jsonl")
+    out.stats.update({name: value for name, value in trained.curves.rows[-1].items() if name not in ("data", "epoch")})
+    out.stats["parameters"] = sum(parameter.numel() for parameter in job.module.parameters())
+    out.stats["outputs"] = job.outputs
+    out.stat("audio_s", job.audio_s)
 
 
-def _goal(p: TrainParams, inputs: Inputs) -> Goal:
-    if p.criterion == "ctc":
-        if "targets" in inputs:
-            raise ConfigError("targets are a teacher's senones; they do not go with criterion ctc", where="train")
-        characters = Characters.of(_texts(inputs["features"], p.sets))
-        if len(characters) < 2:
-            raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
-        return Goal(Spelling(characters), len(characters), {"tokens": list(characters.tokens)})
-    if "units" not in inputs:
-        raise ConfigError(
-            "criterion ce needs `units`", where="train", remedy="give units: an artifact, or criterion: ctc"
-        )
-    units = inputs["units"]
-    senones = int(units.summary["senones"])
-    if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
-        raise ConfigError(
-            f"the teacher has {inputs['targets'].summary['outputs']} outputs, the units {senones} senones",
-            where=inputs["targets"].url,
-            remedy="train the teacher with the same units",
-        )
-    return Goal(Senones(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+def _count(job: TrainingJob, out: ShardWriter) -> None:
+    kept = sum(loader.utterances for loader in job.loaders.values())
+    out.came_in(kept + job.dropped.total())
+    out.kept(kept)
+    for reason, n in sorted(job.dropped.items()):
+        out.drop(reason, n)
 
 
-def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:
-    """Texts of the labelled sets, one shard at a time in memory."""
-    for receipt in features.receipts():
-        if receipt.tags.get("set") in sets:
-            yield from features.read_table(receipt.shard, ".arrow", columns=["text"]).column("text").to_pylist()
+def _alone(job: TrainingJob, ctx: Context) -> Result:
+    from megahour.sync.torch_group import TorchGroup
+    from megahour.train.fit import execute
+
+    return execute(job, TorchGroup(), ctx.work, ctx.progress)
 
 
-def _front(p: TrainParams, features: Artifact) -> Front:
-    mean, inv_std = (np.asarray(features.summary[name], dtype=np.float32) for name in ("mean", "inv_std"))
-    if mean.shape != inv_std.shape or not (np.isfinite(mean).all() and np.isfinite(inv_std).all()):
-        raise StageError("mean and inv_std of the features are unequal in length or not finite", where=features.url)
-    if not len(mean):
-        raise StageError(
-            "the features have no global mean and variance: the sets that they come from have no frames",
-            where=features.url,
-            remedy="check `stats_sets` of the features, and what the stages before them dropped",
-        )
-    return Front(p.stack, mean, inv_std)
+def _together(job: TrainingJob, inputs: Inputs, ctx: Context) -> Result:
+    from megahour.train.launch import launch
 
-
-def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "kind": p.kind,
-        "inputs": p.stack * len(front.mean),
-        "outputs": goal.outputs,
-        "layers": p.layers,
-        "units": p.hidden,
-        "lookahead": p.lookahead if p.kind == "lstm" else 0,
-        "dropout": p.dropout,
-        "criterion": p.criterion,
-        "stack": p.stack,
-        "offsets": list(p.offsets),
-        "mels": len(front.mean),
-        "frame_shift_ms": features.summary.get("frame_shift_ms", 10),
-        **_audio(features),
-        "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
-        **goal.config,
-    }
-
-
-def _audio(features: Artifact) -> dict[str, Any]:
-    """How the features were made of audio (rate_hz, low_hz, high_hz, prior), for `align`; imported ones do not say."""
-    audio = features.summary.get("audio")
-    return {"audio": {"input": "stacked", **audio}} if audio else {}
-
-
-def _audio_s(phases: Sequence[Phase], loaders: dict[Data, Loader]) -> float:
-    """Seconds of audio that the schedule goes through, every pass counted."""
-    passes = ((loaders[phase.data], phase) for phase in phases)
-    frames = sum(loader.frames * len(phase) / max(1, len(loader.plan(phase.epoch))) for loader, phase in passes)
-    return round(frames / 100, 2)
-
-
-def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:
-    def batches(data: Data, epoch: int) -> int:
-        return len(loaders[data].plan(epoch))
-
-    if "unlabelled" not in loaders:
-        return supervised(batches, p.offsets, epochs=p.epochs, whole_epochs=p.whole_epochs, chunk=p.chunk_frames)
-    return scheduled(
-        batches,
-        p.offsets,
-        epochs=p.unlabelled_epochs,
-        sub_epochs=p.sub_epochs,
-        whole_sub_epochs=p.whole_sub_epochs,
-        chunk=p.chunk_frames,
-        labelled_gain=p.labelled_gain,
-    )
+    urls = {role: artifact.url for role, artifact in inputs.items()}
+    launch(job.params, urls, Path(ctx.work), ctx.progress)
+    return result.read(ctx.work)

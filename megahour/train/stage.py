@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.sync.config import TRAINERS, check
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
+
+POLICY: dict[str, JsonValue] = {"policy": True}
 
 
 class TrainParams(Params):
@@ -55,13 +58,33 @@ class TrainParams(Params):
     threads: int = Field(
         2, ge=1, le=64, description="replicas that share a batch; they change rounding, so they are a parameter"
     )
+    workers: int = Field(1, ge=1, description="processes that train together, each on its own batches")
+    trainer: str = Field("dense", description="how workers agree: " + ", ".join(TRAINERS))
+    trainer_options: dict[str, Any] = Field({}, description="options of the trainer, such as {threshold: 0.3}")
     seed: int = Field(1, ge=0, description="of weights, order, masks and dropout")
-    checkpoint_s: float = Field(
-        20.0, ge=0.0, description="seconds between checkpoints", json_schema_extra={"policy": True}
-    )
+    checkpoint_s: float = Field(20.0, ge=0.0, description="seconds between checkpoints", json_schema_extra=POLICY)
     tensorboard: bool = Field(
-        False, description="also write TensorBoard files into the work directory", json_schema_extra={"policy": True}
+        True,
+        description="also write TensorBoard files into the work directory, where it is installed",
+        json_schema_extra=POLICY,
     )
+    alarm: str = Field(
+        "",
+        description="command to run with a message when the loss diverges or training stalls",
+        json_schema_extra=POLICY,
+    )
+    stall_s: float = Field(
+        120.0, gt=0.0, description="seconds without a step that are a stall", json_schema_extra=POLICY
+    )
+    timeout_s: float = Field(
+        300.0, gt=0.0, description="seconds that a worker waits for another before it is lost", json_schema_extra=POLICY
+    )
+    max_restarts: int = Field(
+        100, ge=0, description="times that lost workers are started again", json_schema_extra=POLICY
+    )
+    nodes: int = Field(1, ge=1, description="machines that share the workers", json_schema_extra=POLICY)
+    min_nodes: int = Field(1, ge=1, description="machines that are enough to go on", json_schema_extra=POLICY)
+    rendezvous: str = Field("", description="HOST:PORT where several machines meet", json_schema_extra=POLICY)
 
     @model_validator(mode="after")
     def _offsets_fit(self) -> TrainParams:
@@ -69,12 +92,23 @@ class TrainParams(Params):
             raise ValueError(f"offsets {self.offsets} must be from 0 to stack − 1 = {self.stack - 1}")
         return self
 
+    @model_validator(mode="after")
+    def _workers_fit(self) -> TrainParams:
+        check(self.trainer, self.trainer_options)
+        if self.workers % self.nodes or not self.min_nodes <= self.nodes:
+            raise ValueError(
+                f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
+            )
+        if self.nodes > 1 and not self.rendezvous:
+            raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of one of them")
+        return self
+
 
 class Train(Stage[TrainParams]):
     """One task: the whole training run, resumed from its checkpoints after a kill."""
 
     name = "train"
-    version = 3
+    version = 4
     params = TrainParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("features"),

@@ -120,9 +120,9 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_bytes(tmp_path, d
 
 def _checkpoint_written(process: subprocess.Popen[bytes], folder: Path) -> bool:
     """Wait until this process has written a checkpoint of its own; false when it ends first."""
-    seen = set(folder.glob("work/checkpoints/*.json"))
+    seen = set(folder.glob("work/checkpoints/*/checkpoint.json"))
     while process.poll() is None:
-        if set(folder.glob("work/checkpoints/*.json")) - seen:
+        if set(folder.glob("work/checkpoints/*/checkpoint.json")) - seen:
             return True
         time.sleep(0.01)
     return False
@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
         "features": features_artifact(tmp_path / "f", [("labelled", made)]),
         "units": units_artifact(tmp_path / "u", made),
     }
-    with pytest.raises(StageError, match=r"loss nan with gradient norm nan at step \d+(.|\n)*lower learning_rate"):
+    with pytest.raises(StageError, match=r"loss nan at step \d+(.|\n)*lower learning_rate"):
         run(tmp_path, inputs, epochs=1, held_out=0.0)
 
 
@@ -188,9 +188,10 @@ def test_held_out_speakers_are_few_stable_and_never_all():
     assert len(held_out_speakers(speakers[:2], 0.9, 1)) == 1
 
 
-def test_tensorboard_files_are_written_beside_the_log_on_request(tmp_path, data):
+def test_tensorboard_files_are_written_beside_the_log_and_can_be_left_out(tmp_path, data):
     pytest.importorskip("tensorboard")
-    plain, _ = run(tmp_path / "a", data, epochs=1, whole_epochs=0)
-    watched, _ = run(tmp_path / "b", data, epochs=1, whole_epochs=0, tensorboard=True)
+    plain, _ = run(tmp_path / "a", data, epochs=1, whole_epochs=0, tensorboard=False)
+    watched, _ = run(tmp_path / "b", data, epochs=1, whole_epochs=0)
+    assert not (tmp_path / "a" / "work" / "tensorboard").exists()
     assert list((tmp_path / "b" / "work" / "tensorboard").iterdir())
     assert watched.read_bytes(0, ".safetensors") == plain.read_bytes(0, ".safetensors")

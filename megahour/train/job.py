@@ -1,0 +1,167 @@
+"""A training run as every worker of it prepares it: data, model, schedule, from parameters and input artifacts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from megahour.batches.labels import Labels, Senones, Spelling
+from megahour.batches.loader import Front, Loader
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.records import fingerprint
+from megahour.core.stage import Inputs
+from megahour.core.store import Artifact
+from megahour.models.build import build
+from megahour.train import data
+from megahour.train.schedule import Data, Phase, scheduled, supervised
+from megahour.train.stage import TrainParams
+from megahour.units.tokens import Characters
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the model predicts: labels of the labelled sets, number of outputs, and their part of the configuration."""
+
+    labels: Labels
+    outputs: int
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Everything that workers agree on before the first step. `print` is the fingerprint of what shapes the result."""
+
+    params: TrainParams
+    module: nn.Module
+    config: dict[str, Any]
+    outputs: int
+    loaders: dict[Data, Loader]
+    held_out: Loader | None
+    phases: list[Phase]
+    dropped: Counter[str]
+    print: str
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio that the schedule goes through, every pass counted."""
+        passes = ((self.loaders[phase.data], phase) for phase in self.phases)
+        frames = sum(loader.frames * len(phase) / max(1, len(loader.plan(phase.epoch))) for loader, phase in passes)
+        return round(frames / 100, 2)
+
+
+def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
+    """The job of `p` on `inputs`; the same on every worker.
+
+    Raises
+    ------
+    ConfigError, StageError: inputs and parameters do not fit, or nothing is left to train on.
+    """
+    features = inputs["features"]
+    goal = _goal(p, inputs)
+    front = _front(p, features)
+    loaders, held_out, dropped = data.choose(p, inputs, goal.labels, front)
+    config = _config(p, goal, front, features)
+    digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
+    return TrainingJob(
+        p,
+        build(config, seed=p.seed),
+        config,
+        goal.outputs,
+        loaders,
+        held_out,
+        _phases(p, loaders),
+        dropped,
+        fingerprint([p.identity(), digests]),
+    )
+
+
+def _goal(p: TrainParams, inputs: Inputs) -> Goal:
+    if p.criterion == "ctc":
+        if "targets" in inputs:
+            raise ConfigError("targets are a teacher's senones; they do not go with criterion ctc", where="train")
+        characters = Characters.of(_texts(inputs["features"], p.sets))
+        if len(characters) < 2:
+            raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
+        return Goal(Spelling(characters), len(characters), {"tokens": list(characters.tokens)})
+    if "units" not in inputs:
+        raise ConfigError(
+            "criterion ce needs `units`", where="train", remedy="give units: an artifact, or criterion: ctc"
+        )
+    units = inputs["units"]
+    senones = int(units.summary["senones"])
+    if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
+        raise ConfigError(
+            f"the teacher has {inputs['targets'].summary['outputs']} outputs, the units {senones} senones",
+            where=inputs["targets"].url,
+            remedy="train the teacher with the same units",
+        )
+    return Goal(Senones(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:
+    """Texts of the labelled sets, one shard at a time in memory."""
+    for receipt in features.receipts():
+        if receipt.tags.get("set") in sets:
+            yield from features.read_table(receipt.shard, ".arrow", columns=["text"]).column("text").to_pylist()
+
+
+def _front(p: TrainParams, features: Artifact) -> Front:
+    mean, inv_std = (np.asarray(features.summary[name], dtype=np.float32) for name in ("mean", "inv_std"))
+    if mean.shape != inv_std.shape or not (np.isfinite(mean).all() and np.isfinite(inv_std).all()):
+        raise StageError("mean and inv_std of the features are unequal in length or not finite", where=features.url)
+    if not len(mean):
+        raise StageError(
+            "the features have no global mean and variance: the sets that they come from have no frames",
+            where=features.url,
+            remedy="check `stats_sets` of the features, and what the stages before them dropped",
+        )
+    return Front(p.stack, mean, inv_std)
+
+
+def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "kind": p.kind,
+        "inputs": p.stack * len(front.mean),
+        "outputs": goal.outputs,
+        "layers": p.layers,
+        "units": p.hidden,
+        "lookahead": p.lookahead if p.kind == "lstm" else 0,
+        "dropout": p.dropout,
+        "criterion": p.criterion,
+        "stack": p.stack,
+        "offsets": list(p.offsets),
+        "mels": len(front.mean),
+        "frame_shift_ms": features.summary.get("frame_shift_ms", 10),
+        **_audio(features),
+        "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
+        **goal.config,
+    }
+
+
+def _audio(features: Artifact) -> dict[str, Any]:
+    """How the features were made of audio (rate_hz, low_hz, high_hz, prior), for `align`; imported ones do not say."""
+    audio = features.summary.get("audio")
+    return {"audio": {"input": "stacked", **audio}} if audio else {}
+
+
+def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:
+    def batches(data: Data, epoch: int) -> int:
+        return len(loaders[data].plan(epoch))
+
+    if "unlabelled" not in loaders:
+        return supervised(batches, p.offsets, epochs=p.epochs, whole_epochs=p.whole_epochs, chunk=p.chunk_frames)
+    return scheduled(
+        batches,
+        p.offsets,
+        epochs=p.unlabelled_epochs,
+        sub_epochs=p.sub_epochs,
+        whole_sub_epochs=p.whole_sub_epochs,
+        chunk=p.chunk_frames,
+        labelled_gain=p.labelled_gain,
+    )

@@ -1,0 +1,110 @@
+"""One worker of a training run: the body of the processes that `launch`, or torchrun on any machine, starts.
+
+    torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
+        -m megahour.train.worker WORK/train.json
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from megahour.core.errors import MegahourError
+from megahour.core.store import Artifact
+from megahour.sync.group import WorkerLostError
+from megahour.sync.torch_group import TorchGroup
+from megahour.train import result
+from megahour.train.fit import execute
+from megahour.train.job import prepare
+from megahour.train.launch import PROGRESS
+from megahour.train.stage import TrainParams
+
+LOG = logging.getLogger(__name__)
+PROGRESS_S = 0.5
+
+
+def main() -> None:
+    """Reads the job from the file in argv[1]; worker 0 leaves the result."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides when to end
+    spec = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    work, p = Path(spec["work"]), TrainParams.model_validate(spec["params"])
+    try:
+        _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work)
+    except WorkerLostError as error:
+        if result.failed(work):
+            return  # the worker is lost because it found an error that a restart does not mend
+        LOG.error("%s", error)
+        sys.exit(1)
+    except MegahourError as error:
+        LOG.error("%s", error)
+        result.write_error(work, error.message, error.where, error.remedy)
+        # The agent starts workers again that fail; this one has done what it could.
+
+
+def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
+    job = prepare(p, inputs)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
+    try:
+        group = TorchGroup(timeout_s=p.timeout_s)
+        progress = _Progress(work / PROGRESS) if group.rank == 0 else _silent
+        found = execute(job, group, work, progress, _new_store(group))
+        if group.rank == 0:
+            result.write(work, found)
+    finally:
+        dist.destroy_process_group()
+
+
+def _new_store(group: TorchGroup) -> PrefixStore:
+    """The process group's store under a prefix that no earlier start of these workers has used."""
+    number = torch.tensor([time.time_ns()])
+    group.broadcast(number)
+    return PrefixStore(f"megahour/{int(number)}", dist.distributed_c10d._get_default_store())
+
+
+class _Progress:
+    """Writes how far the run is for the process that shows it, not more often than it looks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._said_s = path, 0.0
+
+    def __call__(self, done: float, total: float, unit: str, **fields: Any) -> None:
+        if time.monotonic() - self._said_s < PROGRESS_S and done < total:
+            return
+        self._said_s = time.monotonic()
+        scratch = self.path.with_suffix(".tmp")
+        scratch.write_text(json.dumps({"done": done, "total": total, "unit": unit, **fields}), "utf-8")
+        scratch.replace(self.path)
+
+
+def _silent(*args: Any, **fields: Any) -> None:
+    pass
+
+
+def _end_with_parent() -> None:
+    """Nobody would end a worker whose agent was killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+if __name__ == "__main__":
+    main()

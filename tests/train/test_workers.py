@@ -1,0 +1,139 @@
+"""Training on several processes: they are killed, they are started again, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from made_artifacts import features_artifact, units_artifact, utterances
+
+from megahour.core.errors import StageError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.train.session import train
+from megahour.train.stage import TrainParams
+
+SMALL = {
+    **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
+    **{"workers": 2, "threads": 1, "epochs": 4, "whole_epochs": 0, "tensorboard": False, "timeout_s": 60.0},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    made = utterances(60, speakers=6)
+    folder = tmp_path_factory.mktemp("data")
+    features = features_artifact(folder / "features", [("labelled", made[:30]), ("labelled", made[30:])])
+    return {"features": features, "units": units_artifact(folder / "units", made)}
+
+
+def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> tuple[bytes, list[dict[str, Any]]]:
+    """Weights and curves of a training."""
+    output = Artifact(folder / "model")
+    with ShardWriter(output, 0, "made") as out:
+        train(TrainParams(**{**SMALL, **values}), inputs, out, Context(work=folder / "work"))
+        out.commit()
+    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
+    return output.read_bytes(0, ".safetensors"), rows
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "megahour.train.worker" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+class Killer(threading.Thread):
+    """SIGKILLs one worker at a random moment after each of the next `times` new checkpoints."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.times, self.killed, self.moments = folder, times, 0, random.Random(3)
+        self.start()
+
+    def run(self) -> None:
+        seen: set[Path] = set()
+        deadline = time.monotonic() + 120
+        while self.killed < self.times and time.monotonic() < deadline:
+            marks = set(self.folder.glob("work/checkpoints/*/checkpoint.json"))
+            found = workers()
+            if marks - seen and found:
+                time.sleep(self.moments.uniform(0.0, 0.3))
+                seen = marks
+                try:
+                    os.kill(self.moments.choice(found).pid, signal.SIGKILL)
+                    self.killed += 1
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
+    return run(tmp_path_factory.mktemp("undisturbed"), data, epochs=8)
+
+
+def test_two_workers_learn_and_see_every_piece_once(
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+) -> None:
+    _, rows = undisturbed
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    _, alone = run(tmp_path, data, epochs=8, workers=1)
+    assert (rows[-1]["pieces"], rows[-1]["keys"]) == (alone[-1]["pieces"], alone[-1]["keys"])
+    assert rows[-1]["step"] == pytest.approx(alone[-1]["step"] / 2, abs=1)
+
+
+def test_killed_workers_are_started_again_and_the_bytes_are_the_same(
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+) -> None:
+    killer = Killer(tmp_path, times=2)
+    disturbed = run(tmp_path, data, epochs=8, checkpoint_s=0.05)
+    killer.join(timeout=1)
+    assert killer.killed == 2
+    assert disturbed == undisturbed
+
+
+def test_workers_that_do_not_wait_for_each_other_skip_and_repeat_nothing_either(
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+) -> None:
+    killer = Killer(tmp_path, times=1)
+    _, rows = run(tmp_path, data, epochs=8, trainer="gossip", checkpoint_s=0.05)
+    killer.join(timeout=1)
+    assert killer.killed == 1
+    assert (rows[-1]["pieces"], rows[-1]["keys"]) == tuple(undisturbed[1][-1][name] for name in ("pieces", "keys"))
+
+
+def test_an_error_that_no_restart_mends_ends_the_run_at_once(tmp_path: Path) -> None:
+    made = utterances(8)
+    made[2]["features"][5, 1] = np.nan
+    inputs = {
+        "features": features_artifact(tmp_path / "f", [("labelled", made)]),
+        "units": units_artifact(tmp_path / "u", made),
+    }
+    with pytest.raises(StageError, match=r"loss nan at step \d+(.|\n)*lower learning_rate"):
+        run(tmp_path, inputs, held_out=0.0)
+    assert len(list((tmp_path / "work" / "workers").rglob("attempt_*"))) == 1
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
+    tmp_path: Path, data: dict[str, Artifact]
+) -> None:
+    killer = Killer(tmp_path, times=1)
+    with pytest.raises(StageError, match=r"more than 0 times, at last worker \d \(SIG(.|\n)*work/workers"):
+        run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05)
+    assert killer.killed == 1
