@@ -12,6 +12,7 @@ from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import Path, Problem, scale_of
 from megahour.align.document import BLANK, Document
 from megahour.align.hints import heed_hints
+from megahour.align.second_look import look_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def align_document(
         path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
         path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
+    path = look_again(posteriors, problem, path, hint_frames, hint_tolerance)
     if path is aligned.path:
         return aligned
     return _aligned(posteriors, problem, path, skip_token, refused)

@@ -70,7 +70,7 @@ def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Fl
     states = path.states.copy()
     spoken = np.flatnonzero(path.start_frames[first] >= 0)
     runs = np.split(spoken, np.flatnonzero(np.diff(off[spoken].astype(np.int8))) + 1)
-    pace = _pace(path, problem)
+    pace = slow_pace(path, problem)
     for run in runs:
         if off[run[0]]:
             _search(posteriors, problem, path, states, run, expected, pace)
@@ -79,10 +79,12 @@ def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Fl
     return _path(states, path)
 
 
-def _pace(path: Path, problem: Problem) -> float:
+def slow_pace(path: Path, problem: Problem) -> float:
     """Frames per token of slow speech."""
     first, last = path.start_frames[problem.boundaries[:-1]], path.end_frames[problem.boundaries[1:] - 1]
     spoken = first >= 0
+    if not spoken.any():
+        return float(len(path.states))
     return SLOWEST * float(np.median((last - first)[spoken] / np.diff(problem.boundaries)[spoken]))
 
 

@@ -48,7 +48,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 4
+    version = 5
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"), Input("posteriors", optional=True))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_CLIP_BYTES = 64 << 20
 _BRACKETS = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>")
 _LETTER = re.compile(r"[^\W\d_]")
+_NAME = re.compile(r"\s(\w+(?:[-/_]\w+)+):\s")  # no word: a clip's name that has parts
 _UNSPEAKABLE = re.compile(r"[*#&@<>\[\](){}=|\\]")
 
 
@@ -105,7 +106,11 @@ def _fixed_part(glob: str) -> str:
 
 
 def read_listing(url: str) -> dict[str, str]:
-    """Texts by clip name from lines ``name: text``; ``;`` begins a comment; gzip by its magic bytes."""
+    """Texts by clip name from lines ``name: text``; ``;`` begins a comment; gzip by its magic bytes.
+
+    Where an entry has run on into the next one's, ``text other-name: its text`` on one line, the text ends before that
+    name, if it is a line's name too.
+    """
     with fsspec.open(url, "rb") as file:
         data = file.read()
     if data[:2] == b"\x1f\x8b":
@@ -115,7 +120,12 @@ def read_listing(url: str) -> dict[str, str]:
         name, colon, text = line.strip().partition(":")
         if colon and not name.startswith(";"):
             texts[name.strip()] = text.strip()
-    return texts
+    return {name: _own_text(text, texts) for name, text in texts.items()}
+
+
+def _own_text(text: str, names: Container[str]) -> str:
+    run_on = next((match for match in _NAME.finditer(text) if match[1] in names), None)
+    return text[: run_on.start()].strip() if run_on and text[: run_on.start()].strip() else text
 
 
 def clean_text(text: str) -> str:

@@ -88,7 +88,7 @@ class Compose(Stage[ComposeParams]):
     """Shard = one part of one speaker's clips."""
 
     name = "compose"
-    version = 3
+    version = 4
     params = ComposeParams
     inputs = (Input("clips", optional=True),)
 
@@ -197,7 +197,7 @@ class FetchPrompts(Stage[FetchPromptsParams]):
     """Each shard's tar has `VOICE/name.wav` and `VOICE/name.txt`; its tag `language` is what `compose` looks for."""
 
     name = "fetch-prompts"
-    version = 1
+    version = 2
     params = FetchPromptsParams
 
     def plan(self, p: FetchPromptsParams, inputs: Inputs) -> list[Task]:

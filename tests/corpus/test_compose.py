@@ -226,6 +226,17 @@ def test_listings(tmp_path: Path) -> None:
     assert read_listing(str(tmp_path / "a.txt")) == {"name": "text: with colon", "other": ""}
 
 
+def test_an_entry_that_runs_on_into_the_next_ends_before_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "vm-bye: good bye vm-then: then press one\nvm-then: then press\nx-y: say vm-not: so"
+    )
+    assert read_listing(str(tmp_path / "a.txt")) == {
+        "vm-bye": "good bye",
+        "vm-then": "then press",
+        "x-y": "say vm-not: so",
+    }
+
+
 def test_globs_keep_the_names_below_their_fixed_part(digits: Path) -> None:
     assert len(files_below(str(digits)).names) == 60
     assert files_below(f"{digits.parent}/{digits.name}/7_*_0.wav").names == ["7_ann_0.wav", "7_bob_0.wav"]
