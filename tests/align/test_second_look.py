@@ -12,7 +12,7 @@ from megahour.align.ctc import NoPathError, Problem, align, quantise
 from megahour.align.document import Document, spell
 from megahour.align.second_look import DECOYS, Place, cue_costs, decoys, look_again
 
-WRONG, OTHER = 0.6, 60  # errors of a badly heard sentence; sentences of a document
+WRONG, OTHER = 0.65, 60  # errors of a badly heard sentence; sentences of a document
 PLACE = 30
 
 
