@@ -132,9 +132,9 @@ def main() -> None:
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *table,
         "",
-        "`encode` adds the gradient to the residual, finds what is beyond the threshold, writes the message, and leaves "
-        "the gradient zero for the decoded sum, in one sweep. So `r += g`, which reads two vectors and writes one, is "
-        "its floor where memory is what limits both; what a core can do beside that is free.",
+        "`encode` adds the gradient to the residual, finds what is beyond the threshold, writes the message, and "
+        "leaves the gradient zero for the decoded sum, in one sweep. So `r += g`, which reads two vectors and writes "
+        "one, is its floor where memory is what limits both; what a core can do beside that is free.",
         "",
         "The trainer's memory is asked for in huge pages, torch's tensors are in small ones: both are given for both. "
         "Break-even: see the script.",

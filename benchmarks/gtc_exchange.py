@@ -228,8 +228,8 @@ def main() -> None:
         *table,
         "",
         f"`tc` tbf with a burst of {BURST_BYTES // 1000} kB, both directions. GTC: encoding, one all-gather a section "
-        f"of 4 M weights, decoding, with residuals empty before each round and messages a quarter longer than what they "
-        "hold; its sum is checked against the definition.",
+        f"of 8 M weights, decoding, with residuals empty before each round and messages a quarter longer than what "
+        "they hold; its sum is checked against the definition.",
         "",
         f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before the run, torch {torch.__version__}.",
     ]

@@ -24,7 +24,7 @@ from megahour.sync.codec import MAX_ELEMENTS, decode, encode, exact_threshold, n
 from megahour.sync.group import Group
 from megahour.sync.residuals import Lane, hand_over, lane_of
 
-SECTION_ELEMENTS = 2**22
+SECTION_ELEMENTS = 2**23
 _LEAST_ROOM = 1024  # words: 4 KB take no longer than less
 _SPARE_ROOM = 1.25
 
