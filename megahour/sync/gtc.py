@@ -144,7 +144,10 @@ class Gtc:
         if not agreed.finite:
             self._leave_out(scaler)
         elif agreed.total:
-            scale = agreed.share * self._clip(norm) if agreed.share else 0.0
+            scale = agreed.share * self._clip(norm)
+            if not agreed.share:
+                gradient.zero_()  # it may be of anything: 0·∞ is no 0
+                scale = 0.0
             threshold = self._threshold.now(partial(self._estimate, gradient, scale))
             sent = self._sum.sum_(gradient, threshold / self._sum.senders, scale)
             self._threshold.step(sent.beyond if self._sum.senders > 1 else None)

@@ -61,6 +61,7 @@ class ThresholdSum:
     node_size: G; consecutive ranks are a node. 1: every worker sends for itself. With one node nothing is compressed.
     capacity: the most room a message has, as a share of its elements.
     section_elements: the most elements a message is made of.
+    device: of the vectors and the residual; None: the CPU.
 
     A lost worker makes the call under way raise `WorkerLostError`; the vector and the residual are then undefined, the
     residual of the lost worker is gone with it unless a checkpoint has it.
@@ -89,6 +90,7 @@ class ThresholdSum:
         own = self._lanes[place][1] - self._lanes[place][0]
         self._residual = new_residual(own, device) if self._between else None
         self._inherited: list[Tensor] = []
+        self._device = device or torch.device("cpu")
         self._sections = self._cut(own, capacity, section_elements, device) if self._between else []
 
     @staticmethod
@@ -201,7 +203,7 @@ class ThresholdSum:
         rows = hand_over(states, self.lane)
         if self._residual is not None:
             self._residual.copy_(rows.pop(0)) if rows else self._residual.zero_()
-        self._inherited = [row.to(self._residual.device if self._residual is not None else row.device) for row in rows]
+        self._inherited = [row.to(self._device) for row in rows]
         same = [state for state in states if lane_of(state) == self.lane and len(state["rooms"]) == len(self._sections)]
         for k, section in enumerate(self._sections):
             section.start = int(same[0]["starts"][k]) if same else 0

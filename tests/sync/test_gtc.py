@@ -285,6 +285,38 @@ def test_what_is_no_number_stops_all_workers_before_it_spreads() -> None:
     assert len(set(virtual.run(work, 3))) == 1
 
 
+def test_what_a_worker_without_a_batch_has_for_a_gradient_does_not_matter() -> None:
+    def work(group: Group, junk: float) -> Tensor:
+        model = network()
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        for step in range(3):
+            go_on(worker, model, group.rank, [step])
+            if group.rank == 0:
+                loss_of(model, 0, step).backward()
+            else:
+                for p in model.parameters():
+                    p.grad = torch.full_like(p, junk)
+            worker.step(weight=float(group.rank == 0))
+        return weights(model)
+
+    zero, nan = (virtual.run(lambda group: work(group, junk), 2) for junk in (0.0, float("nan")))  # noqa: B023
+    assert torch.equal(zero[0], nan[1])
+
+
+def test_at_the_end_workers_share_their_means_of_running_statistics() -> None:
+    def work(group: Group) -> dict[str, Tensor]:
+        model = nn.Sequential(nn.BatchNorm1d(10), nn.Linear(10, 1))
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        go_on(worker, model, group.rank, range(3))
+        before = model[0].running_mean.clone()  # type: ignore[union-attr, operator]
+        worker.finish()
+        return model.state_dict() | {"before": before}
+
+    one, other = virtual.run(work, 2)
+    assert not torch.equal(one["before"], other["before"])
+    assert all(torch.equal(one[name], other[name]) for name in one if name != "before")
+
+
 def test_with_a_scaler_a_step_with_an_infinity_is_left_out_by_all() -> None:
     def work(group: Group) -> tuple[float, float]:
         model = network()

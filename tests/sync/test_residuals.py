@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megahour.sync.residuals import Lane, add_exactly, hand_over
 
-NUMBERS = st.floats(-1e20, 1e20, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)
+NUMBERS = st.floats(-(2.0**66), 2.0**66, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)
 
 
 def sums(rows: list[Tensor], length: int) -> list[Fraction]:
