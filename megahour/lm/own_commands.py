@@ -37,6 +37,13 @@ def _stoppable(left: str = "nothing half is left") -> Iterator[None]:
 @click.option("--vocabulary-file", default="", metavar="FILE", help="keep the words of this list only")
 @click.option("--min-count", type=click.IntRange(1), default=1, show_default=True, help="keep words seen so often")
 @click.option("--skip-symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text; they are errors else")
+@click.option(
+    "--smoothing",
+    type=click.Choice(["kneser-ney", "good-turing", "stupid"]),
+    default="kneser-ney",
+    show_default=True,
+    help="interpolated modified Kneser-Ney; Katz's back-off; stupid back-off, whose scores do not sum to one",
+)
 @click.option("--memory", default="", metavar="SIZE", help="such as 4GB: what does not fit goes to disk beside --out")
 @_threads
 def train(
@@ -48,12 +55,21 @@ def train(
     vocabulary_file: str,
     min_count: int,
     skip_symbols: bool,
+    smoothing: str,
     memory: str,
     threads: int,
 ) -> None:
-    """Estimate an interpolated modified Kneser-Ney model of texts, a sentence a line.
+    """Estimate an n-gram model of texts, a sentence a line.
 
     TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table. Options stand anywhere.
+
+    Without --memory the text is held in memory, some 75 bytes a word. With it, the same model is made within SIZE: what
+    is about to go to disk is foreseen from the text's first megabyte, and refused where there is no room. A run that
+    was stopped goes on with the same command.
+
+    \b
+    megahour lm train text/*.gz --order 5 --out lm.arpa.gz
+    megahour lm train text.txt --order 5 --memory 2GB --vocabulary 400000 --prune 0,0,1 --out lm.arpa
     """
     from megahour.lm.phases import Phases
     from megahour.lm.train import Job, parse_bytes
@@ -61,7 +77,7 @@ def train(
 
     job = Job(
         sources, Path(out), order, _counts(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
-        parse_bytes(memory) if memory else 0, threads,
+        parse_bytes(memory) if memory else 0, threads, smoothing,
     )  # fmt: skip
     left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
     with _stoppable(left), Phases() as phases:
@@ -69,7 +85,9 @@ def train(
     phases.console.print(phases.summary())
     if made.text:
         click.echo(", ".join(f"{value:,} {key}" for key, value in made.text.items()))
-    _orders(made.sizes, made.discounts, made.fallbacks)
+    for note in made.notes:
+        click.echo(note)
+    _orders(made.sizes, made.discounts, made.fallbacks, made.wildcards if any(map(any, made.wildcards)) else [])
     click.echo(f"{out}: {sum(made.sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
 
 
@@ -80,18 +98,24 @@ def _counts(text: str) -> tuple[int, ...]:
         raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
 
 
-def _orders(sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str]) -> None:
+def _orders(
+    sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str], wildcards: list[tuple[int, int]] | None = None
+) -> None:
+    """A line an order. discounts: three of Kneser-Ney, more of Good-Turing; wildcards: of `Bounded`."""
     from rich.table import Table
 
     from megahour.engine.progress import output_console
 
+    width = len(discounts[0]) if discounts else 0
+    names = ["D1", "D2", "D3+"] if width == 3 else [f"d({r})" for r in range(1, width + 1)]
     table = Table()
-    for heading in ("order", "n-grams", "D1", "D2", "D3+", ""):
+    for heading in ("order", "n-grams", *names, *(["cut off: *-entries", "their counts"] if wildcards else []), ""):
         table.add_column(heading, justify="left" if not heading else "right")
     given = {int(order): why for order, why in fallbacks.items()}
     for k, size in enumerate(sizes, 1):
-        each = [f"{value:.4f}" for value in discounts[k - 1]] if discounts else ["", "", ""]
-        table.add_row(str(k), f"{size:,}", *each, f"fallback: {given[k]}" if k in given else "")
+        each = [f"{value:.4f}" for value in discounts[k - 1]] if discounts else []
+        cut = [f"{number:,}" for number in wildcards[k - 1]] if wildcards else []
+        table.add_row(str(k), f"{size:,}", *each, *cut, f"fallback: {given[k]}" if k in given else "")
     output_console().print(table)
 
 

@@ -30,7 +30,9 @@ class LanguageModelParams(Params):
     language: str = Field("", description="normalise the text as this language first; empty: the text is normalised")
     order: int = Field(3, ge=1, le=7, description="longest n-gram")
     prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
-    smoothing: Literal["kneser-ney", "stupid"] = Field("kneser-ney", description="stupid: stupid back-off, scores only")
+    smoothing: Literal["kneser-ney", "good-turing", "stupid"] = Field(
+        "kneser-ney", description="good-turing: Katz's back-off; stupid: stupid back-off, scores only"
+    )
     vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
     vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
     limit_vocabulary: str = Field(
@@ -46,8 +48,8 @@ class LanguageModelParams(Params):
     def _fits(self) -> Self:
         if self.prune[:1] not in ([], [0]) or self.prune != sorted(self.prune):
             raise ValueError(f"prune {self.prune} must begin with 0 and not decrease; limit words by the vocabulary")
-        if self.smoothing == "stupid" and self.limit_vocabulary:
-            raise ValueError("stupid back-off takes vocabulary_file, not limit_vocabulary")
+        if self.smoothing != "kneser-ney" and self.limit_vocabulary:
+            raise ValueError(f"{self.smoothing} takes vocabulary_file, not limit_vocabulary")
         if self.vocabulary_file and (self.vocabulary or self.min_count > 1):
             raise ValueError("vocabulary_file lists the words to keep; leave vocabulary and min_count out")
         return self
@@ -78,21 +80,22 @@ class LanguageModel(Stage[LanguageModelParams]):
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.estimate.estimate import estimate
+        from megahour.lm.estimate.katz_model import estimate_katz
         from megahour.lm.text.tokenise import RESERVED
 
         reading = _read(p, inputs)
         if not reading.words:
             raise StageError("the text has no words", remedy="check `source`, `sets` and the input `text`")
         corpus = reading.corpus
-        model = estimate(
-            corpus,
-            p.order,
-            out.path(".arpa"),
-            prune=p.prune,
-            allowed=_allowed(p, corpus),
-            smoothing=p.smoothing,
-            progress=lambda phase, done, total: ctx.progress(done, total, "partitions", phase=phase),
-        )
+        options: dict[str, Any] = {
+            "prune": p.prune,
+            "progress": lambda phase, done, total: ctx.progress(done, total, "partitions", phase=phase),
+        }
+        if p.smoothing == "good-turing":
+            model = estimate_katz(corpus, p.order, out.path(".arpa"), **options)
+        else:
+            allowed = _allowed(p, corpus)
+            model = estimate(corpus, p.order, out.path(".arpa"), allowed=allowed, smoothing=p.smoothing, **options)
         words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))
         out.text("".join(f"{word}\n" for word in words), ".vocab.txt")
         out.came_in(reading.sentences)

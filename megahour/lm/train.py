@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.lm.estimate.estimate import estimate, thresholds
+from megahour.lm.estimate.estimate import Smoothing, estimate, thresholds
+from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.reading import Reading, read_corpus, vocabulary_of
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, pack, replacing
@@ -27,7 +28,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Job:
     """sources: files, globs, URLs, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so many most
-    frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory."""
+    frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory. smoothing: kneser-ney,
+    good-turing or stupid."""
 
     sources: Sequence[str]
     out: Path
@@ -39,16 +41,20 @@ class Job:
     skip_symbols: bool = False
     memory: int = 0
     threads: int = 1
+    smoothing: str = "kneser-ney"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """sizes: n-grams by order. discounts, fallbacks: see `estimate.Model`. text: counts of the text, where known."""
+    """sizes: n-grams by order. discounts, fallbacks: see `estimate.Model`. text: counts of the text, where known.
+    wildcards: of `Bounded`, where n-grams were cut off in bounded memory; notes: what else to tell."""
 
     sizes: list[int]
     discounts: list[Any]
     fallbacks: dict[int, str]
     text: dict[str, int] = field(default_factory=dict)
+    wildcards: list[tuple[int, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def parse_bytes(text: str) -> int:
@@ -88,6 +94,7 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
         raise ConfigError(
             "--memory writes ARPA files only", where=str(job.out), remedy="train to .arpa, then: megahour lm convert"
         )
+    _check_smoothing(job, form)
     if not job.memory:
         packed = any(source.endswith(PACKED) or ".parquet" in source for source in job.sources)
         _check_memory(size * PACKED_FACTOR if packed else size)
@@ -100,6 +107,21 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
         if form == "mapped":
             return _mapped(job, making, reading, progress)
         return _packed(job, making, lambda path: _arpa(job, path, reading, progress), progress)
+
+
+def _check_smoothing(job: Job, form: str) -> None:
+    if job.smoothing == "kneser-ney":
+        return
+    if job.memory:
+        raise ConfigError(
+            f"--smoothing {job.smoothing} holds the text in memory", remedy="leave --memory out, or use kneser-ney"
+        )
+    if form == "mapped":
+        raise ConfigError(
+            f"--smoothing {job.smoothing} writes ARPA files only",
+            where=str(job.out),
+            remedy="train to .arpa, then: megahour lm convert",
+        )
 
 
 def _check_memory(size: int) -> None:
@@ -140,7 +162,12 @@ def _text(reading: Reading) -> dict[str, int]:
 
 
 def _arpa(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained:
-    model = estimate(reading.corpus, job.order, path, prune=job.prune, threads=job.threads, progress=progress)
+    options: dict[str, Any] = {"prune": job.prune, "threads": job.threads, "progress": progress}
+    if job.smoothing == "good-turing":
+        model = estimate_katz(reading.corpus, job.order, path, **options)
+    else:
+        smoothing: Smoothing = "stupid" if job.smoothing == "stupid" else "kneser-ney"
+        model = estimate(reading.corpus, job.order, path, smoothing=smoothing, **options)
     return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading))
 
 
@@ -154,11 +181,7 @@ def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Train
 def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
     from megahour.lm.scale.bounded import estimate_bounded
 
-    if job.vocabulary or job.min_count > 1:
-        raise ConfigError(
-            "--memory with --vocabulary or --min-count", remedy="list the words to keep, and give --vocabulary-file"
-        )
-    options: dict[str, Any] = {"vocabulary": None, "skip_symbols": job.skip_symbols}
+    options: dict[str, Any] = {"most_frequent": job.vocabulary, "min_count": job.min_count}
     if job.vocabulary_file:
         options["vocabulary"] = vocabulary_of(blocks([job.vocabulary_file]))
     scratch = job.out.with_name(f".{job.out.name}.scratch")
@@ -171,12 +194,20 @@ def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
         memory_bytes=job.memory,
         prune=job.prune,
         threads=job.threads,
+        skip_symbols=job.skip_symbols,
         identity=identity,
         expected_bytes=size,
         progress=progress,
         **options,
     )
-    return Trained(made.sizes, made.discounts, made.fallbacks, {"tokens": made.tokens, "types": made.types})
+    held = "in memory" if made.in_memory else "on disk"
+    sharding = made.sharding
+    notes = [
+        f"positions {held}, {sum(sharding.shards)} shards in {sharding.rounds} round(s), largest / median "
+        f"{sharding.skew:.2f}, {made.shared_ngrams:,} n-grams shared; scratch {made.spilled_bytes / 1e6:,.0f} MB"
+    ]
+    text = {"tokens": made.tokens, "types": made.types}
+    return Trained(made.sizes, made.discounts, made.fallbacks, text, made.wildcards, notes)
 
 
 def _packed(job: Job, making: Path, write: Callable[[Path], Trained], progress: Progress) -> Trained:

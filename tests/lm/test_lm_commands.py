@@ -183,6 +183,11 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "x"], "no list of counts"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--memory", "much"], "'much' is no size"),
         (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--memory", "1GB"], "--memory writes ARPA files only"),
+        (
+            ["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--smoothing", "stupid", "--memory", "1GB"],
+            "--smoothing stupid holds the text in memory",
+        ),
+        (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--smoothing", "good-turing"], "writes ARPA files only"),
         (["score", "OUT/gone.arpa"], "no such file"),
         (["score", "OUT"], "a directory"),
         (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),
@@ -193,6 +198,22 @@ def test_mistakes_are_named_before_any_work(arguments: list[object], message: st
     with pytest.raises(MegahourError, match=message):
         megahour(*(str(argument).replace("OUT", str(tmp_path)) for argument in arguments))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bounded_memory_takes_a_vocabulary_cut_by_count_and_shows_what_was_cut_off(tmp_path: Path) -> None:
+    options = [HERE / "small.txt", "--order", "3", "--vocabulary", "40", "--min-count", "2", "--prune", "0,0,1"]
+    assert megahour("train", *options, "--out", tmp_path / "held.arpa")
+    said = megahour("train", *options, "--memory", "1GB", "--out", tmp_path / "bounded.arpa").output
+    assert (tmp_path / "bounded.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
+    assert "positions in memory, 1 shards in 1 round(s)" in said
+    assert "*-entries" in said
+
+
+@pytest.mark.parametrize(("smoothing", "columns"), [("good-turing", "d(5)"), ("stupid", "n-grams")])
+def test_other_smoothings_are_an_option(tmp_path: Path, smoothing: str, columns: str) -> None:
+    said = megahour("train", HERE / "small.txt", "--smoothing", smoothing, "--out", tmp_path / "a.arpa").output
+    assert columns in said
+    assert "Perplexity" in megahour("score", tmp_path / "a.arpa", HERE / "small.txt").output
 
 
 def test_text_beyond_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:

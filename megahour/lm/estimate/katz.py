@@ -1,0 +1,161 @@
+"""Katz's back-off with Good-Turing discounts (Katz 1987, equations 3–12).
+
+    P(w|h) = d(r) · r / n(h)                                     r = n(h w) above the cut-off of its order
+           = α(h) · P(w|h')                                      otherwise
+    d(r)   = (r*/r - A) / (1 - A),  r* = (r+1) n_(r+1)/n_r,  A = (K+1) n_(K+1)/n_1      1 ≤ r ≤ K;  1 above
+    α(h)   = (1 - Σ P(w|h)) / (1 - Σ P(w|h'))                    sums over the w that are listed after h
+
+n_r is how many n-grams of an order occur r times. As SRILM's `ngram-count` does: where n_r is zero, K is lowered below
+it; a d(r) outside of (0, 1] becomes 1; a history that discounts nothing has one added to n(h); mass that unigrams leave
+goes to words that do not occur, in equal shares, or to all where there is none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megahour.core.compiled import compiled
+from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
+from megahour.lm.estimate.sweep import Int64
+from megahour.lm.text.tokenise import BOUNDARY, END
+
+MOST = 5  # K: counts above it are taken as they are
+FULL = 1e-9  # probability that is left over, or not listed, at least
+
+
+def good_turing(n: Int64) -> tuple[Float64, str]:
+    """d(r) (MOST + 2,), d(0) = 0, d(MOST + 1) = 1, from numbers n (MOST + 2,) of n-grams that occur r times; and why
+    some are not as the formula has them, or ""."""
+    ratios = np.ones(MOST + 2)
+    ratios[0] = 0.0
+    missing = next((r for r in range(1, MOST + 2) if n[r] == 0), 0)
+    most = missing - 2 if missing else MOST  # K; n of K + 1 is not zero
+    if most < 2:  # d(1) of K = 1 is 0
+        return ratios, f"no n-gram occurs {missing} times: nothing is discounted"
+    above = (most + 1) * n[most + 1] / n[1]
+    out_of_range = []
+    for r in range(1, most + 1):
+        plain = (r + 1) * n[r + 1] / (r * n[r])
+        ratio = (plain - above) / (1.0 - above) if above != 1.0 else np.inf
+        if np.isfinite(ratio) and 1e-6 < ratio <= 1.0 and plain <= 1.0:
+            ratios[r] = ratio
+        else:
+            out_of_range.append(str(r))
+    why = f"no n-gram occurs {missing} times: counts up to {most} are discounted" if missing else ""
+    if out_of_range:
+        why += "; " * bool(why) + f"no discount of counts {', '.join(out_of_range)}: the formula's is out of range"
+    return ratios, why
+
+
+def unigram_katz(occurrences: Int64, ratios: Float64) -> Float64:
+    """P(w) (V,) from the tokens of a corpus by number, where BOUNDARY stands for `</s>`; that of `<s>` is 1."""
+    counts = occurrences.astype(np.float64)
+    counts[END], counts[BOUNDARY] = counts[BOUNDARY], 0.0
+    predicted = np.ones(len(counts), bool)
+    predicted[BOUNDARY] = False
+    discounted = counts * ratios[np.minimum(counts, MOST + 1).astype(np.int64)]
+    total = counts.sum()
+    unseen = predicted & (counts == 0)
+    if unseen.any() and total - discounted.sum() < FULL * total:
+        total += 1
+    probability = discounted / total
+    to = unseen if unseen.any() else predicted
+    probability[to] += (1.0 - probability.sum()) / np.count_nonzero(to)
+    probability[BOUNDARY] = 1.0
+    return np.asarray(probability, np.float64)
+
+
+@compiled
+def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyped-def]
+    """Add to out (order + 1, MOST + 2) how many k-grams of a partition occur r times: r = 1 … MOST + 1.
+
+    windows (m, order): sorted; grams, nodes: all of `sweep.Store` of n contexts.
+    """
+    for node in range(n):
+        for g in range(nodes[node, 1], nodes[node, 2]):
+            if grams[g, 3] <= MOST + 1:
+                out[nodes[node, 0] + 1, grams[g, 3]] += 1
+    before = 0
+    for i in range(len(windows)):
+        after, have = 0, 1
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i + 1 < len(windows):
+            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
+                after += 1
+        for k in range(max(before, after) + 2, have + 2):
+            out[k, 1] += 1
+        before = after
+
+
+@compiled
+def katz(  # type: ignore[no-untyped-def]
+    windows, positions, order, prune, ratios, unigram, grams, nodes, n, seats, chain, alpha, at, logp, backoff, sizes
+):
+    """Like `smooth.smooth`, from all n-grams of n contexts, dropped ones too.
+
+    ratios (order + 1, MOST + 2): d(r) by order. alpha (order, T) float32: log10 α of a context by its words and the
+    position where it first ends; those of the partition's contexts are written, and those of its n-grams read: they
+    are right once all partitions have been gone through.
+    """
+    sizes[:] = 0
+    after = 0
+    for i in range(len(positions) - 1, -1, -1):
+        before, have = 0, 1
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i:
+            while before < have and windows[i, before + 1] == windows[i - 1, before + 1]:
+                before += 1
+        shared, word = max(before, after), windows[i, 0]
+        for length in range(after + 1, shared + 1):
+            n -= 1
+            k, begin, end = length + 1, nodes[n, 1], nodes[n, 2]
+            total, discounted, listed = 0, 0.0, 0.0
+            earliest = np.int64(1 << 62)
+            for g in range(begin, end):
+                last, raw = grams[g, 0], grams[g, 3]
+                total += raw
+                earliest = min(earliest, np.int64(positions[grams[g, 1]]))
+                if raw > prune[k]:
+                    lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
+                    discounted += ratios[k, min(raw, MOST + 1)] * raw
+                    listed += lower
+            if discounted == 0.0:
+                continue  # no n-gram is listed, nor any longer one that ends in it
+            if total - discounted < FULL * total:
+                total += 1
+            scale, weight = 1.0 / total, (1.0 - discounted / total) / max(1.0 - listed, FULL)
+            if 1.0 - listed < FULL:  # every word is listed: nothing to back off to
+                scale, weight = 1.0 / discounted, 1.0
+            alpha[length, earliest - 1] = np.log10(weight)
+            size = sizes[k]
+            for g in range(begin, end):
+                last, raw = grams[g, 0], grams[g, 3]
+                if raw <= prune[k]:
+                    continue
+                p = ratios[k, min(raw, MOST + 1)] * raw * scale
+                seats[length, last] = g - begin
+                chain[length, g - begin] = p
+                at[k, size], logp[k, size] = grams[g, 1], log_probability(p)
+                followed = k < order and last != BOUNDARY
+                backoff[k, size] = alpha[k, positions[grams[g, 1]]] if followed else 0.0
+                size += 1
+            sizes[k] = size
+        lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
+        for k in range(shared + 2, have + 2):
+            if prune[k] >= 1:
+                break
+            p = ratios[k, 1] if 1.0 - ratios[k, 1] >= FULL else 0.5
+            alpha[k - 1, positions[i] - 1] = np.log10((1.0 - p) / max(1.0 - lower, FULL))
+            lower = p
+            size = sizes[k]
+            at[k, size], logp[k, size] = i, log_probability(p)
+            backoff[k, size] = alpha[k, positions[i]] if k < order and word != BOUNDARY else 0.0
+            sizes[k] = size + 1
+        after = before
+
+
+def unigram_logs(probability: Float64) -> Float64:
+    """log10 of P(w) (V,) as ARPA files have it."""
+    return np.asarray(np.log10(np.maximum(probability, 10.0**NEVER)), np.float64)
