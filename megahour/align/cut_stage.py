@@ -28,7 +28,9 @@ class CutParams(Params):
     clean_cer: float = Field(0.2, ge=0, description="character error rate of the tier clean against a second reading")
     dirty_cer: float = Field(0.36, ge=0, description="character error rate above which an utterance is dropped")
     clean_edge_cer: float = Field(0.6, ge=0, description="the same of the first and last five characters, for clean")
-    dirty_edge_cer: float = Field(1.0, ge=0, description="the same, above which an utterance is dropped")
+    dirty_edge_cer: float = Field(
+        0.8, ge=0, description="the same, above which an utterance is dropped; not asked where dirty_cer is 1 or more"
+    )
     clean_wildcard_share: float = Field(0.1, ge=0, le=1, description="share of what was heard outside words, for clean")
     max_wildcard_share: float = Field(1.0, ge=0, le=1, description="the same, above which an utterance is dropped")
     clean_snr_db: float = Field(10.0, description="least signal-to-noise ratio of the tier clean, decibels")
@@ -66,7 +68,7 @@ class Cut(Stage[CutParams]):
     """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
 
     name = "cut"
-    version = 4
+    version = 5
     params = CutParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
 

@@ -14,10 +14,13 @@ HASHES = 1 << 63  # of `key_of`
 
 
 def why_dropped(p: CutParams, row: dict[str, Any]) -> tuple[str, str]:
-    """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason."""
+    """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason.
+
+    Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the edges.
+    """
     limits = (
         ("high-cer", "cer", p.dirty_cer),
-        ("high-edge-cer", "edge_cer", p.dirty_edge_cer),
+        ("high-edge-cer", "edge_cer", p.dirty_edge_cer if p.dirty_cer < 1 else math.inf),
         ("untranscribed-sound", "wildcard_share", p.max_wildcard_share),
         ("clipped", "clipped_share", p.max_clipped_share),
     )

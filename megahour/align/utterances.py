@@ -22,6 +22,7 @@ from megahour.core.errors import StoreError
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.corpus.audio import encode_flac
+from megahour.corpus.speakers import names_nobody
 from megahour.corpus.tar import ShardAudio, TarWriter, tar_writer
 
 if TYPE_CHECKING:
@@ -92,12 +93,13 @@ def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[
     elif seconds < p.min_s:
         reason = "too-short"
     if reason:
-        losses.add(row, reason, detail, 0, row["samples"], " ".join(words))
+        losses.add(row, reason, detail, 0, row["samples"], " ".join(words), cues[0]["cue"] if cues else -1)
         return
     speakers = {str(cue.get("speaker") or "") for cue in cues}
     unknown = [-1] * len(words)
     yield {
         **_inherited(p, row, speakers, 0, row["samples"]),
+        "cue": cues[0]["cue"],
         **{"raw": raw, "word_offset": offsets, "word_end": ends, "text": " ".join(words), "words": words},
         **{"word_start_samples": unknown, "word_end_samples": unknown},
         **{"word_confidence": [1.0] * len(words), "confidence": 1.0, "loss": UNKNOWN},
@@ -150,7 +152,7 @@ def _left_out(row: Row, spoken: Spoken, losses: Losses) -> None:
 
 
 def _utterance(p: CutParams, row: Row, spoken: Spoken, span: Span, confidence: float) -> Row:
-    """What is known of an utterance before its sound is read."""
+    """What is known of an utterance before its sound is read, and its first `cue`."""
     part = slice(span.first, span.last)
     words = spoken.text[part].to_pylist()
     text = " ".join(words)
@@ -163,6 +165,7 @@ def _utterance(p: CutParams, row: Row, spoken: Spoken, span: Span, confidence: f
     slack = round(SLACK_S * row["rate_hz"])
     return {
         **_inherited(p, row, spoken.speakers(span.first, span.last), span.start, span.end),
+        "cue": int(spoken.cue[span.first]),
         **{"raw": raw, "word_offset": offsets, "word_end": ends, "text": text, "words": words},
         "word_start_samples": (spoken.start[part] - span.start).tolist(),
         "word_end_samples": (spoken.end[part] - span.start).tolist(),
@@ -177,9 +180,11 @@ def _utterance(p: CutParams, row: Row, spoken: Spoken, span: Span, confidence: f
 def _inherited(p: CutParams, row: Row, speakers: set[str], start: int, end: int) -> Row:
     """Key, place and the recording's columns; the speaker is the cues' if they agree on one.
 
-    A label such as "ANNA:" is no other person than the recording's speaker "anna".
+    A label such as "ANNA:" is no other person than the recording's speaker "anna", and "Speaker 1" of two recordings
+    are two.
     """
     speaker = next(iter(speakers)) if len(speakers) == 1 else ""
+    speaker = f"{row['speaker']}/{speaker}" if names_nobody(speaker) else speaker
     same = not speaker or one_name(speaker) == one_name(row["speaker"])
     who = {**row, "speaker": row["speaker"] if same else speaker}
     return {
@@ -221,7 +226,7 @@ def _stored(p: CutParams, utterance: Row, row: Row, audio: ShardAudio, tar: TarW
     measured = {**utterance, "snr_db": snr_db(samples, row["rate_hz"]), "clipped_share": clipped_share(samples)}
     reason, detail = why_dropped(p, measured)
     if reason:
-        losses.add(row, reason, detail, start, end, utterance["text"])
+        losses.add(row, reason, detail, start, end, utterance["text"], utterance["cue"])
         return None
     offset, size = tar.add(f"{utterance['key']}.flac", encode_flac(samples, row["rate_hz"]))
     return {**measured, "tier": tier_of(p, measured), "offset": offset, "size": size}

@@ -30,6 +30,7 @@ LABEL = re.compile(
     rf"(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
     rf"|(?P<bracketed>\[[^\[\]\n]{{2,40}}\]):?(?=[ \t]+[^\s♪])))"
 )
+_NOBODY = re.compile(rf"{_ROLES}|[A-Z]|(?i:(?:speaker|spkr?|ch(?:annel)?|s)[ _-]?)?\d{{1,4}}")
 _NAME_LABEL = re.compile(
     r"(?m:^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
     r"((?:[^\W\d_a-zß-öø-ÿа-яё][\w.'’-]{0,20})(?:[ \t][^\W\d_a-zß-öø-ÿа-яё][\w.'’-]{0,20}){0,2}):(?=\s))"
@@ -47,6 +48,11 @@ def label_name(label: str) -> str:
     """The speaker's name of a label, empty where it is none: "NOTE:" and "10:" are speech."""
     name = " ".join(label.split())
     return "" if name.casefold() in _NO_NAMES or not any(char.isalpha() for char in name) else name
+
+
+def names_nobody(label: str) -> bool:
+    """Whether a label ("Interviewer", "SPEAKER_01", "B") is a recording's own: another's is another person."""
+    return _NOBODY.fullmatch(label.strip()) is not None
 
 
 def bracketed_name(bracketed: str) -> str:

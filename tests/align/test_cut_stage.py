@@ -146,6 +146,9 @@ def test_all_that_is_dropped_is_counted_and_listed_with_its_reason(tmp_path: Pat
     assert {row["recording"] for row in rows} == {3}
     details = {row["reason"]: row["detail"] for row in dropped}
     assert details["high-cer"].endswith("the limit is 0.36")
+    assert {row["reason"]: row["cue"] >= 0 for row in dropped} == {
+        **{"high-cer": True, "unspoken": True, "too-short": True, "no-transcript": False}
+    }
     assert "the limits are 1 to 7 s" in details["too-short"]
     assert all(row["detail"] and row["start_samples"] < row["end_samples"] for row in dropped)
 
@@ -178,6 +181,12 @@ def test_recordings_that_the_aligner_refused_are_listed(tmp_path: Path) -> None:
         ("wrong-transcript", 0, 5000)
     ]
     assert dropped[0]["detail"].startswith("the whole recording")
+
+
+def test_numbered_speakers_are_their_recordings_own(tmp_path: Path) -> None:
+    talk = [("Good morning, all of you.", "SPEAKER_01", ""), ("We begin with the news.", "SPEAKER_01", "")]
+    rows, _, _ = cut(tmp_path / "cut", corpus(tmp_path, [talk]))
+    assert [row["speaker"] for row in rows] == ["host/SPEAKER_01"]
 
 
 def test_noise_is_dropped_for_its_ratio(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ GOOD = {"cer": 0.1, "edge_cer": 0.2, "wildcard_share": 0.0, "clipped_share": 0.0
         ({"cer": 0.25}, "dirty", ""),
         ({"cer": 0.4}, "", "high-cer"),
         ({"edge_cer": 0.8}, "dirty", ""),
+        ({"edge_cer": 1.0}, "", "high-edge-cer"),
         ({"wildcard_share": 0.3}, "dirty", ""),
         ({"clipped_share": 0.01}, "dirty", ""),
         ({"clipped_share": 0.2}, "", "clipped"),
@@ -149,6 +150,12 @@ def test_tiers_follow_the_declared_limits(change: dict[str, float], tier: str, r
         assert "the limit" in detail
     else:
         assert tier_of(p, row) == tier
+
+
+def test_who_takes_any_reading_takes_that_of_the_edges() -> None:
+    row = {**GOOD, "cer": 0.9, "edge_cer": 1.0}
+    assert why_dropped(CutParams(dirty_cer=100), row) == ("", "")
+    assert why_dropped(CutParams(dirty_cer=0.95), row)[0] == "high-edge-cer"
 
 
 def test_without_a_second_reading_there_is_no_tier() -> None:

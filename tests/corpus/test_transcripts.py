@@ -12,6 +12,7 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.cues import Cue, check_order, fit_to_length
 from megahour.corpus.encodings import decode_text
 from megahour.corpus.markup import spoken_text
+from megahour.corpus.speakers import names_nobody
 from megahour.corpus.text import normalise
 from megahour.corpus.transcripts import read_table, read_transcript
 
@@ -251,3 +252,8 @@ def test_repairs_are_counted() -> None:
 def test_one_file_of_many_transcripts() -> None:
     text = "; core sounds\nactivated: Activated.\ndigits/1: One: the first\nplain\tTab text\nbroken line\n"
     assert read_table(text.encode()) == {"activated": "Activated.", "digits/1": "One: the first", "plain": "Tab text"}
+
+
+def test_labels_that_name_nobody() -> None:
+    assert all(map(names_nobody, ["SPEAKER_01", "spk_0", "0", "Speaker 2", "Interviewer", "B", "ведущий"]))
+    assert not any(map(names_nobody, ["Ann", "DR. SMITH", "R2D2", "Maria 2", ""]))
