@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.query.lookup import score, sum_sentences
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.score import Score
+from megahour.lm.query.scoring import score, sum_sentences
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, Bytes, Tokens, encode
 
 Float32 = npt.NDArray[np.float32]

@@ -43,7 +43,7 @@ ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """sizes: n-grams by order. closed: see `lookup.score`. facts: what is known of its making (`discounts`, …).
+    """sizes: n-grams by order. closed: see `scoring.score`. facts: what is known of its making (`discounts`, …).
 
     vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
     segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.

@@ -10,16 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.query.lookup import FULL, LINE, LOAD, SLOT_BYTES, TWICE, checksum, insert
+from megahour.lm.query.filling import FULL, TWICE, insert, insert_partition
+from megahour.lm.query.lookup import LINE, LOAD, SLOT_BYTES, checksum
 from megahour.lm.query.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
 from megahour.lm.query.output import PIECE, DiskFile, MemoryFile
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, WordTable
+from megahour.lm.text.tokenise import PADDING, WordTable
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 Level = tuple[Int32, Int32, Float32, Float32, int]
-"""windows, at, log10 p, log10 back-off, how many: n-grams of one order in a segment, as `lookup.insert` takes them."""
+"""windows, at, log10 p, log10 back-off, how many: n-grams of one order in a segment, as `filling.insert` takes them."""
 
 
 class Duplicate(MegahourError):
@@ -73,41 +75,63 @@ class Builder:
         huge = self._end * SLOT_BYTES > PIECE and not isinstance(file, MemoryFile)
         self._entries = -(-at // PIECE) * PIECE if huge else at
 
-    def fill(self, number: int, levels: Iterable[Level], end: int = BOUNDARY, *, shared: bool = False) -> None:
-        """Build segment `number` from its n-grams of order 2, 3, …; threads may do so side by side.
-
-        shared: rows of the levels' windows are the same, as they are in an estimator's partition. Raises Duplicate.
-        """
-        levels = list(levels)
-        base, capacity = self.segments[number].tolist()
-        while (keys := self._insert(levels, capacity, end, shared)) is None:
+    def fill(self, number: int, levels: Iterable[Level]) -> None:
+        """Build segment `number` from its n-grams of order 2, 3, …; threads may do so together. Raises Duplicate."""
+        capacity, levels = int(self.segments[number, 1]), list(levels)
+        while (keys := self._inserted(levels, capacity)) is None:
             capacity *= 2
-        with self._lock:
-            if capacity != self.segments[number, 1]:
-                base, self._end = self._end, self._end + capacity
-                self.segments[number] = base, capacity
-            self._sum += int(checksum(keys, 2 * base))
-            if isinstance(self.file, MemoryFile):
-                self.file.write(keys.data, self._entries + base * SLOT_BYTES)
-        if isinstance(self.file, DiskFile):
-            self.file.write(keys.data, self._entries + base * SLOT_BYTES)
+        self._put(number, keys)
 
-    def _insert(self, levels: list[Level], capacity: int, end: int, shared: bool) -> npt.NDArray[np.uint64] | None:
-        """Slots of a segment, in this thread's scratch; None when they are too few."""
-        held: npt.NDArray[np.uint64] | None = getattr(self._own, "slots", None)
-        if held is None or len(held) < 2 * capacity:
-            self._own.slots = held = np.empty(2 * capacity, np.uint64)
-        keys = held[: 2 * capacity]
-        keys.fill(0)
+    def fill_partition(
+        self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64, end: int
+    ) -> None:
+        """Build segment `number` from an estimator's partition, all of it, as `filling.insert_partition` wants it."""
+        keys = self._slots(int(self.segments[number, 1]))
+        scratch = self._scratch(len(windows), at.shape[1])
+        arrays = windows, self.order, at, logp, backoff, sizes, end, *scratch
+        if insert_partition(keys, keys.view(np.float32), len(keys) // 2, *arrays) == FULL:
+            raise AssertionError(f"segment {number}: {sizes[2:].sum()} n-grams in {len(keys) // 2} slots")
+        self._put(number, keys)
+
+    def _put(self, number: int, keys: UInt64) -> None:
+        """Write a segment where it has its place, or to the end if it has grown."""
+        base, capacity = self.segments[number].tolist()
+        if len(keys) != 2 * capacity:
+            with self._lock:
+                base, self._end = self._end, self._end + len(keys) // 2
+            self.segments[number] = base, len(keys) // 2
+        total = int(checksum(keys, 2 * base))
+        with self._lock:
+            self._sum += total
+        self.file.write(keys.data, self._entries + base * SLOT_BYTES)
+
+    def _inserted(self, levels: list[Level], capacity: int) -> UInt64 | None:
+        """Slots of a segment; None when they are too few."""
+        keys = self._slots(capacity)
         values, used = keys.view(np.float32), 0
-        walked = np.zeros(len(levels[0][0]) if shared and levels else 0, np.int64)
         for k, (windows, at, logp, backoff, count) in enumerate(levels, 2):
-            used, failed, item = insert(keys, values, capacity, used, windows, at, logp, backoff, count, k, end, walked)
+            used, failed, item = insert(keys, values, capacity, used, windows, at, logp, backoff, count, k)
             if failed == FULL:
                 return None
             if failed == TWICE:
                 raise Duplicate(k, int(at[item]))
         return keys
+
+    def _slots(self, capacity: int) -> UInt64:
+        """This thread's scratch, empty slots: new memory each time would cost more than filling it."""
+        held: UInt64 | None = getattr(self._own, "slots", None)
+        if held is None or len(held) < 2 * capacity:
+            self._own.slots = held = np.empty(2 * capacity, np.uint64)
+        held[: 2 * capacity] = 0
+        return held[: 2 * capacity]
+
+    def _scratch(self, rows: int, ngrams: int) -> tuple[Int32, Int32, Int32]:
+        """This thread's for `insert_partition`: starts, seats, slots."""
+        held: tuple[Int32, Int32, Int32] | None = getattr(self._own, "scratch", None)
+        if held is None or held[0].shape[1] < rows or held[2].shape[1] < ngrams:
+            starts, slots = np.empty((self.order, rows), np.int32), np.empty((2, ngrams), np.int32)
+            self._own.scratch = held = starts, np.zeros(self.size, np.int32), slots
+        return held
 
     def finish(self, sizes: list[int], facts: Mapping[str, Any], *, closed: bool) -> None:
         """Write what is left. sizes: n-grams by order; facts, closed: see `MappedModel`."""

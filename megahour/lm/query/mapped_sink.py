@@ -38,10 +38,7 @@ class MappedSink:
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
         if self._numbers is not None:
             windows = self._numbers[windows]
-        orders = range(2, self.builder.order + 1)
-        self.builder.fill(
-            number, [(windows, at[k], logp[k], backoff[k], int(sizes[k])) for k in orders], END, shared=True
-        )
+        self.builder.fill_partition(number, windows, at, logp, backoff, sizes, END)
 
     def end(self) -> None:
         """Nothing: `Builder.finish` wants to know what was estimated."""

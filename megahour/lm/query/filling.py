@@ -1,0 +1,117 @@
+"""Filling the segments of `lookup`: from n-grams in any order, or from an estimator's partition."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from megahour.core.compiled import compiled
+from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
+from megahour.lm.text.machine import prefetch, trailing_zeros
+from megahour.lm.text.tokenise import BOUNDARY
+
+FULL, TWICE = -1, -2  # what went wrong
+BATCH = 64  # n-grams whose lines are asked for before the first is filled
+_NOTHING = np.uint64(0)
+
+
+@njit(nogil=True, inline="always")
+def _place(keys, lines, key):  # type: ignore[no-untyped-def]
+    """Slot of a key, or of the free place where it goes, and whether it is there; there always is a free place."""
+    line = home(key, lines)
+    while True:
+        found = matches(keys, 2 * LINE * line, key)
+        if found:
+            return line * LINE + (trailing_zeros(found) >> 1), True
+        free = matches(keys, 2 * LINE * line, _NOTHING)
+        if free:
+            return line * LINE + (trailing_zeros(free) >> 1), False
+        line += 1
+        if line == lines:
+            line = 0
+
+
+@compiled
+def insert(keys, values, capacity, used, windows, at, logp, backoff, count, k):  # type: ignore[no-untyped-def]
+    """Add `count` k-grams (k ≥ 2) to a segment that has the shorter ones. Returns (slots used, 0 or what failed, i).
+
+    keys (2 capacity,) uint64 and values (4 capacity,) float32 are one memory. windows (m, ≥ k): row at[i] has the words
+    of n-gram i from the last to the first. What an n-gram goes on from is put in as a blank where it is not there.
+    Failures: FULL, and TWICE for an n-gram that is there already, both with the number i.
+    """
+    room, lines = capacity - 1, capacity // LINE
+    for i in range(count):
+        row = at[i]
+        slot, head, there = np.int64(0), HIGH | np.uint64(windows[row, 0]), False
+        for j in range(1, k):
+            key = (head << HALF) | np.uint64(windows[row, j])
+            slot, there = _place(keys, lines, key)
+            head = np.uint64(slot + 1)
+            if not there:
+                if used == room:
+                    return used, FULL, i
+                used += 1
+                keys[2 * slot] = key
+                values[4 * slot + 2] = np.nan
+                values[4 * slot + 3] = 0.0
+        if there and not np.isnan(values[4 * slot + 2]):
+            return used, TWICE, i
+        values[4 * slot + 2] = logp[i]
+        values[4 * slot + 3] = backoff[i]
+    return used, 0, count
+
+
+@compiled
+def insert_partition(  # type: ignore[no-untyped-def]
+    keys, values, capacity, windows, order, at, logp, backoff, sizes, end, starts, seats, slots
+):
+    """Fill an empty segment with a partition's n-grams as `smooth` lists them. Returns 0 or FULL.
+
+    keys, values: as of `insert`. windows (m, order): sorted by history. at, logp, backoff (order + 1, ≥ sizes[k]): by
+    order k, contexts from the last to the first. `end` stands for a BOUNDARY that is predicted. Scratch, int32: starts
+    (order, ≥ m), seats (≥ V,), slots (2, ≥ sizes[k]).
+
+    The (k-1)-gram that a k-gram goes on from ends in the same word, and its context is a run of rows that the k-gram's
+    row is among: in the order of runs, seats[w] has its slot. No n-gram may be there twice.
+    """
+    lines = capacity // LINE
+    if sizes[2 : order + 1].sum() >= capacity:
+        return FULL
+    wanted, places = np.empty(BATCH, np.uint64), np.empty(BATCH, np.int64)
+    for i in range(len(windows)):  # starts[n, i]: the first row of the run that has n words of history with row i
+        same = i > 0
+        for n in range(1, order - 1):
+            same &= windows[i, n] == windows[i - 1, n]
+            starts[n, i] = starts[n, i - 1] if same else i
+    for k in range(2, order + 1):
+        passed, now, last = 0, k & 1, 1 - (k & 1)
+        for first in range(0, sizes[k], BATCH):
+            stop = min(first + BATCH, sizes[k])
+            for i in range(first, stop):
+                row = at[k, i]
+                word = windows[row, 0]
+                head = HIGH | np.uint64(end if word == BOUNDARY else word)
+                if k > 2:
+                    start = starts[k - 2, row]
+                    while passed < sizes[k - 1] and starts[k - 2, at[k - 1, passed]] >= start:
+                        seats[windows[at[k - 1, passed], 0]] = slots[last, passed]
+                        passed += 1
+                    head = np.uint64(seats[word] + 1)
+                key = (head << HALF) | np.uint64(windows[row, k - 1])
+                line = home(key, lines)
+                prefetch(keys, 2 * LINE * line)
+                wanted[i - first], places[i - first] = key, line
+            for i in range(first, stop):
+                key, line = wanted[i - first], places[i - first]
+                free = matches(keys, 2 * LINE * line, _NOTHING)
+                while not free:
+                    line += 1
+                    if line == lines:
+                        line = 0
+                    free = matches(keys, 2 * LINE * line, _NOTHING)
+                slot = line * LINE + (trailing_zeros(free) >> 1)
+                slots[now, i] = slot
+                keys[2 * slot] = key
+                values[4 * slot + 2] = logp[k, i]
+                values[4 * slot + 3] = backoff[k, i]
+    return 0
