@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,10 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megahour.engine.accelerator import call, wire
+from megahour.engine.accelerator import call, endpoint, wire
+from megahour.engine.accelerator.batcher import Batcher, Pending
 from megahour.engine.accelerator.client import client
+from megahour.engine.accelerator.endpoint import Stream
 from megahour.engine.accelerator.extents import ALIGNMENT_BYTES, Extents
 from megahour.engine.accelerator.local import serve_in_process
+from megahour.engine.accelerator.metrics import Meter
 from megahour.engine.accelerator.segment import (
     NONCE_BYTES,
     SEGMENT_BYTES,
@@ -103,6 +107,20 @@ def test_what_finds_no_room_travels_in_messages(soon: None, service: Service, mo
         monkeypatch.setattr(call, "SEGMENT_BYTES", 20_000)  # three or four sequences
         assert as_bytes(c.infer(items)) == plenty
         assert 3 <= c.metrics()["shared"] - before < 300
+
+
+def test_a_producer_may_use_its_array_again(soon: None, service: Service) -> None:
+    """The first sequence travels in a message, the others in shared memory."""
+    scratch = np.empty((40, 4), np.float32)
+
+    def produce() -> Iterator[tuple[int, np.ndarray]]:
+        for key in range(50):
+            scratch[:] = 100 + key
+            yield key, scratch
+
+    with client(service.endpoint) as c:
+        found = {key: outputs["sums"][0, 0] for key, outputs in c.infer(produce())}
+    assert found == {key: 100 + key for key in range(50)}
 
 
 def test_a_short_call_asks_for_no_memory(service: Service) -> None:
@@ -289,3 +307,52 @@ def test_clients_and_workers_do_not_import_pandas() -> None:
         "assert 'pandas' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- who waits for whom ----------------------------------------------------------------------------------------------
+
+
+def pending(frames: int) -> Pending:
+    return Pending(Keyed(frames, np.zeros((frames, 1), np.float32)), Stream(Batcher(SUMS, 0.0, 1, Meter())))
+
+
+def test_producers_are_admitted_in_the_order_in_which_they_came() -> None:
+    """A short sequence does not overtake a long one that waits for room."""
+    batcher = Batcher(SUMS, 0.0, 10, Meter())
+    batcher.admit(pending(10))
+    order: list[int] = []
+
+    def admit(frames: int) -> None:
+        batcher.admit(pending(frames))
+        order.append(frames)
+
+    threads = [threading.Thread(target=admit, args=(frames,)) for frames in (8, 1)]
+    for waiting, thread in enumerate(threads, 1):
+        thread.start()
+        until(lambda waiting=waiting: len(batcher._turns) == waiting)
+    batcher.release(1)
+    assert not order
+    batcher.release(7)
+    until(lambda: order == [8])
+    assert batcher.waiting_frames == 10
+    batcher.release(1)
+    until(lambda: order == [8, 1])
+
+
+def test_an_unfinished_batch_goes_ahead_only_when_nobody_can_fill_it() -> None:
+    batcher = Batcher(SUMS, 0.0, 100, Meter())
+    with batcher.sender():
+        batcher.admit(pending(5))
+        assert batcher.spare_batch() is None
+    batch = batcher.spare_batch()
+    assert batch is not None
+    assert [item.frames for item in batch.items] == [5]
+    assert batcher.spare_batch() is None
+
+
+def test_held_replies_leave_before_the_client_runs_dry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long replies may be held: a lone sequence, and the last ones, are answered at once."""
+    monkeypatch.setattr(endpoint, "HELD_S", 1000.0)
+    with serve(SUMS) as service, client(service.endpoint) as c:
+        assert len(list(c.infer(sequences(1, 3)))) == 1
+        assert len(list(c.infer(sequences(500, 3), window_frames=2000))) == 500

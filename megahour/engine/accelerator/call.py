@@ -20,7 +20,7 @@ from megahour.engine.accelerator.segment import SEGMENT_BYTES, SharedWindow, dec
 from megahour.engine.accelerator.spec import AcceleratorError
 
 SHARE_AFTER_BYTES = 1 << 20  # a shorter call is over before shared memory pays
-ITEMS_AT_ONCE = 32
+ITEMS_AT_ONCE = 32  # of one message, at most: the first must not wait for a producer that never pauses
 SHARE_TIMEOUT_S = 0.25  # the service answers within milliseconds, unless its queue is full
 
 
@@ -52,7 +52,8 @@ class Call:
         if features.dtype != self._dtype:
             raise AcceleratorError(f"sequence {sequence.key}: its element type differs from the first sequence's")
         place = self._shared.put(sequence) if self._shared is not None else None
-        self._outbox.put(sequence if place is None else place)
+        # The caller may use the array again: what the writing thread sends later is a copy.
+        self._outbox.put(wire.Keyed(sequence.key, features.copy()) if place is None else place)
         before, self._sent_bytes = self._sent_bytes, self._sent_bytes + features.nbytes
         if before <= SHARE_AFTER_BYTES < self._sent_bytes:
             window_bytes = window_frames * sequence.dim * features.itemsize
@@ -159,7 +160,7 @@ class Call:
                 handle = decode_handle(text)
                 self._shared = SharedWindow.attach(handle) if handle is not None else None
                 self._told.set()
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # the latter: not the handle of a segment
             self._inbox.put(error)
         self._inbox.put(None)
 
