@@ -66,13 +66,15 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "phases": phases, "sizes": found.sizes, "tokens": found.tokens, "spilled_bytes": found.spilled_bytes,
         "rounds": sharding.rounds, "shards": sharding.shards, "skew": round(sharding.skew, 2),
         "in_memory": found.in_memory, "foreseen_bytes": need.spill_bytes, "model_bytes": need.model_bytes,
-        "written_bytes": (folder / "ours.arpa").stat().st_size, "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
+        "written_bytes": (folder / "ours.arpa").stat().st_size,
+        "largest": sharding.largest, "left_over": sharding.left_over, "shared_ngrams": found.shared_ngrams,
     }  # fmt: skip
 
 
 def run_engine(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The stages on an engine in this process."""
-    from megahour.lm.scale.distributed_stage import TallyParams, VocabularyParams, WordsParams
+    from megahour.lm.scale.distributed_model_stage import TallyParams
+    from megahour.lm.scale.distributed_stage import VocabularyParams, WordsParams
     from megahour.lm.scale.on_engine import estimate_on
 
     if options.child == "spark":

@@ -104,17 +104,17 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "Histories that are too large for a shard, parted by one more word: a later round of progressive sharding.",
     ),
     "lm-tally": (
-        "megahour.lm.scale.distributed_stage",
+        "megahour.lm.scale.distributed_model_stage",
         "Tally",
         "Counts of all shards of a language model, and what they must tell each other.",
     ),
     "lm-estimate": (
-        "megahour.lm.scale.distributed_stage",
+        "megahour.lm.scale.distributed_model_stage",
         "EstimateLines",
         "Probabilities and back-offs of all shards of a language model, as lines of an ARPA file.",
     ),
     "lm-arpa": (
-        "megahour.lm.scale.distributed_stage",
+        "megahour.lm.scale.distributed_model_stage",
         "JoinArpa",
         "One ARPA file and its word list out of the lines of `lm-estimate`.",
     ),

@@ -11,8 +11,10 @@ from megahour.core.config import nearest
 
 OWN = "megahour.lm.own_commands"
 COMBINE = "megahour.lm.combine_commands"
+CLUSTER = "megahour.lm.cluster_commands"
 COMMANDS = {
     "train": (OWN, "Text to a model: counts, discounts, probabilities."),
+    "cluster": (CLUSTER, "The same by stages on an engine, for texts that no machine holds; what each took."),
     "score": (OWN, "Log probabilities and perplexities of texts."),
     "info": (OWN, "What is in a model: orders, sizes, discounts, memory."),
     "convert": (OWN, "ARPA to the mapped form and back, compressed or not."),

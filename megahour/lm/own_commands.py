@@ -20,7 +20,8 @@ _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, sho
 
 
 @contextmanager
-def _stoppable(left: str = "nothing half is left") -> Iterator[None]:
+def stoppable(left: str = "nothing half is left") -> Iterator[None]:
+    """Ctrl-C ends the command, and says what is left."""
     try:
         yield
     except KeyboardInterrupt:
@@ -76,29 +77,30 @@ def train(
     from megahour.lm.train import train as make
 
     job = Job(
-        sources, Path(out), order, _counts(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
+        sources, Path(out), order, counts_of(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
         parse_bytes(memory) if memory else 0, threads, smoothing,
     )  # fmt: skip
     left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
-    with _stoppable(left), Phases() as phases:
+    with stoppable(left), Phases() as phases:
         made = make(job, phases)
     phases.console.print(phases.summary())
     if made.text:
         click.echo(", ".join(f"{value:,} {key}" for key, value in made.text.items()))
     for note in made.notes:
         click.echo(note)
-    _orders(made.sizes, made.discounts, made.fallbacks, made.wildcards if any(map(any, made.wildcards)) else [])
+    orders_table(made.sizes, made.discounts, made.fallbacks, made.wildcards if any(map(any, made.wildcards)) else [])
     click.echo(f"{out}: {sum(made.sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def counts_of(text: str) -> tuple[int, ...]:
+    """``0,0,1`` → (0, 0, 1). Raises ConfigError."""
     try:
         return tuple(int(part) for part in text.replace(" ", ",").split(",") if part)
     except ValueError:
         raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
 
 
-def _orders(
+def orders_table(
     sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str], wildcards: list[tuple[int, int]] | None = None
 ) -> None:
     """A line an order. discounts: three of Kneser-Ney, more of Good-Turing; wildcards: of `Bounded`."""
@@ -137,13 +139,13 @@ def info(model: str, verify: bool) -> None:
         sizes = [len(each) for each in read_arrays(model).grams] if verify else read_sizes(model)
         click.echo(f"{model}: ARPA, {sum(sizes):,} n-grams, {size / 1e6:,.1f} MB; for scoring it is read whole: ")
         click.echo(f"about {sum(sizes) * 26 / 1e6:,.0f} MB then, and megahour lm convert makes a file that is mapped")
-        _orders(sizes, [], {})
+        orders_table(sizes, [], {})
         return
     mapped = open_mapped(model)
     if verify:
         mapped.verify()
     click.echo(f"{model}: mapped, {sum(mapped.sizes):,} n-grams, {size / 1e6:,.1f} MB, shared between processes")
-    _orders(mapped.sizes, mapped.facts.get("discounts", []), mapped.facts.get("fallbacks", {}))
+    orders_table(mapped.sizes, mapped.facts.get("discounts", []), mapped.facts.get("fallbacks", {}))
     for key, value in mapped.facts.items():
         if key not in ("discounts", "fallbacks"):
             click.echo(f"{key}: {value}")
@@ -160,7 +162,7 @@ def convert(model: str, out: str, threads: int) -> None:
     from megahour.lm.phases import Phases
     from megahour.lm.query.convert import convert as make
 
-    with _stoppable(), Phases() as phases:
+    with stoppable(), Phases() as phases:
         sizes = make(model, out, threads, phases)
     phases.console.print(phases.summary())
     click.echo(f"{out}: {sum(sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
@@ -183,7 +185,7 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
     for text in texts:
         if text != "-" and not Path(text).is_file():
             raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
-    with _stoppable():
+    with stoppable():
         scorer, total = _scorer(model, threads), Score()
         for text in texts or ("-",):
             for lines in lines_of(text):
@@ -265,7 +267,7 @@ def rescore(
     for path in (nbest, costs):
         if path not in ("", "-") and not Path(path).is_file():
             raise ConfigError("no such file", where=path)
-    with _stoppable():
+    with stoppable():
         scorer = _scorer(model, threads)
         if form == "kaldi":
             utterances = read_kaldi(rows(nbest), rows(costs) if costs else None, nbest, costs)

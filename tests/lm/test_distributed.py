@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from lm_skewed import in_memory, write_skewed
+from lm_skewed import bounded, in_memory, write_skewed
+from pydantic import ValidationError
 from spark_marks import needs_spark
 
 from megahour.core.errors import ConfigError
@@ -16,9 +19,10 @@ from megahour.core.verify import verify
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.lm.estimate.estimate import estimate
-from megahour.lm.estimate.reading import read_corpus
-from megahour.lm.scale.distributed_stage import TallyParams, VocabularyParams, WordsParams
-from megahour.lm.scale.on_engine import Cost, estimate_on
+from megahour.lm.estimate.reading import read_corpus, vocabulary_of
+from megahour.lm.scale.distributed_model_stage import TallyParams
+from megahour.lm.scale.distributed_stage import VocabularyParams, WordsParams
+from megahour.lm.scale.on_engine import Cost, cost_table, estimate_on
 from megahour.lm.text.pieces import pieces_of, read_piece
 from megahour.lm.text.sources import blocks
 
@@ -29,7 +33,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def estimated(
-    engine: Engine, text: Path, folder: Path, prune: tuple[int, ...] = (0,), **cut: int
+    engine: Engine, text: Path, folder: Path, prune: tuple[int, ...] = (0,), **cut: object
 ) -> tuple[bytes, Artifact, list[Cost]]:
     """The ARPA file of a text in pieces of a megabyte and shards of 33,000 positions."""
     words = WordsParams(source=[str(text)], piece_mb=1, parts=2, max_bad=0)
@@ -90,6 +94,38 @@ def test_words_that_are_cut_are_unknown_as_in_memory(
     estimate(corpus, 3, tmp_path / "whole.arpa")
     assert model == (tmp_path / "whole.arpa").read_bytes()
     assert Artifact(artifact.url.removesuffix("/arpa") + "/words").manifest.digest == made.manifest.digest
+
+
+def test_a_word_list_numbers_words_in_its_own_order_as_in_memory(small: tuple[Path, Artifact], tmp_path: Path) -> None:
+    listed = tmp_path / "words.txt"
+    listed.write_text("".join(f"w{number}\n" for number in range(500, 0, -1)) + "nowhere\nhow\nto\n")
+    with LocalEngine(1) as engine:
+        model, artifact, _ = estimated(engine, small[0], tmp_path, vocabulary_file=str(listed))
+    assert model == in_memory(small[0], 3, tmp_path / "whole.arpa", vocabulary=vocabulary_of(blocks([str(listed)])))
+    assert b"\tnowhere" in model
+    assert artifact.summary["ngrams"][0] == 506
+    with pytest.raises(ValidationError, match="leave vocabulary and min_count out"):
+        VocabularyParams(vocabulary_file=str(listed), vocabulary=10)
+
+
+def test_what_stages_took_stays_with_them_and_changes_no_digest(
+    local: tuple[bytes, Artifact, list[Cost]], text: Path
+) -> None:
+    _, artifact, costs = local
+    folder = Path(artifact.url.removeprefix("file://")).parent
+    kept = [json.loads((folder / cost.stage / "timings" / "cost.json").read_text()) for cost in costs]
+    assert kept == [asdict(cost) for cost in costs]
+    with LocalEngine(2) as engine:  # nothing is made anew
+        assert estimated(engine, text, folder)[2] == costs
+    rows = [list(column.cells) for column in cost_table(costs).columns]
+    assert rows[0] == [*(cost.stage for cost in costs), "all"]
+    assert float(rows[3][-1]) == pytest.approx(sum(cost.wall_s for cost in costs), abs=0.06)
+
+
+def test_what_is_cut_off_is_reported_as_in_bounded_memory(small: tuple[Path, Artifact], tmp_path: Path) -> None:
+    _, found = bounded(small[0], 3, tmp_path, prune=(0, 1))
+    assert small[1].summary["wildcards"] == [list(entry) for entry in found.wildcards]
+    assert found.wildcards[1][0] > 0
 
 
 @pytest.fixture(scope="module")

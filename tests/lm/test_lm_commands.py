@@ -209,6 +209,14 @@ def test_bounded_memory_takes_a_vocabulary_cut_by_count_and_shows_what_was_cut_o
     assert "*-entries" in said
 
 
+def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(tmp_path: Path) -> None:
+    assert megahour("train", HERE / "small.txt", "--out", tmp_path / "held.arpa").exit_code == 0
+    said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--out", tmp_path / "run").output
+    assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
+    assert "reserved CPU s" in said
+    assert "tally" in said
+
+
 @pytest.mark.parametrize(("smoothing", "columns"), [("good-turing", "d(5)"), ("stupid", "n-grams")])
 def test_other_smoothings_are_an_option(tmp_path: Path, smoothing: str, columns: str) -> None:
     said = megahour("train", HERE / "small.txt", "--smoothing", smoothing, "--out", tmp_path / "a.arpa").output

@@ -73,42 +73,13 @@ def merge_words(batches: Iterator[pa.RecordBatch]) -> tuple[pa.Table, list[int]]
     return grouped.select(WORDS.names).sort_by("first").cast(WORDS), pieces["count"].to_pylist()
 
 
-def write_vocabulary(
-    words: Artifact, out: ShardWriter, order: int, limit: int, most_frequent: int, min_count: int
-) -> None:
-    """Words in order of appearance with their counts, offsets of the pieces' tokens, and the first shards.
-
-    Kept are words that occur `min_count` times, and of these the `most_frequent` (0: all); ties go to the word whose
-    bytes sort first. The others are `<unk>`.
-    """
-    tables = [words.read_table(receipt.shard, ".arrow") for receipt in words.receipts()]
-    table = pa.concat_tables(tables)
-    unknown, types = pa.compute.sum(table["count"]).as_py() or 0, len(table)
-    table = table.filter(pa.compute.greater_equal(table["count"], min_count))
-    if most_frequent:
-        table = table.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
-    table = table.sort_by("first")
-    pieces = next(receipt.stats["pieces"] for receipt in words.receipts() if receipt.shard == 0)
-    offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
-    counts = np.zeros(len(RESERVED) + len(table), np.int64)
-    counts[len(RESERVED) :] = table["count"].to_numpy()
-    counts[UNKNOWN] = unknown - counts.sum()
-    counts[BOUNDARY] = offsets[-1] - LEAD - counts.sum()
-    spelled = pa.table({"word": [word.encode() for word in RESERVED] + table["word"].to_pylist(), "count": counts})
-    out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
-    tree = _first_tree(counts, offsets[-1], order, limit)
-    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=limit, types=types)
-    out.came_in(types)
-    out.kept(len(table))
-    out.drop("rare", types - len(table))
-
-
 def _words(words: list[bytes], first: Int64, counts: Int64) -> pa.RecordBatch:
     columns = [pa.array(words, pa.binary()), pa.array(first, pa.int64()), pa.array(counts, pa.int64())]
     return pa.record_batch(columns, schema=WORDS)
 
 
-def _first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
+def first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
+    """Round 1 of a corpus with counts (V,) of words that end a history, in shards of `limit` positions."""
     smallest = max(BUCKET, total >> 14)
     return ShardTree(counts, buckets(counts, smallest), max(limit, smallest), order)
 
@@ -123,7 +94,7 @@ class Cluster:
         self.order, self.offsets = int(stats["order"]), list(stats["offsets"])
         self.words = self.vocabulary.read_table(0, ".arrow")
         self.counts: Int64 = self.words["count"].to_numpy()
-        self.tree = _first_tree(self.counts, self.offsets[-1], self.order, int(stats["shard_rows"]))
+        self.tree = first_tree(self.counts, self.offsets[-1], self.order, int(stats["shard_rows"]))
         self.slots: list[list[Target]] = [self.tree.root]
         for name in ROUNDS:
             left = self.tree.left_over()

@@ -1,11 +1,11 @@
-"""Stages `lm-…`: a language model of a corpus that no machine holds, on any engine."""
+"""Stages `lm-words` … `lm-reshard`: a corpus that no machine holds, numbered and sharded, on any engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megahour.core.config import Params
 from megahour.core.errors import StageError
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-    from megahour.lm.scale.distributed import Cluster
-    from megahour.lm.scale.distributed_counts import Counting, Estimating
 
 ROUND_INPUTS = tuple(Input(f"round{number}", optional=number > 1) for number in range(1, 7))
 
@@ -79,9 +77,23 @@ class VocabularyParams(Params):
     order: int = Field(3, ge=2, le=7, description="longest n-gram")
     vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
     min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
+    vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
     shard_rows: int = Field(
         1 << 20, ge=1, description="positions of a shard, which take about 400 bytes each at order 5"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.vocabulary_file and (self.vocabulary or self.min_count > 1):
+            raise ValueError("vocabulary_file lists the words to keep; leave vocabulary and min_count out")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """With a digest of the list, if there is one."""
+        from megahour.lm.text.sources import sources_digest
+
+        listed = {"vocabulary_sha256": sources_digest([self.vocabulary_file])} if self.vocabulary_file else {}
+        return {**super().identity(), **listed}
 
 
 class MakeVocabulary(Stage[VocabularyParams]):
@@ -95,11 +107,17 @@ class MakeVocabulary(Stage[VocabularyParams]):
         return [Task({})]
 
     def run(self, p: VocabularyParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.scale.distributed import write_vocabulary
+        from megahour.lm.scale.cluster_vocabulary import choose_words, listed_words, write_vocabulary
 
-        write_vocabulary(inputs["words"], out, p.order, p.shard_rows, p.vocabulary, p.min_count)
+        words = inputs["words"]
+        if p.vocabulary_file:
+            chosen = listed_words(words, p.vocabulary_file)
+        else:
+            chosen = choose_words(words, p.vocabulary, p.min_count)
+        write_vocabulary(words, chosen, out, p.order, p.shard_rows)
         if out.counts.kept == 0:
-            raise StageError("the text has no words", remedy="check the sources of lm-words")
+            what = f"none of the words of {p.vocabulary_file}" if p.vocabulary_file else "no words"
+            raise StageError(f"the text has {what}", remedy="check the sources of lm-words, and the word list")
 
 
 class ShardsParams(Params):
@@ -180,94 +198,6 @@ class Reshard(Stage[ReshardParams]):
         return _round_summary(receipts)
 
 
-class TallyParams(Params):
-    """Counts of all shards of a language model, and what they must tell each other."""
-
-    prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
-    ranges: int = Field(4, ge=1, description="partitions of the sums of words")
-    groups: int = Field(64, ge=1, description="partitions of the sums of contexts")
-
-
-class Tally(Stage[TallyParams]):
-    """Writes tallies, n-grams of shared histories, and sums of words and of contexts."""
-
-    name = "lm-tally"
-    params = TallyParams
-    inputs = (Input("vocabulary"), *ROUND_INPUTS)
-    exchange = True
-
-    def plan(self, p: TallyParams, inputs: Inputs) -> list[Task]:
-        return [Task({"shard": number}) for number in range(len(_cluster(inputs).tree.shards))]
-
-    def partitions(self, p: TallyParams, inputs: Inputs) -> int:
-        return _counting(inputs, p).parts.total
-
-    def split(self, p: TallyParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        return _counting(inputs, p).split(task["shard"])
-
-    def merge(
-        self, p: TallyParams, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter,
-        ctx: Context,
-    ) -> None:  # fmt: skip
-        _counting(inputs, p).merge(partition, batches, out)
-
-    def finish(self, p: TallyParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        sharding = _cluster(inputs).tree.report()
-        shared = sum(receipt.stats.get("shared_ngrams", 0) for receipt in receipts)
-        return {**vars(sharding), "skew": round(sharding.skew, 3), "shared_ngrams": shared}
-
-
-class EstimateParams(Params):
-    """Probabilities and back-offs of all shards of a language model, as lines of an ARPA file."""
-
-
-class EstimateLines(Stage[EstimateParams]):
-    """Writes `.1.txt`, `.2.txt`, …: lines of the n-grams of an order."""
-
-    name = "lm-estimate"
-    params = EstimateParams
-    inputs = (Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
-
-    def plan(self, p: EstimateParams, inputs: Inputs) -> list[Task]:
-        tree = _cluster(inputs).tree
-        targets = [target if target >= 0 else len(tree.shards) + ~target for target in tree.printed()]
-        return [Task({"target": target}) for target in [-1, *targets]]
-
-    def run(self, p: EstimateParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        estimating = _estimating(inputs)
-        if task["target"] < 0:
-            estimating.write_unigrams(out)
-        else:
-            estimating.write_target(task["target"], out)
-
-
-class ArpaParams(Params):
-    """One ARPA file and its word list out of the lines of `lm-estimate`."""
-
-
-class JoinArpa(Stage[ArpaParams]):
-    """Writes `.arpa` and `.vocab.txt`, as the stage `language-model` does."""
-
-    name = "lm-arpa"
-    params = ArpaParams
-    inputs = (Input("lines"), Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
-
-    def plan(self, p: ArpaParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
-
-    def run(self, p: ArpaParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.text.tokenise import RESERVED
-
-        estimating = _estimating(inputs)
-        estimating.write_arpa(inputs["lines"], out)
-        with out.open(".vocab.txt") as file:
-            for word in estimating.counting.cluster.words["word"].to_pylist()[len(RESERVED) :]:
-                file.write(word + b"\n")
-
-    def finish(self, p: ArpaParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
-
-
 def _words_params(inputs: Inputs) -> WordsParams:
     given = inputs["words"].manifest.params
     return WordsParams.model_validate({name: given[name] for name in WordsParams.model_fields if name in given})
@@ -280,23 +210,3 @@ def _last_round(inputs: Inputs) -> Any:
 def _round_summary(receipts: list[Receipt]) -> dict[str, Any]:
     left = [receipt.stats["rows"] for receipt in receipts if receipt.stats["left"]]
     return {"slots": len(receipts), "left": len(left), "left_rows": sum(left)}
-
-
-def _cluster(inputs: Inputs) -> Cluster:
-    from megahour.lm.scale.distributed import Cluster
-
-    return Cluster(inputs)
-
-
-def _counting(inputs: Inputs, p: TallyParams) -> Counting:
-    from megahour.lm.scale.distributed_counts import Counting
-
-    return Counting(_cluster(inputs), p.prune, p.ranges, p.groups)
-
-
-def _estimating(inputs: Inputs) -> Estimating:
-    from megahour.lm.scale.distributed_counts import Estimating
-
-    given = inputs["tally"].manifest.params
-    params = TallyParams.model_validate({name: given[name] for name in TallyParams.model_fields if name in given})
-    return Estimating(_counting(inputs, params), inputs["tally"])

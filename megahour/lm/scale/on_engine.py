@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from megahour.core.config import Params
 from megahour.core.store import Artifact, Manifest
+from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.engine.runner import run_stage
+from megahour.engine.runner import run_stage, stage_fingerprint
+from megahour.lm.scale import distributed_model_stage as model_stages
 from megahour.lm.scale import distributed_stage as stages
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COST = "timings/cost.json"
 
 
 @dataclass(frozen=True)
@@ -33,12 +41,13 @@ def estimate_on(
     folder: str,
     words: stages.WordsParams,
     vocabulary: stages.VocabularyParams,
-    tally: stages.TallyParams,
+    tally: model_stages.TallyParams,
     *,
     text: Artifact | None = None,
     work: Path | None = None,
 ) -> tuple[Artifact, list[Cost]]:
-    """The artifact with `.arpa` in `folder`/arpa, and what each stage took. What is finished is not made again."""
+    """The artifact with `.arpa` in `folder`/arpa, and what each stage took. What is finished is not made again, and
+    took what it took when it was made: each artifact keeps that in timings/cost.json."""
     job = _Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
     job.run("words", stages.Words(), words, given)
@@ -53,9 +62,10 @@ def estimate_on(
     while made.summary["left"]:
         rounds.append(f"round{len(rounds)}")
         made = job.run(rounds[-1], stages.Reshard(), stages.ReshardParams.model_validate({}), job.made(*rounds[:-1]))
-    job.run("tally", stages.Tally(), tally, job.made(*rounds))
-    job.run("lines", stages.EstimateLines(), stages.EstimateParams.model_validate({}), job.made("tally", *rounds))
-    job.run("arpa", stages.JoinArpa(), stages.ArpaParams.model_validate({}), job.made("lines", "tally", *rounds))
+    job.run("tally", model_stages.Tally(), tally, job.made(*rounds))
+    lines, arpa = model_stages.EstimateParams.model_validate({}), model_stages.ArpaParams.model_validate({})
+    job.run("lines", model_stages.EstimateLines(), lines, job.made("tally", *rounds))
+    job.run("arpa", model_stages.JoinArpa(), arpa, job.made("lines", "tally", *rounds))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
@@ -68,12 +78,33 @@ class _Steps:
         return {name: Artifact(f"{self._folder}/{name}") for name in names}
 
     def run(self, name: str, stage: Any, params: Params, inputs: Mapping[str, Artifact]) -> Manifest:
-        before, began = cpu_seconds(), time.monotonic()
         output = Artifact(f"{self._folder}/{name}")
+        made_before = output.complete and output.manifest.fingerprint == stage_fingerprint(stage, params, inputs)
+        before, began = cpu_seconds(), time.monotonic()
         manifest = run_stage(stage, params, inputs, output, self._engine, work=self._work)
         wall_s = time.monotonic() - began
-        self.costs.append(Cost(name, cpu_seconds() - before, self._engine.workers * wall_s, wall_s))
+        cost = Cost(name, cpu_seconds() - before, self._engine.workers * wall_s, wall_s)
+        path = output.path(COST)
+        if not made_before:
+            publish_text(output.fs, path, json.dumps(asdict(cost)) + "\n")
+        elif output.fs.exists(path):
+            cost = Cost(**json.loads(output.fs.cat_file(path)))
+        self.costs.append(cost)
         return manifest
+
+
+def cost_table(costs: Sequence[Cost]) -> Table:
+    """A line a stage, and their sum; the last column is how much of what was reserved was used."""
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("stage", "CPU s", "reserved CPU s", "wall s", "used"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    total = Cost("all", *(sum(getattr(cost, name) for cost in costs) for name in ("cpu_s", "reserved_s", "wall_s")))
+    for cost in (*costs, total):
+        used = cost.cpu_s / cost.reserved_s if cost.reserved_s else 0.0
+        table.add_row(cost.stage, f"{cost.cpu_s:.1f}", f"{cost.reserved_s:.1f}", f"{cost.wall_s:.1f}", f"{used:.0%}")
+    return table
 
 
 def cpu_seconds() -> float:
