@@ -135,7 +135,7 @@ class Run:
             self._step(claim)
         self._checkpoint(self.total)
         self.trainer.synchroniser.finish()
-        self.in_step = True
+        self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         self._row(self.job.phases[-1], self._rate(self.total))
         return self.at.curves
 

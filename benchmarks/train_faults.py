@@ -1,0 +1,176 @@
+"""Workers are killed at random moments of a training, again and again; what comes out is compared with a quiet run.
+
+    python benchmarks/train_faults.py [--kills 100] [--trainers dense,gtc,bmuf,gossip] [--write]
+
+Two processes train a small LSTM on made-up features under PyTorch's elastic agent. Every few seconds one of them gets
+SIGKILL; the agent ends the other, starts both again, and they go on from the newest whole checkpoint. Compared are the
+bytes of the weights, all losses of the curve, and the count and key sum of all pieces trained on, which would show one
+that was skipped or repeated. The work lost is the age of the newest checkpoint at the moment of the kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from made_artifacts import features_artifact, units_artifact, utterances
+
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.train.session import train
+from megahour.train.stage import TrainParams
+
+INTERVAL_S = 1.0
+LONGEST_S = 12.0
+HEAD = (
+    "| trainer | kills | weights | losses of the curve | pieces, quiet / disturbed | most work lost | wall time |",
+    "|---|---|---|---|---|---|---|",
+)
+OPTIONS: dict[str, dict[str, Any]] = {"gtc": {"threshold": 0.01}, "bmuf": {"block_steps": 10}}
+SETTINGS = {
+    **{"hidden": 96, "layers": 2, "batch_frames": 400, "learning_rate": 1e-3, "final_learning_rate": 1e-4, "rows": 50},
+    **{"workers": 2, "threads": 1, "whole_epochs": 0, "tensorboard": False, "max_restarts": 10_000, "timeout_s": 60.0},
+}
+
+
+class Outcome(NamedTuple):
+    weights: bytes
+    rows: list[dict[str, Any]]
+    seconds: float
+
+
+class Killer(threading.Thread):
+    """Kills one worker a random time after each sign of life of newly started workers."""
+
+    def __init__(self, folder: Path, times: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.times, self.moments = folder, times, random.Random(seed)
+        self.lost_s: list[float] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        known: set[int] = set()
+        while len(self.lost_s) < self.times and not self.ended.is_set():
+            found = {process.pid for process in workers()}
+            # Also while they start: the moment is random from the first second of a process on.
+            if found - known:
+                known |= found
+                self.ended.wait(self.moments.uniform(0.0, LONGEST_S))
+                living = [process.pid for process in workers()]
+                if living:
+                    age_s = self.checkpoint_age_s()
+                    try:
+                        os.kill(self.moments.choice(living), signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                    self.lost_s.append(age_s)
+            self.ended.wait(0.05)
+
+    def checkpoint_age_s(self) -> float:
+        """Seconds of training since the newest checkpoint; 0 while workers only start."""
+        steps = self.folder / "work" / "steps-00000.jsonl"
+        marks = [path.stat().st_mtime for path in self.folder.glob("work/checkpoints/*/checkpoint.json")]
+        if not marks or not steps.exists() or steps.stat().st_mtime < max(marks):
+            return 0.0
+        return time.time() - max(marks)
+
+
+def workers() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "megahour.train.worker" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def run(folder: Path, data: dict[str, Artifact], **values: Any) -> Outcome:
+    output = Artifact(folder / "model")
+    began_s = time.monotonic()
+    with ShardWriter(output, 0, "made") as out:
+        train(TrainParams(**{**SETTINGS, **values}), data, out, Context(work=folder / "work"))
+        out.commit()
+    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
+    return Outcome(output.read_bytes(0, ".safetensors"), rows, time.monotonic() - began_s)
+
+
+def row(trainer: str, quiet: Outcome, disturbed: Outcome, killer: Killer) -> str:
+    losses = [[r["loss"] for r in outcome.rows] for outcome in (quiet, disturbed)]
+    seen = [tuple(outcome.rows[-1][name] for name in ("pieces", "keys")) for outcome in (quiet, disturbed)]
+    cells = [
+        trainer,
+        str(len(killer.lost_s)),
+        "equal" if quiet.weights == disturbed.weights else "other",
+        "equal" if losses[0] == losses[1] else f"last {losses[0][-1]:.4f} / {losses[1][-1]:.4f}",
+        f"{seen[0][0]:,} / {seen[1][0]:,}, keys {'equal' if seen[0] == seen[1] else 'DIFFER'}",
+        f"{max(killer.lost_s, default=0.0):.1f} s",
+        f"{quiet.seconds:.0f} s / {disturbed.seconds:.0f} s",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="over all trainers")
+    parser.add_argument("--trainers", default="dense,gtc,bmuf,gossip")
+    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--write", action="store_true", help="write train_faults.md beside this file")
+    arguments = parser.parse_args()
+    trainers = arguments.trainers.split(",")
+    path = Path(__file__).with_suffix(".md")
+    old = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = [line for line in old if line.startswith("| ") and line not in HEAD and line.split()[1] not in trainers]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = utterances(400, speakers=10)
+        parts = [("labelled", made[i : i + 100]) for i in range(0, 400, 100)]
+        data = {"features": features_artifact(folder / "f", parts), "units": units_artifact(folder / "u", made)}
+        for number, trainer in enumerate(trainers):
+            kills = arguments.kills // len(trainers) + (number < arguments.kills % len(trainers))
+            chosen = {"trainer": trainer, "trainer_options": OPTIONS.get(trainer, {}), "epochs": arguments.epochs}
+            quiet = run(folder / f"{trainer}-quiet", data, **chosen)
+            killer = Killer(folder / f"{trainer}-killed", kills, seed=number)
+            killer.start()
+            disturbed = run(folder / f"{trainer}-killed", data, checkpoint_s=INTERVAL_S, **chosen)
+            killer.ended.set()
+            killer.join()
+            lines.append(row(trainer, quiet, disturbed, killer))
+            print(lines[-1], flush=True)
+    text = "\n".join(
+        [
+            "# Training under SIGKILL",
+            "",
+            "Command: `python benchmarks/train_faults.py --kills 100 --write` (or a trainer at a time, 25 kills each)",
+            "",
+            f"Two workers on {psutil.cpu_count()} cores, a checkpoint every {INTERVAL_S:g} s, kills 0 to {LONGEST_S:g} s after",
+            "the workers were started: while they load, restore, train or save. gossip is asynchronous: its weights",
+            "depend on timing with and without kills.",
+            "",
+            *HEAD,
+            *lines,
+            "",
+        ]
+    )
+    print(text)
+    if arguments.write:
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
