@@ -79,7 +79,7 @@ class Baton:
         self._resume(turn)
 
     def wait_until(self, condition: Callable[[], bool], call: str) -> None:
-        """Hands the baton on until `condition()` is true; it is asked whenever the baton changes hands."""
+        """Hands the baton on until `condition()` is true; it is asked whenever the baton or a clock moves."""
         turn = self.turn
         if not condition():
             self._conditions.append((turn, condition))
@@ -93,8 +93,9 @@ class Baton:
     def advance(self, now_s: float) -> None:
         """Moves this turn's clock on to `now_s`; those with earlier clocks run first."""
         turn = self.turn
+        self._meet_conditions(turn.now_s)
         turn.now_s = max(turn.now_s, now_s)
-        if self._conditions or (self._queue and self._queue[0][:2] < (turn.now_s, turn.rank)):
+        if self._queue and self._queue[0][:2] < (turn.now_s, turn.rank):
             self._push(turn)
             self._pass_on()
             self._resume(turn)
@@ -115,7 +116,7 @@ class Baton:
         """Chooses the next turn and lets it run; called by the one that holds the baton."""
         last = self.running
         if last is not None and not self._stopping:
-            self._meet_conditions(last)
+            self._meet_conditions(last.now_s)
         if not self._queue and not self._stopping:
             self._lose()
         chosen = self._next()
@@ -129,11 +130,12 @@ class Baton:
         self.running = chosen
         chosen.woken.release()
 
-    def _meet_conditions(self, last: Turn) -> None:
+    def _meet_conditions(self, now_s: float) -> None:
+        """Those whose conditions are true may go on from `now_s`, the clock of the turn that made them so."""
         met = [pair for pair in self._conditions if pair[1]()]
         self._conditions = [pair for pair in self._conditions if pair not in met]
         for turn, _ in met:
-            self.wake(turn, last.now_s)
+            self.wake(turn, now_s)
 
     def _next(self) -> Turn | None:
         if self._stopping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -117,11 +118,12 @@ class Ddp:
         process_group = process_group_of(group, "ddp")
         if process_group is not None:
             inner = _Inner(model)
+            buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
             self._ddp = DistributedDataParallel(
                 inner,
                 process_group=process_group,
-                broadcast_buffers=False,  # a worker that evaluates alone would wait for the others
                 find_unused_parameters=find_unused_parameters,
+                **buffers,  # a worker that evaluates alone would wait for the others
             )
             self._register(process_group)
             model.forward = self._forward
@@ -184,6 +186,12 @@ class Ddp:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Nothing is to be done."""
+
+
+# Of torch 2.13 on, and before.
+_SYNC_BUFFERS = "forward_sync_buffers"
+if _SYNC_BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
+    _SYNC_BUFFERS = "broadcast_buffers"
 
 
 class _Inner(nn.Module):

@@ -37,12 +37,10 @@ def fsdp(
     clip_norm: largest L2 norm of the mean gradient.
     modules: names of submodules that are gathered on their own, in place of all at once.
 
-    Raises ConfigError for an optimiser that has made a step, or a name that there is not. A lost worker raises torch's
-    own error, after the process group's time limit.
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first), or a name that there is not. A
+    lost worker raises torch's own error, after the process group's time limit.
     """
     check_clip_norm(clip_norm)
-    if optimiser.state:
-        raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
     return Fsdp(model, optimiser, default_group(group), clip_norm, modules)
 
 
@@ -62,6 +60,8 @@ class Fsdp:
         process_group = process_group_of(group, "fsdp")
         self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))
         if process_group is not None:
+            if optimiser.state:
+                raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
             broadcast_model(model, group)
             whole = dict(model.named_parameters())
             mesh = DeviceMesh.from_group(process_group, next(model.parameters()).device.type)

@@ -32,11 +32,12 @@ def zero(
     `optimiser` gives the class and its settings, and goes on giving them (learning rate schedules), but its own state
     stays empty; the parts are in `state()`. A worker alone takes the plain loop's steps.
 
-    Raises ConfigError for an optimiser that has made a step.
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first).
     """
     group = default_group(group)
+    alone = process_group_of(group, "zero") is None
     mean = Ddp(model, optimiser, group, clip_norm, backwards, "", find_unused_parameters)
-    if process_group_of(group, "zero") is None:
+    if alone:
         return mean
     return Zero(model, optimiser, group, clip_norm, mean)
 

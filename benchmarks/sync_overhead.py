@@ -1,0 +1,173 @@
+"""What a step costs more with each trainer: against the plain loop, and against DDP, on one machine with an idle wire.
+
+python benchmarks/sync_overhead.py [--rounds 12] [--steps 3] [--write]
+
+Each worker is a process with one torch thread; two talk over loopback. All trainers take turns in the same processes,
+in a random order in each round, and a figure is the median over rounds of the ratio to the reference of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+GOAL = 0.03
+OPTIONS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "dense, overlapped": {"backwards": 1},
+    "gtc": {"threshold": 0.01},
+    "bmuf": {},
+    "gossip": {},
+    "local_sgd": {},
+    "ddp": {},
+    "ddp_powersgd": {"start_step": 2},
+    "ddp_bf16": {},
+    "zero": {},
+    "fsdp": {},
+}
+OURS = ("dense", "dense, overlapped", "gtc", "bmuf", "gossip", "local_sgd")
+INPUTS, UNITS, LAYERS, OUTPUTS, FRAMES = 64, 512, 2, 2000, 32
+
+
+class Model(nn.Module):
+    """An LSTM over (B, T, 64) with 2000 outputs: 4.3 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(INPUTS, UNITS, LAYERS, batch_first=True)
+        self.out = nn.Linear(UNITS, OUTPUTS)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        hidden: Tensor = self.out(self.lstm(frames)[0])
+        return hidden
+
+
+class Loop:
+    """A plain training loop, or one with a trainer in the place of the optimiser."""
+
+    def __init__(self, trainer: str, chunks: int) -> None:
+        from megahour import sync
+
+        torch.manual_seed(0)
+        self.model = Model()
+        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.frames, self.labels = torch.randn(chunks, FRAMES, INPUTS), torch.randint(OUTPUTS, (chunks * FRAMES,))
+        self.worker: Any = None
+        if trainer:
+            name = trainer.split(",")[0]
+            self.worker = sync.build(name, self.model, self.optimiser, **OPTIONS[trainer])
+
+    def steps(self, count: int) -> float:
+        """Seconds of a step, in the mean over `count`."""
+        dist.barrier()
+        began_s = time.perf_counter()
+        for _ in range(count):
+            scores = self.model(self.frames).flatten(0, 1)
+            nn.functional.cross_entropy(scores, self.labels).backward()
+            if self.worker is None:
+                self.optimiser.step()
+            else:
+                self.worker.step()
+            self.optimiser.zero_grad()
+        dist.barrier()
+        return (time.perf_counter() - began_s) / count
+
+
+def work(rank: int, workers: int, folder: str, chunks: int, rounds: int, steps: int) -> None:
+    """Measures all loops; rank 0 writes {name: [seconds of a step]} of all rounds to `folder`."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=workers)
+    loops = {name: Loop(name, chunks) for name in ("", *OPTIONS)}
+    order = random.Random(0)
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    for round_ in range(rounds + 1):
+        for name in order.sample(sorted(loops), len(loops)):
+            measured_s = loops[name].steps(steps if round_ else 3)
+            if round_:  # the first round compiles, allocates and lets DDP rebuild its buckets
+                seconds[name].append(measured_s)
+    for name in OPTIONS:
+        loops[name].worker.finish()
+    if rank == 0:
+        torch.save(seconds, f"{folder}/seconds.pt")
+    dist.barrier()
+
+
+def measure(workers: int, chunks: int, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of a step of every loop, by rounds; "" is the plain one."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(work, (workers, folder, chunks, rounds, steps), nprocs=workers)
+        found: dict[str, list[float]] = torch.load(f"{folder}/seconds.pt", weights_only=True)
+    return found
+
+
+def ratio(seconds: dict[str, list[float]], name: str, reference: str) -> str:
+    """Median over rounds of the time over that of `reference` in the same round, less one, and its quartiles."""
+    more = [one / other - 1 for one, other in zip(seconds[name], seconds[reference], strict=True)]
+    low, middle, high = statistics.quantiles(more, n=4)
+    return f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"
+
+
+def table(chunks: int, rounds: int, steps: int) -> list[str]:
+    """A table for a batch of `chunks`."""
+    alone, two = (measure(workers, chunks, rounds, steps) for workers in (1, 2))
+    plain_ms = statistics.median(alone[""]) * 1e3
+    together_ms = statistics.median(two[""]) * 1e3
+    lines = [
+        f"## Batch of {chunks} chunks of {FRAMES} frames a worker",
+        "",
+        f"The plain loop's step takes {plain_ms:.0f} ms, and {together_ms:.0f} ms where two processes run beside each "
+        "other without talking.",
+        "",
+        f"| trainer | N = 1 to plain loop (goal ≤ +{GOAL:.0%}) | N = 1 to DDP | N = 2 to DDP (goal ≤ +{GOAL:.0%}) "
+        "| N = 2 to plain loop |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in OPTIONS:
+        cells = [ratio(alone, name, ""), ratio(alone, name, "ddp"), ratio(two, name, "ddp"), ratio(two, name, "")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--chunks", type=int, nargs="+", default=[16])
+    parser.add_argument("--write", action="store_true", help="write sync_overhead.md beside this script")
+    given = parser.parse_args()
+    parameters = sum(p.numel() for p in Model().parameters())
+    command = f"python benchmarks/sync_overhead.py --rounds {given.rounds} --steps {given.steps} --chunks "
+    command += " ".join(map(str, given.chunks))
+    lines = [
+        "# What a step costs more",
+        "",
+        f"`{command} --write`: a 2-layer LSTM of {parameters / 1e6:.1f} M parameters, SGD with momentum, one torch "
+        "thread a worker, two workers over loopback. Medians over rounds of the ratio of step times in a round, less "
+        f"one, and quartiles; {given.steps} steps a round, trainers in random order.",
+        "",
+    ]
+    for chunks in given.chunks:
+        lines += table(chunks, given.rounds, given.steps)
+    lines += [f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo on loopback."]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if given.write:
+        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

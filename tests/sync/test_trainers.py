@@ -1,0 +1,222 @@
+"""Every trainer by its key, in a plain script: the one of docs/distributed-training.md."""
+
+import difflib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo import run_workers
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from megahour import sync
+from megahour.core.errors import ConfigError
+
+PAGE = (Path(__file__).parents[2] / "docs" / "distributed-training.md").read_text("utf-8")
+PLAIN, CHANGED, VIRTUAL, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROWS = re.findall(r"^\| `(\w+)` \| .* \| (?:`(.+)`)? ?\|$", PAGE.split("`TRAINER` |")[1].split("\n\n")[0], re.MULTILINE)
+
+
+class Net(nn.Module):
+    """A model that is not ours: convolution, normalisation with buffers, tied weights and one frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv1d(5, 8, 3, padding=1)
+        self.norm = nn.BatchNorm1d(8)
+        self.inner = nn.Linear(8, 8)
+        self.again = nn.Linear(8, 8)
+        self.again.weight = self.inner.weight
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        hidden = self.norm(self.embed(frames)).relu().mean(2)
+        scores: Tensor = self.out(self.frozen(self.again(self.inner(hidden).tanh())))
+        return scores
+
+
+def batches(rank: int, workers: int, steps: int = 60) -> Iterator[tuple[Tensor, Tensor]]:
+    """Four classes of noisy patterns, each worker's its own."""
+    patterns = 2 * torch.randn(4, 5, 9, generator=torch.Generator().manual_seed(7))
+    for step in range(rank, steps * workers, workers):
+        generator = torch.Generator().manual_seed(step)
+        labels = torch.randint(4, (16,), generator=generator)
+        yield patterns[labels] + 0.3 * torch.randn(16, 5, 9, generator=generator), labels
+
+
+def script(code: str, **names: Any) -> dict[str, Any]:
+    """The variables that a script of the page leaves."""
+    torch.manual_seed(0)
+    found = {"torch": torch, "nn": nn, "sync": sync, "Net": Net, "batches": batches, **names}
+    exec(code, found)
+    return found
+
+
+def run_script(trainer: str, options: str) -> tuple[float, list[Tensor]]:
+    """Last loss and final weights of the changed script, in a process group that is there already."""
+    torch.manual_seed(dist.get_rank())
+    code = CHANGED.replace('dist.init_process_group("gloo")', "").replace("dist.destroy_process_group()", "")
+    found = script(code, dist=dist, TRAINER=trainer, OPTIONS=eval(f"dict({options})"))
+    return found["loss"].item(), [p.detach().clone() for p in found["model"].parameters()]
+
+
+def run_scripts() -> dict[str, Any]:
+    """Results of all trainers of the page."""
+    return {trainer: run_script(trainer, options) for trainer, options in ROWS}
+
+
+def test_the_page_shows_all_trainers_in_a_script_with_few_changed_lines() -> None:
+    assert [trainer for trainer, _ in ROWS] == list(sync.TRAINERS)
+    plain, changed = ([line.split(" #")[0].strip() for line in code.splitlines()] for code in (PLAIN, CHANGED))
+    new = [line for line in difflib.ndiff(plain, changed) if line.startswith("+ ")]
+    assert 0 < len(new) < 10
+
+
+def test_every_trainer_trains_a_model_that_is_not_ours_in_a_plain_script() -> None:
+    results = run_workers(run_scripts, 2)
+    first_loss = script(PLAIN.replace("batches(rank=0, workers=1)", "batches(0, 1, steps=1)"))["loss"].item()
+    for found in results:
+        assert not isinstance(found, Exception), found
+        assert found.keys() == sync.TRAINERS.keys()
+        for trainer, (loss, weights) in found.items():
+            assert loss < 0.6 * first_loss, trainer
+            assert all(map(torch.equal, weights, results[0][trainer][1])), f"{trainer}: other weights"
+    reference = results[0]["dense"][1]
+    for trainer in ("ddp", "zero", "fsdp"):  # the same algorithm; the page's dense begins its sums in backward
+        for one, other in zip(results[0][trainer][1], reference, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3, msg=trainer)
+
+
+def test_the_virtual_script_of_the_page_runs() -> None:
+    models = script(VIRTUAL.replace("workers=64", "workers=5"))["models"]
+    assert len(models) == 5
+    assert torch.equal(models[0].out.weight, models[4].out.weight)
+
+
+def test_one_key_chooses_the_trainer_and_options_are_checked_with_the_nearest_name() -> None:
+    params = sync.SyncParams(trainer="local_sgd", clip_norm=2.0, period_steps=8)
+    assert params.options == {"period_steps": 8}
+    assert sync.SyncParams.model_validate(params.model_dump()) == params
+    model = nn.Linear(2, 1)
+    worker = params.build(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert worker.state().keys() == {"weights", "weight", "position"}
+    with pytest.raises(ConfigError, match=r'trainer "bmfu" is unknown .* did you mean "bmuf"'):
+        sync.SyncParams(trainer="bmfu")
+    with pytest.raises(ConfigError, match=r'trainer "gtc" has no option "treshold" .* did you mean "threshold"'):
+        sync.build("gtc", model, torch.optim.SGD(model.parameters(), lr=0.1), treshold=0.1)
+    with pytest.raises(ConfigError, match='no option "group"'):
+        sync.SyncParams(trainer="dense", group=1)
+    with pytest.raises(ValidationError, match="clip_norm"):
+        sync.SyncParams(clip_norm=-1.0)
+
+
+def test_trainers_are_functions_also_where_their_modules_were_imported_and_importing_sync_is_light() -> None:
+    code = (
+        "import sys; from megahour import sync; sync.SyncParams(trainer='gtc', threshold=0.1)\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "from megahour.sync.dense import Dense\n"
+        "assert callable(sync.dense) and callable(sync.gtc) and set(sync.TRAINERS) < set(dir(sync))\n"
+        "assert sync.virtual.run(lambda group: group.rank, 2) == [0, 1]\n"
+        "try: sync.nothing\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "has no attribute 'nothing'" in done.stdout
+
+
+def refuse() -> list[str]:
+    """What torch's own trainers say to what they cannot do."""
+    said = []
+    group = sync.TorchGroup(timeout_s=30)
+    part = group.split([[0], [1]])
+    for trainer in ("ddp", "ddp_bf16", "ddp_powersgd", "zero", "fsdp"):
+        model = nn.Linear(2, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        worker = sync.build(trainer, model, optimiser, group=group)
+        model(torch.ones(1, 2)).sum().backward()
+        calls = [lambda worker=worker: worker.step(weight=2.0)]
+        if trainer != "fsdp":
+            worker.step()  # ends the step that DDP has seen
+            model.weight.grad = torch.ones_like(model.weight)  # as one that did not come through model(batch)
+            calls.append(worker.step)
+        for call in calls:
+            try:
+                call()
+            except ConfigError as error:
+                said.append(error.message)
+    assert part is not None
+    for trainer in ("zero", "fsdp"):
+        model = nn.Linear(2, 1)
+        try:
+            sync.build(trainer, model, torch.optim.Adagrad(model.parameters()), group=group)
+        except ConfigError as error:
+            said.append(error.message)
+    return said
+
+
+def test_torchs_trainers_say_what_they_cannot_do() -> None:
+    for said in run_workers(refuse, 2):
+        assert not isinstance(said, Exception), said
+        assert len(said) == 11
+        assert sum("takes the plain mean over workers" in message for message in said) == 5
+        assert sum("the optimiser has a state" in message for message in said) == 2
+        assert sum("0 calls of model(batch) since the last step" in message for message in said) == 4
+    for trainer in ("ddp", "zero", "fsdp"):
+        model = nn.Linear(2, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ConfigError, match=f"{trainer} works on processes"):
+            sync.virtual.run(partial(build_on, trainer, model, optimiser), 2)
+    with pytest.raises(ConfigError, match="clip_norm -1"):
+        sync.ddp(model, optimiser, clip_norm=-1.0)
+
+
+def build_on(trainer: str, model: nn.Module, optimiser: torch.optim.Optimizer, group: sync.Group) -> None:
+    """Makes a trainer on `group`."""
+    sync.build(trainer, model, optimiser, group=group)
+
+
+def zero_restarts() -> tuple[bool, bool]:
+    """Whether ZeRO goes on with the same bits after a restart, and with the parts of others."""
+    group = sync.TorchGroup(timeout_s=30)
+
+    def train(steps: range, model: nn.Module, states: list[dict[str, Tensor]]) -> sync.Synchroniser:
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        worker = sync.zero(model, optimiser, group=group, clip_norm=1.0)
+        if states:
+            worker.restore(states)
+        for step in steps:
+            generator = torch.Generator().manual_seed(10 * step + group.rank)
+            model(torch.randn(4, 3, generator=generator)).square().sum().backward()
+            for settings in optimiser.param_groups:
+                settings["lr"] = 0.01 / (1 + step)
+            worker.step()
+            optimiser.zero_grad()
+        return worker
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2))
+
+    whole, parts = make(), make()
+    train(range(6), whole, [])
+    worker = train(range(3), parts, [])
+    own = worker.state()
+    worker.finish()
+    everyone: list[dict[str, Tensor]] = [{}, {}]
+    dist.all_gather_object(everyone, own)
+    assert not everyone[0].keys() & everyone[1].keys()
+    train(range(3, 6), parts, everyone[::-1])
+    same = all(map(torch.equal, whole.parameters(), parts.parameters()))
+    return same, len(everyone[0]) > 0 and len(everyone[1]) > 0
+
+
+def test_zero_goes_on_from_the_parts_of_all_workers() -> None:
+    assert run_workers(zero_restarts, 2) == [(True, True)] * 2
