@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from megahour.align.anchors import kmers, longest_chain
 from megahour.align.document import Document
 
-ENOUGH_KMERS = 300  # shorter texts may miss all by bad luck: their alignment decides
 LEAST_LINKS = 3
 LEAST_SCORE = 0.001  # of 10-mers, half of all characters being wrong
 
@@ -37,9 +36,9 @@ class Evidence:
         return (self.rising - self.falling) / self.kmers if self.kmers else 0.0
 
     @property
-    def against(self) -> bool:
-        """The text is long enough to be found, and is not found."""
-        return self.kmers >= ENOUGH_KMERS and (self.rising - self.falling < LEAST_LINKS or self.score < LEAST_SCORE)
+    def sure(self) -> bool:
+        """More than chance is found of the text. Of a short one, or in noise, nothing may be: see `plausible`."""
+        return self.rising - self.falling >= LEAST_LINKS and self.score >= LEAST_SCORE
 
 
 def evidence(document: Document, units: NDArray[np.int32], length: int) -> Evidence:

@@ -73,7 +73,7 @@ def align_document(
     Raises NoPathError and NoAnchorsError.
     """
     anchoring = anchoring or Anchoring()
-    problem = _problem(document, costs, costs.skip_token)
+    problem = first_problem(document, costs)
     anchors = anchors_of(posteriors, problem, anchoring, hint_frames)
     path, refused = align_pieces(posteriors, problem, anchors, anchoring)
     aligned = _aligned(posteriors, problem, path, costs.skip_token, refused)
@@ -86,7 +86,7 @@ def align_document(
         path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
         path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
-    path = look_again(posteriors, problem, path, hint_frames, hint_tolerance)
+    path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance)
     if path is aligned.path:
         return aligned
     return _aligned(posteriors, problem, path, skip_token, refused)
@@ -105,6 +105,11 @@ def unforced(anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray
         if problem.boundaries[cue] == token or cost[cue] <= problem.skip_nats[cue]:
             kept.append((token, frame))
     return kept
+
+
+def first_problem(document: Document, costs: Costs) -> Problem:
+    """The document before its costs are calibrated."""
+    return _problem(document, costs, costs.skip_token)
 
 
 def _problem(document: Document, costs: Costs, skip_token: float) -> Problem:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, greedy_path
 from megahour.align.candidates import choose
-from megahour.align.confidence import Aligned, Costs, align_document
+from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
 from megahour.align.frontend import FrontEnd
 from megahour.align.long_audio import Recordings
+from megahour.align.plausible import belongs
 from megahour.align.posteriors import Heard, listen
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
 from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal, segments_of, time_words, words_of
@@ -37,7 +38,6 @@ Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
 LEAST_FRAMES = 8  # output frames of the shortest recording that a model is asked about
 LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
-DOUBTFUL_SHARE = 0.7  # of max_loss_nats; in the demo's noisiest rooms right texts cost up to 1.6 nats, others' from 2.7
 
 
 class Refused(Exception):
@@ -201,7 +201,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Hear
 
 
 def best_transcript(p: AlignParams, transcripts: list[Transcript], units: NDArray[np.int32]) -> tuple[Transcript, bool]:
-    """The candidate that goes best with the greedy reading `units`, and whether even that speaks against it.
+    """The candidate that goes best with the greedy reading `units`, and whether that shows hardly anything of it.
 
     Raises Refused where next to nothing was heard.
     """
@@ -209,13 +209,13 @@ def best_transcript(p: AlignParams, transcripts: list[Transcript], units: NDArra
     best, found = choose([each.document for each in written], units, p.anchor_length)
     if len(units) < LEAST_HEARD * len(written[best].document.tokens):
         raise Refused("no-speech")
-    return written[best], found.against
+    return written[best], not found.sure
 
 
 def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool) -> Aligned:
     """Align a document, or raise Refused with the reason why it cannot be believed.
 
-    A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another's text would:
+    A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another text would:
     of speech in noise the reading may show nothing either.
     """
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
@@ -229,12 +229,12 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *,
             document.hint_s / frame_s,
             hint_tolerance=p.hint_tolerance_s / frame_s,
         )
+        if doubtful and not belongs(heard.posteriors, first_problem(document, costs), anchoring):
+            raise Refused("wrong-transcript")
     except NoAnchorsError:
         raise Refused("no-anchors") from None
     except NoPathError:
         raise Refused("no-path") from None
-    if doubtful and aligned.median_loss > DOUBTFUL_SHARE * p.max_loss_nats:
-        raise Refused("wrong-transcript")
     spoken = float(np.diff(document.boundaries)[aligned.spoken].sum()) / len(document.tokens)
     if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
         raise Refused("text-mismatch")

@@ -7,9 +7,9 @@ stretches as long as the cue, each aligned to the same place as the cue is,
     C(y) = min over paths that speak y, with the star before and after it       N = the star alone
 
 A cue that is said fits better than such decoys; one that is not, beside speech that nobody wrote down, is a text like
-any other. It counts as said if C(y) - N <= MARGIN (C(d) - N) for every decoy d; where its time, too, says that it is
-here, if C(y) exceeds no more than TIMED_CHANCE of the C(d). A long cue must be said in each of its parts: of a text
-that ends otherwise than the speech does, the beginning alone would be enough to win.
+any other. It counts as said if C(y) is by MARGIN |C(d) - N| less than C(d) for every decoy d; where its time, too,
+says that it is here, if C(y) exceeds no more than TIMED_CHANCE of the C(d). A long cue must be said in each of its
+parts: of a text that ends otherwise than the speech does, the beginning alone would be enough to win.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from megahour.align.hints import expect, slow_pace
 from megahour.core.compiled import compiled
 
 DECOYS = 100
-MARGIN = 0.8
+MARGIN = 0.2
 TIMED_CHANCE = 0.05
 FEWEST_TOKENS = 4  # of a cue: shorter ones fit anywhere
 PART_TOKENS = 24
@@ -76,24 +76,27 @@ class Place:
         found = cue_costs(self.costs[part], self.rest[part], self.star[part], texts) - self.star[part].sum()
         if self.timed and np.mean(found[1:] <= found[0]) <= TIMED_CHANCE:
             return True
-        return bool(found[0] <= MARGIN * found[1:].min())
+        least = found[1:].min()
+        return bool(found[0] <= least - MARGIN * abs(least))
 
 
 def look_again(
     posteriors: NDArray[Any],
     problem: Problem,
     path: Path,
+    refused: NDArray[np.bool_],
     hints: NDArray[np.float64] | None = None,
     least_frames: float = np.inf,
 ) -> Path:
     """`path` with those cues that it leaves out though they are said. The score stays the old path's.
 
-    posteriors: (T, V) as for `ctc.align`. hints, least_frames: as for `hints.heed_hints`.
+    posteriors: (T, V) as for `ctc.align`. refused: (J,) cues that are not to be looked for. hints, least_frames: as for
+    `hints.heed_hints`.
     """
     bounds = problem.boundaries
     first, last = path.start_frames[bounds[:-1]].copy(), path.end_frames[bounds[1:] - 1].copy()
     lengths = np.diff(bounds)
-    left_out = np.flatnonzero((first < 0) & (lengths >= FEWEST_TOKENS))
+    left_out = np.flatnonzero((first < 0) & ~refused & (lengths >= FEWEST_TOKENS))
     if not len(left_out) or np.mean(first >= 0) < LEAST_SPOKEN:
         return path
     expected = None if hints is None else expect(first, hints, least_frames)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -68,7 +70,38 @@ class Align(Stage[AlignParams]):
         align_shard(p, recordings, aligner, posteriors, task["shard"], self.spec(p, inputs), out, ctx)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return sums(receipts)
+        summary = sums(receipts)
+        if doubt := doubts(summary, receipts):
+            print(f"align: {doubt}", file=sys.stderr)
+            summary["doubt"] = doubt
+        return summary
+
+
+FEW_CUES, FEW_KEPT = 20, 0.05
+
+
+def doubts(summary: dict[str, Any], receipts: list[Receipt]) -> str:
+    """What to look at where hardly a cue is kept of `FEW_CUES` or more that were looked for; "" otherwise.
+
+    A model that hears nothing, or whose outputs are not what its token list says, gives posteriors like any other: that
+    no right transcript fits them is all that shows.
+    """
+    dropped = Counter[str]()
+    for receipt in receipts:
+        dropped.update(receipt.counts.dropped)
+    unfit = sum(
+        dropped[reason] for reason in ("wrong-transcript", "text-mismatch", "no-speech", "no-anchors", "no-path")
+    )
+    kept, looked_for = summary.get("cues_kept", 0), summary.get("cues", 0) + unfit
+    if (looked_for < FEW_CUES and not (unfit and not kept)) or kept > FEW_KEPT * looked_for:
+        return ""
+    why = {name.removeprefix("cues_"): n for name, n in summary.items() if name.startswith("cues_")} | dropped
+    reasons = ", ".join(f"{reason} {n:g}" for reason, n in sorted(why.items(), key=lambda item: -item[1]) if n)
+    return (
+        f"hardly anything is aligned ({reasons}). If the transcripts belong to the audio, the aligner does not hear it:"
+        " check its language, and of an imported one the order of the token list, blank, rate_hz, scale, normalise and"
+        " output; .heard.parquet has what it heard"
+    )
 
 
 def sums(receipts: list[Receipt]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_windows_join_without_a_seam(corpus: Any, listener: Artifact) -> None:
 def test_untrusted_recordings_are_refused_and_counted(alignment: Artifact) -> None:
     (receipt,) = alignment.receipts()
     assert (receipt.counts.came_in, receipt.counts.kept) == (3, 1)
-    assert receipt.counts.dropped == {"text-mismatch": 1, "no-transcript": 1}
+    assert receipt.counts.dropped == {"wrong-transcript": 1, "no-transcript": 1}
 
 
 def test_audio_is_counted_whether_it_is_trusted_or_not(work: Path, corpus: Any, alignment: Artifact) -> None:
@@ -93,8 +93,8 @@ def test_audio_is_counted_whether_it_is_trusted_or_not(work: Path, corpus: Any, 
 def test_segments_say_what_was_not_spoken_and_what_was_not_written(alignment: Artifact) -> None:
     segments = alignment.read_table(0, ".segments.parquet").to_pylist()
     left_out = sorted((s["cue"], s["reason"]) for s in segments if not s["kept"])
-    whole = [(-1, "no-transcript"), (-1, "text-mismatch")]
-    assert left_out == [*whole, (-1, "untranscribed"), (3, "unspoken")]
+    whole = [(-1, "no-transcript"), (-1, "untranscribed"), (-1, "wrong-transcript")]
+    assert left_out == [*whole, (3, "unspoken")]
     assert sum(s["kept"] for s in segments) == 12
 
 

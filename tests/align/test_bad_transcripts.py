@@ -14,9 +14,12 @@ from speech import sentences as english
 from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
-from megahour.align.anchors import greedy_path
+from megahour.align.anchors import Anchoring, greedy_path
 from megahour.align.candidates import choose, evidence
+from megahour.align.confidence import Costs, first_problem
+from megahour.align.ctc import quantise
 from megahour.align.document import spell
+from megahour.align.plausible import belongs
 from megahour.align.posteriors import spans
 from megahour.align.stage import Align, AlignParams
 from megahour.core.errors import ConfigError
@@ -30,8 +33,11 @@ PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_len
 @pytest.fixture(scope="module")
 def aligner(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("aligner")
+    return import_model(folder, onnx_model(folder / "tones.onnx", RATE_HZ, 320))
+
+
+def import_model(folder: Path, model: Path) -> Artifact:
     (folder / "tokens.txt").write_text("\n".join(TOKENS))
-    model = onnx_model(folder / "tones.onnx", RATE_HZ, 320)
     p = ImportAlignerParams(model=str(model), tokens=str(folder / "tokens.txt"))
     stage = ImportAligner()
     return write(folder / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(folder)))
@@ -98,6 +104,7 @@ def test_one_endless_word(tmp_path: Path, aligner: Artifact) -> None:
     endless = "face" * 5000
     assert only_reason(align(tmp_path / "alone", aligner, [("endless", samples, [endless], [])])) == "endless-word"
     alignment = align(tmp_path / "among", aligner, [("endless", samples, [*texts[:3], endless, *texts[3:]], [])])
+    assert "doubt" not in Align().finish(PARAMS, {}, list(alignment.receipts()))
     assert reasons(alignment) == {3: "endless-word"}
     assert alignment.read_table(0)["text"].to_pylist() == " ".join(texts).split()
 
@@ -109,6 +116,32 @@ def test_cues_past_the_end(tmp_path: Path, aligner: Artifact) -> None:
     alignment = align(tmp_path / "some", aligner, [("late", samples, [*texts, late[0]], [])])
     assert reasons(alignment) == {8: "past-end"}
     assert alignment.receipts()[0].stats["cues_past-end"] == 1
+
+
+@pytest.mark.parametrize("count", [3, 20, 60])
+@pytest.mark.parametrize("gain", [10.0, 100.0])
+def test_a_model_that_hears_nothing(
+    tmp_path: Path, count: int, gain: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random weights behind the filters: no word of a right transcript is kept, and the stage says what to check."""
+    samples, texts = spoken(3, count)
+    deaf = import_model(tmp_path, onnx_model(tmp_path / "deaf.onnx", RATE_HZ, 320, random=gain))
+    alignment = align(tmp_path, deaf, [("talk", samples, texts, [])], AlignParams())
+    assert len(alignment.read_table(0)) == 0
+    doubt = Align().finish(AlignParams(), {}, list(alignment.receipts()))["doubt"]
+    assert "the order of the token list" in doubt
+    assert doubt in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("errors", [0.3, 0.5, 0.65])
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_a_badly_heard_text_belongs_and_another_does_not(count: int, errors: float) -> None:
+    rng = np.random.default_rng(count)
+    right, wrong = english(count, rng), english(count, rng)
+    posteriors = quantise(say(right, rng, errors).log_probs)
+    for texts in (right, wrong):
+        problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
+        assert belongs(posteriors, problem, Anchoring()) == (texts is right)
 
 
 def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact) -> None:
@@ -157,18 +190,18 @@ def test_evidence_tells_right_from_wrong_at_any_error_rate(errors: float) -> Non
     documents = [spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS) for texts in (wrong, right)]
     best, found = choose(documents, units, 10)
     assert best == 1
-    assert not found.against
+    assert found.sure
     assert found.score > 0.3 * (1 - errors) ** 10
-    assert evidence(documents[0], units, 10).against
+    assert not evidence(documents[0], units, 10).sure
     assert evidence(documents[0], units[:0], 10).score == 0
 
 
-def test_the_same_words_in_another_order_are_evidence_against(tmp_path: Path) -> None:
+def test_the_same_words_in_another_order_are_no_evidence(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     texts = english(120, rng)
     units, _ = greedy_path(say(texts, rng, 0.1).log_probs)
     backwards = spell([(i, np.nan, text) for i, text in enumerate(reversed(texts))], UNITS)
-    assert evidence(backwards, units, 10).against
+    assert not evidence(backwards, units, 10).sure
 
 
 # -- windows ---------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_badly_heard_sentence_comes_back(seed: int) -> None:
     posteriors = heard(texts, rng, badly=PLACE)
     problem, before = path_without_second_look(posteriors, texts)
     assert not before[PLACE]
-    path = look_again(posteriors, problem, align(posteriors, problem))
+    path = look_again(posteriors, problem, align(posteriors, problem), np.zeros(OTHER, bool))
     after = path.start_frames[problem.boundaries[:-1]] >= 0
     assert after[PLACE]
     assert (after >= before).all()

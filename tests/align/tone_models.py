@@ -37,9 +37,16 @@ def readout() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return weight, bias
 
 
-def onnx_model(path: Path, rate_hz: int, shift: int) -> Path:
-    """waveform (1, N) → logits (1, T, V)."""
-    weight, bias = readout()
+def random_readout(gain: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Of a model that was never trained; the larger the gain, the surer it is."""
+    rng = np.random.default_rng(1)
+    weight = gain * rng.normal(size=(len(TOKENS), len(LETTERS)))
+    return weight.astype(np.float32), rng.normal(size=len(TOKENS)).astype(np.float32)
+
+
+def onnx_model(path: Path, rate_hz: int, shift: int, random: float = 0.0) -> Path:
+    """waveform (1, N) → logits (1, T, V). random: gain of a model that was never trained."""
+    weight, bias = random_readout(random) if random else readout()
     constants = {"filters": filters(rate_hz), "weight": weight[:, :, None], "bias": bias, "axis": np.array([1])}
     constants |= {"pairs": np.array([1, len(LETTERS), 2, -1]), "last": np.array([2])}
     nodes = [

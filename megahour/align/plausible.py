@@ -1,0 +1,47 @@
+"""Whether a text belongs to audio whose greedy reading does not show it: badly heard, or the wrong text?
+
+The text is aligned, and so is its decoy, the same text with the letters of each cue in reverse: as many letters, as
+frequent, in cues as long. With the costs above those of nothing but the star,
+
+    C(text) <= C(decoy) - MARGIN |C(decoy)|
+
+holds for the right text even where two of three letters are wrong. A text of another recording, or of a model that
+hears nothing, costs as much as its decoy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import Anchoring, align_pieces, anchors_of
+from megahour.align.ctc import Problem, scale_of
+
+MARGIN = 0.2
+
+
+def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> bool:
+    """Whether posteriors (T, V) show the text of `problem` rather than any. Raises NoAnchorsError for a large one."""
+    bounds = problem.boundaries
+    reverse = np.repeat(bounds[:-1] + bounds[1:] - 1, np.diff(bounds)) - np.arange(len(problem.tokens))
+    decoy = replace(problem, tokens=problem.tokens[reverse])
+    star = _star(posteriors, problem)
+    own, other = (_cost(posteriors, each, anchoring) - star for each in (problem, decoy))
+    return bool(own <= other - MARGIN * abs(other))
+
+
+def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> float:
+    return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
+
+
+def _star(posteriors: NDArray[Any], problem: Problem) -> float:
+    """Nats of a path that says nothing."""
+    sign = -1 if scale_of(posteriors) < 0 else 1  # 8-bit values are costs
+    best = (posteriors.min if sign < 0 else posteriors.max)(axis=1).astype(np.float32)
+    quiet = posteriors[:, problem.blank].astype(np.float32)
+    if problem.free >= 0:
+        quiet = sign * np.maximum(sign * quiet, sign * posteriors[:, problem.free].astype(np.float32))
+    return float(np.minimum((best - quiet) * scale_of(posteriors), problem.star_nats).sum(dtype=np.float64))
