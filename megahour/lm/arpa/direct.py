@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import time
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from megahour.lm.text.tokenise import Bytes
 
 PAGE = 4096
+BUFFER = 1 << 22
 SLOWEST = 100e6  # bytes a second of direct writes
 TRIAL_S = 2.0  # of direct writing, before its speed counts
 
@@ -78,6 +80,53 @@ class DirectFile:
         self._written += len(pages)
         if self._seconds > TRIAL_S and self._written < SLOWEST * self._seconds:
             self._direct = False
+
+
+class DirectStream:
+    """One thread's bytes on their way to a file: a buffer is filled while `writer`'s thread writes the other."""
+
+    def __init__(self, file: DirectFile, writer: Executor) -> None:
+        self._file, self._writer = file, writer
+        self._buffer, self._spare = page_buffer(BUFFER), page_buffer(BUFFER)
+        self._pieces: list[tuple[int, int, int]] = []  # begin, end in the buffer; place in the file
+        self._writing: Future[None] | None = None
+
+    def room(self, size: int, place: int) -> Bytes:
+        """Where to put at most so many bytes that belong at `place`; `wrote` says how many they were."""
+        begin, end, before = self._pieces[-1] if self._pieces else (0, 0, 0)
+        if end == begin or before + end - begin != place:
+            begin = end = aligned(end, place)
+            self._pieces.append((begin, end, place))
+        if end + size > len(self._buffer):
+            self.flush()
+            if size + PAGE > len(self._buffer):
+                self._buffer = page_buffer(size + PAGE)
+            begin = end = aligned(0, place)
+            self._pieces.append((begin, end, place))
+        return self._buffer[end : end + size]
+
+    def wrote(self, size: int) -> None:
+        """So many bytes are in the room that was asked for last."""
+        begin, end, place = self._pieces[-1]
+        self._pieces[-1] = begin, end + size, place
+
+    def flush(self) -> None:
+        """Have the buffer written, and go on with the other one once that has been.
+
+        Raises OSError: what `DirectFile.write` raised for that one.
+        """
+        self.wait()
+        self._writing = self._writer.submit(self._write, self._buffer, self._pieces)
+        self._buffer, self._spare, self._pieces = self._spare, self._buffer, []
+
+    def wait(self) -> None:
+        """Until all that was flushed is written. Raises OSError: what `DirectFile.write` raised."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, buffer: Bytes, pieces: list[tuple[int, int, int]]) -> None:
+        for begin, end, place in pieces:
+            self._file.write(buffer, begin, end, place)
 
 
 def _open_direct(path: Path) -> int:

@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.text.machine import load8, store8
+from megahour.lm.text.machine import copy16, load8, prefetch, store8
 from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Int64
 
 NUMBER_BYTES = 9
 ROOM = 32  # bytes that may be written past the last line
 SLOT_BYTES = 14  # of a word that its slot holds
+BLOCK = 256  # lines whose numbers are spelled together
+AHEAD = 8  # lines between asking for a word's slot and copying it
 
 
 class Spelling(NamedTuple):
@@ -54,28 +56,27 @@ def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
         slots[16 * word + 15] = length if length <= SLOT_BYTES else 255
 
 
+# Numbers are spelled a block at a time, without a branch, so that the compiler can do eight at once.
 @compiled
-def _digits(x):  # type: ignore[no-untyped-def]
-    """The eight decimal digits of x < 10⁸ as bytes, the first one lowest: two numbers of four digits at a time, then
-    four of two, then eight."""
-    x = np.uint64(x)
-    four = x // np.uint64(10000) | x % np.uint64(10000) << np.uint64(32)
-    high = (four * np.uint64(10486) >> np.uint64(20)) & np.uint64(0x0000007F0000007F)
-    two = high | (four - high * np.uint64(100)) << np.uint64(16)
-    high = (two * np.uint64(103) >> np.uint64(10)) & np.uint64(0x000F000F000F000F)
-    one = high | (two - high * np.uint64(10)) << np.uint64(8)
-    return one | np.uint64(0x3030303030303030)
+def _spell_numbers(values, begin, end, digits):  # type: ignore[no-untyped-def]
+    """The eight bytes behind the minus of numbers from -99.99999 to 0, values[begin:end], to digits[: end - begin].
 
-
-@compiled
-def _number(x):  # type: ignore[no-untyped-def]
-    """The eight bytes behind the minus of a number from -99.99999 to 0."""
-    if x > -9.9999995:
-        digits = _digits(np.int64(0.5 - x * 1e6))  # 0d dddddd
-        return (digits & ~np.uint64(0xFFFF)) | (digits >> np.uint64(8) & np.uint64(0xFF)) | np.uint64(0x2E00)
-    digits = _digits(np.int64(0.5 - x * 1e5))  # 0dd ddddd
-    whole = digits >> np.uint64(8) & np.uint64(0xFFFF)
-    return (digits & ~np.uint64(0xFFFFFF)) | whole | np.uint64(0x2E0000)
+    The decimal digits of x < 10⁸ as bytes, the first one lowest: two numbers of four digits at a time, then four of
+    two, then eight.
+    """
+    for i in range(end - begin):
+        value = np.float64(values[begin + i])
+        six = value > -9.9999995  # decimals; else five
+        x = np.uint64(np.int64(0.5 - value * (1e6 if six else 1e5)))
+        high = (x * np.uint64(3518437209)) >> np.uint64(45)  # x // 10,000
+        four = high | (x - high * np.uint64(10000)) << np.uint64(32)
+        high = (four * np.uint64(10486) >> np.uint64(20)) & np.uint64(0x0000007F0000007F)
+        two = high | (four - high * np.uint64(100)) << np.uint64(16)
+        high = (two * np.uint64(103) >> np.uint64(10)) & np.uint64(0x000F000F000F000F)
+        text = (high | (two - high * np.uint64(10)) << np.uint64(8)) | np.uint64(0x3030303030303030)
+        one = (text & ~np.uint64(0xFFFF)) | (text >> np.uint64(8) & np.uint64(0xFF)) | np.uint64(0x2E00)
+        two = (text & ~np.uint64(0xFFFFFF)) | (text >> np.uint64(8) & np.uint64(0xFFFF)) | np.uint64(0x2E0000)
+        digits[i] = one if six else two
 
 
 # Arrays go to intrinsics only: see the comment on reference counts in `sweep`.
@@ -89,47 +90,49 @@ def spell_lines(  # type: ignore[no-untyped-def]
     for a predicted BOUNDARY.
     """
     size = front = behind = np.int64(0)
-    last, weight = np.int64(-1), np.float32(0.0)
-    digits = _number(weight)
-    for i in range(count):
-        out[size] = 45
-        store8(out, size + 1, _number(logp[i]))
-        size += NUMBER_BYTES
-        row, same = np.int64(at[i]), last >= 0
-        for j in range(1, k):
-            same = same and windows[row, j] == windows[last, j]
-        begin, left = size, k - 1
-        if same:  # the words before the last one are those of the line above
-            left = 0
-            for done in range(0, behind - front, 16):
-                store8(out, size + done, load8(out, front + done))
-                store8(out, size + done + 8, load8(out, front + done + 8))
-            size += behind - front
-        front, last = begin, row
-        for j in range(left, -1, -1):
-            word = windows[row, j]
-            if j == 0:
-                behind = size
-                if word == BOUNDARY:
-                    word = end
-            tail = slots[2 * word + 1]
-            store8(out, size, slots[2 * word])
-            store8(out, size + 8, tail)
-            length = np.int64(tail >> np.uint64(56))
-            if length > SLOT_BYTES:
-                start = starts[word]
-                length = starts[word + 1] - start
-                for done in range(SLOT_BYTES, length, 8):
-                    store8(out, size + 1 + done, load8(arena, start + done))
-            size += length + 1
-        out[front] = 9
+    last = np.int64(-1)
+    digits, weights = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for block in range(0, count, BLOCK):
+        stop = min(block + BLOCK, count)
+        _spell_numbers(logp, block, stop, digits)
         if not highest:
-            if backoff[i] != weight:  # most contexts occur once, and have the same
-                weight = backoff[i]
-                digits = _number(weight)
-            out[size], out[size + 1] = 9, 45
-            store8(out, size + 2, digits)
-            size += NUMBER_BYTES + 1
-        out[size] = 10
-        size += 1
+            _spell_numbers(backoff, block, stop, weights)
+        for i in range(block, stop):
+            ahead = np.int64(at[min(i + AHEAD, count - 1)])
+            for j in range(k):
+                prefetch(slots, 2 * np.int64(windows[ahead, j]))
+            out[size] = 45
+            store8(out, size + 1, digits[i - block])
+            size += NUMBER_BYTES
+            row, same = np.int64(at[i]), last >= 0
+            for j in range(1, k):
+                same = same and windows[row, j] == windows[last, j]
+            begin, left = size, k - 1
+            if same:  # the words before the last one are those of the line above
+                left = 0
+                for done in range(0, behind - front, 16):
+                    copy16(out, size + done, out, front + done)
+                size += behind - front
+            front, last = begin, row
+            for j in range(left, -1, -1):
+                word = windows[row, j]
+                if j == 0:
+                    behind = size
+                    if word == BOUNDARY:
+                        word = end
+                copy16(out, size, slots, 2 * np.int64(word))
+                length = np.int64(slots[2 * word + 1] >> np.uint64(56))
+                if length > SLOT_BYTES:
+                    start = starts[word]
+                    length = starts[word + 1] - start
+                    for done in range(SLOT_BYTES, length, 8):
+                        store8(out, size + 1 + done, load8(arena, start + done))
+                size += length + 1
+            out[front] = 9
+            if not highest:
+                out[size], out[size + 1] = 9, 45
+                store8(out, size + 2, weights[i - block])
+                size += NUMBER_BYTES + 1
+            out[size] = 10
+            size += 1
     return size

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.arpa.direct import PAGE, DirectFile, aligned, page_buffer
+from megahour.lm.arpa.direct import DirectFile, DirectStream
 from megahour.lm.arpa.lines import ROOM, Spelling, line_bytes, spell_lines, spelling
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, Int32, Int64
-from megahour.lm.text.tokenise import BOUNDARY, END, Bytes
+from megahour.lm.text.tokenise import BOUNDARY, END
 
 Float32 = npt.NDArray[np.float32]
-Piece = tuple[int, int, int]  # bytes begin .. end of a buffer, and their place in the file
-
-
-class _Buffers(threading.local):
-    """A thread's two buffers: one is filled while the other is being written."""
-
-    def __init__(self) -> None:
-        self._spare, self._filled = page_buffer(0), page_buffer(0)
-        self._writing: Future[None] | None = None
-
-    def take(self, size: int) -> Bytes:
-        """The buffer to fill, of so many bytes at least."""
-        self._filled, self._spare = self._spare, self._filled
-        if len(self._filled) < size:
-            self._filled = page_buffer(size + size // 4)
-        return self._filled
-
-    def give(self, writing: Future[None]) -> None:
-        """The buffer taken is being written; waits until the one before has been."""
-        if self._writing is not None:
-            self._writing.result()
-        self._writing = writing
+LINES = 1 << 15  # spelled at a time
 
 
 class ArpaSink:
@@ -47,12 +26,12 @@ class ArpaSink:
     def __init__(self, path: Path) -> None:
         self._file = DirectFile(path)
         self._writer = ThreadPoolExecutor(1)  # so that the threads that make lines need not wait for the disk
-        self._writes: list[Future[None]] = []
+        self._own = threading.local()
+        self._streams: list[DirectStream] = []
         self._places: Int64 = np.zeros((0, 0), np.int64)
         self._tallies: Int64 = np.zeros((0, 0, 0), np.int64)
-        self._order = 0
+        self._order = self._longest = 0
         self._spelling: Spelling
-        self._buffers = _Buffers()
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +44,7 @@ class ArpaSink:
         """Header, unigrams, and the places of everything else. See `estimate.Sink`."""
         self._order, self._tallies = parts.order, tallies
         self._spelling = spelling(parts.corpus.arena, parts.corpus.starts)
+        self._longest = int(parts.lengths.max())
         header = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
         size = self._text(header + self._unigrams(parts.corpus, logp, backoff), 0)
         self._places = np.zeros((len(tallies), self._order + 1), np.int64)
@@ -77,35 +57,45 @@ class ArpaSink:
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
         """The lines of a partition. See `estimate.Sink`."""
-        orders = range(2, self._order + 1)
-        expected = [(int(self._tallies[number, k, KEPT]), int(self._tallies[number, k, CHARACTERS])) for k in orders]
-        lengths = [line_bytes(k, k == self._order, *of) for k, of in zip(orders, expected, strict=True)]
-        buffer = self._buffers.take(sum(lengths) + len(lengths) * (PAGE + ROOM))
-        pieces: list[Piece] = []
-        end = 0
-        for k, length, (lines, _) in zip(orders, lengths, expected, strict=True):
-            place, highest = int(self._places[number, k]), k == self._order
-            begin = aligned(end, place)
-            end = begin + length + ROOM
-            text = buffer[begin:end]
-            used = spell_lines(k, highest, windows, at[k], logp[k], backoff[k], sizes[k], *self._spelling, END, text)
-            if used != length or lines != sizes[k]:
-                raise AssertionError(
-                    f"partition {number}: {sizes[k]} {k}-grams in {used} bytes, not {lines} in {length}"
-                )
-            pieces.append((begin, begin + length, place))
-        writing = self._writer.submit(self._write, buffer, pieces)
-        self._writes.append(writing)
-        self._buffers.give(writing)
+        for k in range(2, self._order + 1):
+            tally, highest = self._tallies[number, k], k == self._order
+            length = line_bytes(k, highest, int(tally[KEPT]), int(tally[CHARACTERS]))
+            entries = windows, at[k, : sizes[k]], logp[k, : sizes[k]], backoff[k, : sizes[k]]
+            used = self._lines(k, length, int(self._places[number, k]), *entries)
+            if used != length or sizes[k] != tally[KEPT]:
+                raise AssertionError(f"partition {number}: {sizes[k]} {k}-grams in {used} bytes, not {length}")
 
     def end(self) -> None:
-        """Wait for all lines."""
-        for writing in self._writes:
-            writing.result()
+        """Write what threads still hold, and wait for all of it."""
+        for stream in self._streams:
+            stream.flush()
+        for stream in self._streams:
+            stream.wait()
 
-    def _write(self, buffer: Bytes, pieces: list[Piece]) -> None:
-        for begin, end, place in pieces:
-            self._file.write(buffer, begin, end, place)
+    def _lines(
+        self, k: int, length: int, place: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32
+    ) -> int:
+        """Lines of k-grams to a place of the file, `length` bytes; how many they were."""
+        stream, used, highest = self._stream(), 0, k == self._order
+        for first in range(0, len(at), LINES):
+            rows = slice(first, first + LINES)
+            count = len(at[rows])
+            most = min(length - used, line_bytes(k, highest, count, count * k * self._longest))
+            out = stream.room(most + ROOM, place + used)
+            size = spell_lines(
+                k, highest, windows, at[rows], logp[rows], backoff[rows], count, *self._spelling, END, out
+            )
+            stream.wrote(size)
+            used += size
+        return used
+
+    def _stream(self) -> DirectStream:
+        """This thread's."""
+        held: DirectStream | None = getattr(self._own, "stream", None)
+        if held is None:
+            self._own.stream = held = DirectStream(self._file, self._writer)
+            self._streams.append(held)
+        return held
 
     def _text(self, text: bytes, place: int) -> int:
         """Write text at a place; where it ends."""

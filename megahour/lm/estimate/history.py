@@ -57,7 +57,8 @@ def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
     for i in range(m):
         # Neighbours in a partition are far apart in the corpus: each row is a cache miss, unless asked for early.
         if i + AHEAD < m:
-            prefetch(tokens, positions[i + AHEAD])
+            prefetch(tokens, np.int64(positions[i + AHEAD]))
+            prefetch(tokens, np.int64(positions[i + AHEAD]) - order + 1)
         p = np.int64(positions[i])
         for j in range(order):
             windows[i, j] = tokens[p - j]
@@ -110,8 +111,9 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
         if end - begin <= SMALL:
             _insertion(windows, index, begin, end, level, order)
             continue
-        children = 0
+        children, grouped = 0, True
         for i in range(begin, end):
+            prefetch(windows, np.int64(index[min(i + AHEAD, end - 1)]) * order + level)
             word = windows[index[i], level]
             at = seat[word]
             if at >= children or keys[at] != word:
@@ -119,7 +121,13 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
                 seat[word], keys[at], sizes[at] = at, word, 0
                 children += 1
             sizes[at] += 1
-        if children > 1:
+            grouped = grouped and at == children - 1
+        if grouped:
+            start = begin
+            for at in range(children):
+                start += sizes[at]
+                sizes[at] = start
+        else:
             start = begin
             for at in range(children):
                 size = sizes[at]
@@ -131,8 +139,6 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
                 scratch[sizes[at]] = item
                 sizes[at] += 1
             index[begin:end] = scratch[begin:end]
-        else:
-            sizes[0] = end
         if level + 1 < order:
             start = begin
             for at in range(children):

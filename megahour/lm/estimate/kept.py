@@ -6,15 +6,13 @@ n-grams that pruning drops are collapsed into one wildcard entry a context, `Σ 
 
 from __future__ import annotations
 
-import mmap
 from typing import NamedTuple
 
-import numpy as np
-
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.sweep import SUMS, Int32, Int64, Store, Words
+from megahour.lm.estimate.sweep import SUMS, Int32, Int64, Store, Words, store
 
 GRAM_BYTES, NODE_BYTES = 16, 16 + 4 * SUMS
+SHELF = 1 << 20  # positions that a shelf has room for, or more
 
 
 class Kept(NamedTuple):
@@ -28,16 +26,27 @@ class Kept(NamedTuple):
     def nbytes(self) -> int:
         return GRAM_BYTES * len(self.grams) + NODE_BYTES * len(self.nodes)
 
-    def copy(self) -> Kept:
-        """In pages of its own, which go back to the system with the last reference."""
-        n, g = len(self.nodes), len(self.grams)
-        private = mmap.mmap(-1, max(self.nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        pages = np.frombuffer(private, np.int32, self.nbytes // 4)
-        grams, nodes, sums = np.split(pages, [4 * g, 4 * g + 4 * n])
-        copied = Kept(grams.reshape(g, 4), nodes.reshape(n, 4), sums.reshape(n, SUMS))
-        for target, source in zip(copied, self, strict=True):
-            np.copyto(target, source)
-        return copied
+
+class Shelf:
+    """Room for a thread's sweeps: what one leaves and is taken stays where it is, and the next one goes behind it."""
+
+    def __init__(self, order: int) -> None:
+        self._order = order
+        self._store = store(order, 0)
+
+    def room(self, positions: int) -> Store:
+        """For a partition of so many positions."""
+        rows = positions * (self._order - 1)
+        if min(len(self._store.grams), len(self._store.nodes)) < rows:
+            # Pages that are never written take nothing; the arrays before go with the last view of them.
+            self._store = store(self._order, max(positions, SHELF))
+        return self._store
+
+    def take(self, kept: Kept) -> None:
+        """Leave what the last sweep found alone."""
+        grams, nodes, sums, first = self._store
+        n = len(kept.nodes)
+        self._store = Store(grams[len(kept.grams) :], nodes[n:], sums[n:], first)
 
 
 def keep(store: Store, nodes: int, grams: int, windows: Int32, prune: Int64, allowed: Words) -> Kept:

@@ -21,7 +21,7 @@ from megahour.lm.estimate.history import (
     permute,
     sort_histories,
 )
-from megahour.lm.estimate.kept import Kept, keep
+from megahour.lm.estimate.kept import Kept, Shelf, keep
 from megahour.lm.estimate.sweep import TALLIES, Open, Store, Words, open_contexts, store, sweep
 from megahour.lm.text.tokenise import Bytes, Tokens
 
@@ -63,6 +63,7 @@ class Scratch:
     stack: Int32
     contexts: Open
     store: Store
+    shelf: Shelf
     chain: Float64
     at: Int32
     logp: npt.NDArray[np.float32]
@@ -82,7 +83,8 @@ class Scratch:
             np.zeros((3, max(vocabulary, min(vocabulary, room) + 1)), np.int32),
             np.empty(3 * room + 3, np.int32),
             open_contexts(order, vocabulary, room),
-            store(order, room),
+            store(order, 0),
+            Shelf(order),
             np.empty((order, min(vocabulary, room) + 1)),
             np.empty((rows, room + 1), np.int32),
             np.empty((rows, room + 1), np.float32),
@@ -163,9 +165,10 @@ class Partitions:
         positions[:] = s.positions[:m]
         nodes, grams = self._sweep(s, windows, positions, tally)
         if self.store_bytes > 0:
-            kept = self._keep(s, windows, nodes, grams)
+            kept = self._keep(s.store, windows, nodes, grams)
             self.store_bytes -= kept.nbytes  # threads may both see room for the last one
-            self._kept[number] = kept.copy()
+            self._kept[number] = kept
+            s.shelf.take(kept)
         return s, windows, nodes
 
     def kept(self, number: int) -> tuple[Scratch, Int32, Int32, Kept]:
@@ -177,16 +180,17 @@ class Partitions:
         kept = self._kept.pop(number, None)
         if kept is None:
             nodes, grams = self._sweep(s, windows, positions, np.zeros((self.order + 1, TALLIES), np.int64))
-            kept = self._keep(s, windows, nodes, grams)
+            kept = self._keep(s.store, windows, nodes, grams)
         return s, windows, positions, kept
 
-    def _keep(self, s: Scratch, windows: Int32, nodes: int, grams: int) -> Kept:
+    def _keep(self, found: Store, windows: Int32, nodes: int, grams: int) -> Kept:
         if not self.collapse:
-            return Kept(s.store.grams[:grams], s.store.nodes[:nodes], s.store.sums[:nodes])
-        return keep(s.store, nodes, grams, windows, self.prune, self.allowed)
+            return Kept(found.grams[:grams], found.nodes[:nodes], found.sums[:nodes])
+        return keep(found, nodes, grams, windows, self.prune, self.allowed)
 
     def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
         words = self.allowed, self.lengths
+        s.store = s.shelf.room(len(positions))
         return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
 
     def _part(self, number: int) -> Int32:
@@ -198,7 +202,7 @@ class Partitions:
         if held is None or held.room < positions:
             grown = Scratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
             if held is not None:
-                grown.unigrams = held.unigrams
+                grown.unigrams, grown.shelf = held.unigrams, held.shelf
                 self._all.remove(held)
             self._own.scratch = held = grown
             self._all.append(held)

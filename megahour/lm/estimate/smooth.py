@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.text.machine import bits_float, float_bits
+from megahour.lm.text.machine import bits_float, float_bits, prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
 Float64 = npt.NDArray[np.float64]
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
+AHEAD = 8  # rows, or n-grams, between asking for what is known of a word and reading it
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -100,13 +101,17 @@ def smooth(  # type: ignore[no-untyped-def]
     contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
     """
-    mask = np.uint64(len(keys) - 1)
+    mask, vocabulary = np.uint64(len(keys) - 1), len(unigram)
     sizes[:] = 0
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if prune[k] < 1 else 0.0
     after = floor
     for i in range(len(positions) - 1, -1, -1):
+        ahead = np.int64(windows[max(i - AHEAD, 0), 0])  # tables by word do not fit into the cache
+        prefetch(unigram, ahead)
+        for j in range(1, order):
+            prefetch(seats, j * vocabulary + ahead)
         before, have = floor, 1
         while have < order - 1 and windows[i, have] != BOUNDARY:
             have += 1
@@ -123,7 +128,24 @@ def smooth(  # type: ignore[no-untyped-def]
             gamma = discounts[k, 1] * sums[n, 1] + discounts[k, 2] * sums[n, 2] + discounts[k, 3] * sums[n, 3]
             gamma = (gamma + sums[n, 4]) * total
             size = sizes[k]
+            if n and nodes[n - 1, 0] + 1 < order:  # the context that comes next: γ of its n-grams
+                for g in range(nodes[n - 1, 1], min(nodes[n - 1, 1] + AHEAD, begin)):
+                    if grams[g, 3] > 1:
+                        key = positions[grams[g, 1]] * 8 + nodes[n - 1, 0] + 1
+                        slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
+                        prefetch(keys, np.int64(slot))
+                        prefetch(values, np.int64(slot))
             for g in range(begin, nodes[n, 2]):
+                if g + AHEAD < nodes[n, 2]:
+                    if k < order and grams[g + AHEAD, 3] > 1:
+                        slot = (np.uint64(positions[grams[g + AHEAD, 1]] * 8 + k) * GOLDEN >> np.uint64(32)) & mask
+                        prefetch(keys, np.int64(slot))
+                        prefetch(values, np.int64(slot))
+                    prefetch(seats, length * vocabulary + grams[g + AHEAD, 0])
+                    if length == 1:
+                        prefetch(unigram, np.int64(grams[g + AHEAD, 0]))
+                    else:
+                        prefetch(seats, (length - 1) * vocabulary + grams[g + AHEAD, 0])
                 last, adjusted, raw = grams[g, 0], grams[g, 2], grams[g, 3]
                 lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
                 p = (adjusted - discounts[k, min(adjusted, 3)]) * total + gamma * lower

@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
 
+AHEAD = 8  # rows, or n-grams, between asking for what is known of a word and reading it
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 KEPT, CHARACTERS = 5, 6
@@ -52,7 +54,7 @@ class Open(NamedTuple):
 
 
 def store(order: int, positions: int) -> Store:
-    """Room for a partition of so many positions."""
+    """Room for so many positions."""
     room = positions * (order - 1)
     return Store(
         np.empty((room, 4), np.int32),
@@ -118,10 +120,16 @@ def sweep_from(  # type: ignore[no-untyped-def]
 
     It is left open, its n-grams of these positions in sets[floor, :sizes[floor]]; `floor` is 0 for whole partitions.
     """
-    m = len(positions)
+    m, vocabulary = len(positions), len(lengths)
     held = n = 0
     before = floor
     for i in range(m):
+        ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
+        prefetch(unigrams, np.int64(windows[ahead, 0]))
+        prefetch(lengths, np.int64(windows[ahead, 0]))
+        for j in range(1, order):
+            prefetch(seats, j * vocabulary + windows[ahead, 0])
+            prefetch(lengths, np.int64(windows[ahead, j]))
         after, have = floor, 1  # words that the history shares with the next one; words of the history
         while have < order - 1 and windows[i, have] != BOUNDARY:
             have += 1
@@ -171,6 +179,13 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 if allowed is not None:
                     keep = keep and allowed[windows[i, j]] != 0
             for seat in range(sizes[length]):
+                if seat + AHEAD < sizes[length]:
+                    ahead = np.int64(sets[length, seat + AHEAD, 0])
+                    prefetch(lengths, ahead)
+                    if length == 1:
+                        prefetch(unigrams, ahead)
+                    else:
+                        prefetch(seats, up * vocabulary + ahead)
                 word, at = sets[length, seat, 0], sets[length, seat, 1]
                 adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
                 grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw

@@ -1,11 +1,36 @@
-"""Unaligned 8-byte loads and stores in byte arrays, which numba's indexing cannot express."""
+"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, bit patterns; and its start."""
 
 from __future__ import annotations
+
+import gc
+import sys
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+
+def _load_numba() -> None:
+    """Import now what numba imports before its first call, without SciPy's BLAS: a third of a second less.
+
+    numba asks whether it could compile `np.cov`, by importing all of scipy.linalg. What needs BLAS, `np.dot` too, asks
+    again by itself. Collecting garbage among what only grows takes another tenth.
+    """
+    if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules:
+        return
+    collecting = gc.isenabled()
+    gc.disable()
+    sys.modules["scipy.linalg"] = None  # type: ignore[assignment]
+    try:
+        import numba.np.arraymath  # noqa: F401
+    finally:
+        del sys.modules["scipy.linalg"]
+        if collecting:
+            gc.enable()
+
+
+_load_numba()
 
 
 @intrinsic
@@ -31,6 +56,36 @@ def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.uint64), codegen
+
+
+@intrinsic
+def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """Which of the 64 bytes of a uint8 array from `index` on are below 33: a bit each, the first one lowest."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        vector = ir.VectorType(ir.IntType(8), 64)
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer())
+        below = builder.icmp_unsigned("<", builder.load(pointer, align=1), ir.Constant(vector, [33] * 64))
+        return builder.bitcast(below, ir.IntType(64))
+
+    return types.uint64(array, types.intp), codegen
+
+
+@intrinsic
+def copy16(typingctx, target, at, source, index):  # type: ignore[no-untyped-def]
+    """Copy 16 bytes from source[index], of any array, to the uint8 array `target` from `at` on. No bounds."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        kinds = signature.args
+        into = context.make_array(kinds[0])(context, builder, args[0]).data
+        data = context.make_array(kinds[2])(context, builder, args[2]).data
+        vector = ir.VectorType(ir.IntType(64), 2).as_pointer()
+        piece = builder.load(builder.bitcast(builder.gep(data, [args[3]]), vector), align=1)
+        builder.store(piece, builder.bitcast(builder.gep(into, [args[1]]), vector), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp), codegen
 
 
 @intrinsic

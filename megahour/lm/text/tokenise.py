@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.text.machine import load8, prefetch, store8, trailing_zeros
+from megahour.lm.text.machine import blanks64, load8, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
@@ -32,6 +32,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(32)
 _NUMBER = np.uint64(0xFFFFFFFF)
 _ONES = np.uint64(0x2121212121212121)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _TOPS = np.uint64(0x8080808080808080)
 
 
@@ -101,9 +102,7 @@ def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool
 @compiled
 def _head(text, begin, length):  # type: ignore[no-untyped-def]
     """The first eight bytes of a word, zero beyond its end, and its hash."""
-    head = load8(text, begin)
-    if length < 8:
-        head &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    head = load8(text, begin) & (_ALL >> np.uint64(64 - 8 * min(length, 8)))
     mixed = (head ^ np.uint64(length)) * _MIX
     at = 8
     while at < length:
@@ -127,8 +126,9 @@ def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ign
             return slot, number
         if table[2 * slot] == head and np.int64(entry >> _LENGTH) == length:
             same, start = True, starts[number - 1]
-            for i in range(8, length):
-                if arena[start + i] != text[begin + i]:
+            for i in range(8, length, 8):
+                differ = load8(arena, start + i) ^ load8(text, begin + i)
+                if differ & (_ALL >> np.uint64(64 - 8 * min(length - i, 8))) != 0:
                     same = False
                     break
             if same:
@@ -175,7 +175,16 @@ def _parts(char):  # type: ignore[no-untyped-def]
 
 @compiled
 def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
-    """The end of the word that begins at `at`, eight bytes at a time."""
+    """The end of the word that begins at `at`, 64 bytes at a time, then eight."""
+    while at + 64 <= len(text) and at < stop:
+        below = blanks64(text, at)
+        if below == 0:
+            at += 64
+            continue
+        at += trailing_zeros(below)
+        if at >= stop or _parts(text[at]):
+            return min(at, stop)
+        at += 1  # another control character belongs to the word
     while at < stop:
         piece = load8(text, at)
         low = (piece - _ONES) & ~piece & _TOPS  # the lowest bit set marks the first byte below 33
@@ -185,7 +194,7 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
         at += trailing_zeros(low) >> 3
         if at >= stop or _parts(text[at]):
             break
-        at += 1  # another control character belongs to the word
+        at += 1
     return min(at, stop)
 
 
@@ -200,6 +209,7 @@ def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen
     mask = np.uint64(len(table) // 2 - 1)
     begins, lengths = np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
     heads, hashes = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
+    found = np.empty(BATCH, np.int64)
     waits = False
     while at < stop and not waits:
         held = 0
@@ -222,6 +232,13 @@ def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen
             at = last
             if text[at] == 32:
                 at += 1
+        for i in range(held):  # longer words are compared with the arena
+            if lengths[i] > 8:
+                found[i] = np.int64(table[2 * (hashes[i] & mask) + np.uint64(1)] & _NUMBER)
+                prefetch(starts, max(found[i] - 1, 0))
+        for i in range(held):
+            if lengths[i] > 8 and found[i]:
+                prefetch(arena, starts[found[i] - 1])
         for i in range(held):
             length, head = lengths[i], heads[i]
             if length == 0:
