@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.combine.trie import Float64, Int32, Int64, Trie
+from megahour.lm.combine.trie import Float64, Int32, Int64, Trie, child
 from megahour.lm.combine.walk import Walker
 from megahour.lm.text.vocabulary import BOS, EOS
 
@@ -52,24 +52,17 @@ def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[
     state = BOS + 1
     for i in range(len(tokens)):
         counts[state] += 1
-        asked, found = tokens[i], 0
+        asked = tokens[i]
         if asked == EOS:
             state = BOS + 1
             continue
+        found = 0
         while state:
-            low, end = first[state], first[state + 1]
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if word[middle] < asked:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and word[low] == asked:
-                found = low
+            found, there = child(word, first, state, asked)
+            if there:
                 break
             state = fail[state]
-        state = found if found else asked + 1
+        state = found if state else asked + 1
 
 
 @compiled

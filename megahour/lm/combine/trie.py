@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
@@ -132,6 +133,20 @@ def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
     return rows, origin
 
 
+@njit(nogil=True, inline="always")
+def child(word, first, node, asked):  # type: ignore[no-untyped-def]
+    """(the node's child by a word, whether it has one)."""
+    low, end = first[node], first[node + 1]
+    high = end
+    while low < high:
+        middle = (low + high) >> 1
+        if word[middle] < asked:
+            low = middle + 1
+        else:
+            high = middle
+    return low, low < end and word[low] == asked
+
+
 @compiled
 def _sorted(rows):  # type: ignore[no-untyped-def]
     for i in range(1, len(rows)):
@@ -202,16 +217,8 @@ def _find_suffixes(word, parent, first, fail, bigrams):  # type: ignore[no-untyp
     for node in range(bigrams, len(word)):
         last, context, found = word[node], fail[parent[node]], 0
         while context:
-            low, end = first[context], first[context + 1]
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if word[middle] < last:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and word[low] == last:
-                found = low
+            found, there = child(word, first, context, last)
+            if there:
                 break
             context = fail[context]
-        fail[node] = found if found else last + 1
+        fail[node] = found if context else last + 1

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.combine.trie import Float64, Int32, Trie
+from megahour.lm.combine.trie import Float64, Int32, Trie, child
 from megahour.lm.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 Unknown = Literal["zero", "share"]
@@ -65,10 +65,9 @@ class Walker:
         """The state after one more word of the U."""
         links, number = self.trie.links, int(self.number[word])
         while state:
-            begin, end = int(links.first[state]), int(links.first[state + 1])
-            at = begin + int(np.searchsorted(links.word[begin:end], number))
-            if at < end and links.word[at] == number:
-                return at
+            found, there = child(links.word, links.first, state, number)
+            if there:
+                return int(found)
             state = int(links.fail[state])
         return number + 1
 
@@ -113,21 +112,14 @@ def _walk_nodes(  # type: ignore[no-untyped-def]
     words, parents, number, added, word, first, fail, logp, backoff, states, out
 ):
     for node in range(1, len(words)):
-        asked, state, total, low = number[words[node]], states[parents[node]], added[words[node]], 0
+        asked, state, total, found = number[words[node]], states[parents[node]], added[words[node]], 0
         while state:
-            low, end = first[state], first[state + 1]
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if word[middle] < asked:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and word[low] == asked:
+            found, there = child(word, first, state, asked)
+            if there:
                 break
             total += backoff[state]
             state = fail[state]
-        found = low if state else asked + 1
+        found = found if state else asked + 1
         states[node], out[node] = found, total + logp[found]
 
 
@@ -135,20 +127,13 @@ def _walk_nodes(  # type: ignore[no-untyped-def]
 def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff, out):  # type: ignore[no-untyped-def]
     state = begin
     for i in range(len(tokens)):
-        asked, total, low = number[tokens[i]], added[tokens[i]], 0
+        asked, total, found = number[tokens[i]], added[tokens[i]], 0
         while state:
-            low, end = first[state], first[state + 1]
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if word[middle] < asked:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and word[low] == asked:
+            found, there = child(word, first, state, asked)
+            if there:
                 break
             total += backoff[state]
             state = fail[state]
-        found = low if state else asked + 1
+        found = found if state else asked + 1
         out[i] = total + logp[found]
         state = begin if tokens[i] == EOS else found
