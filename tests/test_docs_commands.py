@@ -1,0 +1,127 @@
+"""Every `megahour …` that README and docs show is a command that exists, with options and values that it takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from megahour.cli import app
+from megahour.core.config import parse
+from megahour.core.errors import MegahourError
+from megahour.recipe import load_recipe, load_stage
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SPAN = re.compile(r"(?<!`)`(megahour [^`]+)`(?!`)")
+LINE = re.compile(r"^\s*(?:\$ )?(megahour .*)$")
+RECIPE_COMMANDS = ("run", "plan", "status", "verify")
+
+
+def shown(page: Path) -> Iterator[str]:
+    """Commands of a page: lines of code that begin with one, joined where they go on, and what is quoted in a text."""
+    lines = iter(page.read_text().splitlines())
+    for line in lines:
+        if match := LINE.match(line):
+            command = match[1]
+            while command.endswith("\\"):
+                command = command[:-1] + next(lines).strip()
+            yield command
+        else:
+            yield from SPAN.findall(line)
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{page.name}: {command}")
+    for page in PAGES
+    for command in shown(page)
+    if not command.split()[1].isupper()  # STAGE, any of them
+]
+
+
+def words_of(command: str) -> list[str]:
+    return shlex.split(command, comments=True)[1:]
+
+
+def leaf(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
+    """The command that `words` name, and what is left of them."""
+    command: click.Command = app
+    context = click.Context(app, info_name="megahour")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        found = command.get_command(context, name)
+        assert found is not None, f"there is no {context.command_path} {name}"
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    return command, context, words
+
+
+def check(command: str) -> None:
+    """Raises AssertionError, ClickException or MegahourError if the command cannot be given."""
+    words = words_of(command)
+    if "|" in words:  # the names of several commands of a group
+        group, *names = (word for word in words if word != "|")
+        for name in names:
+            leaf([group, name])
+        return
+    found, context, given = leaf(words)
+    if isinstance(found, click.Group) or not given:
+        return
+    flags = {word.partition("=")[0] for word in given if word.startswith("--")}
+    known = {flag for p in parsed(found, context, ["--help"]).command.params for flag in (*p.opts, *p.secondary_opts)}
+    assert flags <= known | {"--help"}, f"{sorted(flags - known)}: not among {sorted(known)}"
+    if "…" in command or "[" in command.partition("--")[0] or "--help" in flags:
+        return  # the general form
+    made = parsed(found, context, given)
+    if any(parameter.name == "run__out" for parameter in made.command.params):
+        check_stage(words[0], made)
+    if words[0] in RECIPE_COMMANDS and given[0].endswith(".yaml"):
+        load_recipe(ROOT / given[0], [word for word in given[1:] if "=" in word])
+
+
+def parsed(command: click.Command, own: click.Context, words: list[str]) -> click.Context:
+    """The command's own parsing; a file that a page only speaks of need not be there."""
+    try:
+        return command.make_context(command.name, list(words), own.parent, resilient_parsing="--help" in words)
+    except click.BadParameter as error:
+        if "does not exist" not in error.message:
+            raise
+        return click.Context(command)
+
+
+def check_stage(name: str, made: click.Context) -> None:
+    fields = load_stage(name).params.model_fields
+    values = {key: value for key, value in made.params.items() if key in fields and value is not None}
+    parse(load_stage(name).params, values, where=name)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_shown_can_be_given(command: str) -> None:
+    check(command)
+
+
+def test_commands_are_found_in_lines_and_in_the_text() -> None:
+    assert len(COMMANDS) > 30
+    (page,) = [page for page in PAGES if page.name == "operations.md"]
+    assert any("[key=value" in command for command in shown(page))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "megahour allign --out x",
+        "megahour align --recordings a --aligner b --out c --no-such-option 1",
+        "megahour align --recordings a --out c",
+        "megahour align --recordings a --aligner b --out c --window-s soon",
+        "megahour cut --recordings a --out b --min-s 20",
+        "megahour run recipes/demo.yaml raw.ours=20",
+        "megahour lm train | hum",
+        "megahour lm score … --beam 3",
+    ],
+)
+def test_a_wrong_one_would_be_seen(wrong: str) -> None:
+    with pytest.raises((AssertionError, click.ClickException, MegahourError)):
+        check(wrong)
