@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fsdp": {},
 }
 OURS = ("dense", "dense, overlapped", "gtc", "bmuf", "gossip", "local_sgd")
+Seconds = dict[str, list[tuple[float, float]]]
 INPUTS, UNITS, LAYERS, OUTPUTS, FRAMES = 64, 512, 2, 2000, 32
 
 
@@ -70,10 +71,10 @@ class Loop:
             name = trainer.split(",")[0]
             self.worker = sync.build(name, self.model, self.optimiser, **OPTIONS[trainer])
 
-    def steps(self, count: int) -> float:
-        """Seconds of a step, in the mean over `count`."""
+    def steps(self, count: int) -> tuple[float, float]:
+        """(wall, CPU) seconds of a step, in the mean over `count`; CPU of all threads of this worker."""
         dist.barrier()
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         for _ in range(count):
             scores = self.model(self.frames).flatten(0, 1)
             nn.functional.cross_entropy(scores, self.labels).backward()
@@ -82,23 +83,24 @@ class Loop:
             else:
                 self.worker.step()
             self.optimiser.zero_grad()
+        cpu_s = time.process_time() - began_cpu_s
         dist.barrier()
-        return (time.perf_counter() - began_s) / count
+        return (time.perf_counter() - began_s) / count, cpu_s / count
 
 
 def work(rank: int, workers: int, folder: str, chunks: int, rounds: int, steps: int) -> None:
-    """Measures all loops; rank 0 writes {name: [seconds of a step]} of all rounds to `folder`."""
+    """Measures all loops; rank 0 writes {name: [(wall, CPU) seconds of a step]} of all rounds to `folder`."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=workers)
     loops = {name: Loop(name, chunks) for name in ("", *OPTIONS)}
     order = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    seconds: Seconds = {name: [] for name in loops}
     for round_ in range(rounds + 1):
         for name in order.sample(sorted(loops), len(loops)):
-            measured_s = loops[name].steps(steps if round_ else 3)
+            measured = loops[name].steps(steps if round_ else 3)
             if round_:  # the first round compiles, allocates and lets DDP rebuild its buckets
-                seconds[name].append(measured_s)
+                seconds[name].append(measured)
     for name in OPTIONS:
         loops[name].worker.finish()
     if rank == 0:
@@ -106,39 +108,43 @@ def work(rank: int, workers: int, folder: str, chunks: int, rounds: int, steps: 
     dist.barrier()
 
 
-def measure(workers: int, chunks: int, rounds: int, steps: int) -> dict[str, list[float]]:
+def measure(workers: int, chunks: int, rounds: int, steps: int) -> Seconds:
     """Seconds of a step of every loop, by rounds; "" is the plain one."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (workers, folder, chunks, rounds, steps), nprocs=workers)
-        found: dict[str, list[float]] = torch.load(f"{folder}/seconds.pt", weights_only=True)
+        found: Seconds = torch.load(f"{folder}/seconds.pt", weights_only=True)
     return found
 
 
-def ratio(seconds: dict[str, list[float]], name: str, reference: str) -> str:
-    """Median over rounds of the time over that of `reference` in the same round, less one, and its quartiles."""
-    more = [one / other - 1 for one, other in zip(seconds[name], seconds[reference], strict=True)]
-    low, middle, high = statistics.quantiles(more, n=4)
-    return f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"
+def ratio(seconds: Seconds, name: str, reference: str, clock: int) -> list[float]:
+    """Quartiles over rounds of the time over that of `reference` in the same round, less one."""
+    pairs = zip(seconds[name], seconds[reference], strict=True)
+    return statistics.quantiles([one[clock] / other[clock] - 1 for one, other in pairs], n=4)
+
+
+def cells(seconds: Seconds, name: str, reference: str) -> list[str]:
+    """Wall time with quartiles, and CPU time."""
+    low, middle, high = ratio(seconds, name, reference, 0)
+    return [f"{middle:+.1%} ({low:+.1%} to {high:+.1%})", f"{ratio(seconds, name, reference, 1)[1]:+.1%}"]
 
 
 def table(chunks: int, rounds: int, steps: int) -> list[str]:
     """A table for a batch of `chunks`."""
     alone, two = (measure(workers, chunks, rounds, steps) for workers in (1, 2))
-    plain_ms = statistics.median(alone[""]) * 1e3
-    together_ms = statistics.median(two[""]) * 1e3
+    plain_ms, together_ms = (statistics.median(wall_s for wall_s, _ in found[""]) * 1e3 for found in (alone, two))
     lines = [
         f"## Batch of {chunks} chunks of {FRAMES} frames a worker",
         "",
         f"The plain loop's step takes {plain_ms:.0f} ms, and {together_ms:.0f} ms where two processes run beside each "
         "other without talking.",
         "",
-        f"| trainer | N = 1 to plain loop (goal ≤ +{GOAL:.0%}) | N = 1 to DDP | N = 2 to DDP (goal ≤ +{GOAL:.0%}) "
-        "| N = 2 to plain loop |",
-        "| --- | --- | --- | --- | --- |",
+        f"| trainer | N = 1 to plain loop (goal ≤ +{GOAL:.0%}) | CPU | N = 2 to DDP (goal ≤ +{GOAL:.0%}) | CPU "
+        "| N = 2 to two plain loops that do not talk | CPU |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in OPTIONS:
-        cells = [ratio(alone, name, ""), ratio(alone, name, "ddp"), ratio(two, name, "ddp"), ratio(two, name, "")]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        row = [*cells(alone, name, ""), *cells(two, name, "ddp"), *cells(two, name, "")]
+        lines.append(f"| {name} | {' | '.join(row)} |")
     return [*lines, ""]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 _TIME_LIMIT_S = 120.0
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch.distributed", "megahour.sync.torch_group"])
+_processes.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim"])
 
 
 def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, stopped: Sequence[int] = ()) -> list[Any]:

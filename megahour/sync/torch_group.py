@@ -21,7 +21,7 @@ from megahour.sync.survivors import lost_ranks
 from megahour.sync.torch_work import Call, Helper, Ready, Stopwatch, TorchFork, TorchWork
 
 T = TypeVar("T")
-_HELPED_BYTES = 1 << 18  # from here on it pays to wake a thread that sums while the training loop goes on
+_HELPED_BYTES = 1 << 18  # from here on waking a thread that sums beside the training loop is the lesser cost
 _POLL_S = 0.0005
 
 

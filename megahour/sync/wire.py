@@ -15,7 +15,7 @@ from torch import Tensor
 
 from megahour.core.errors import ConfigError
 
-WHOLE_BYTES = 8192  # up to here one phase is faster than two: the time is that of waking up, not of bytes
+WHOLE_BYTES = 8192  # up to here the time is that of waking up, not of bytes, and one phase wakes up once
 
 
 def travels_whole(tensor: Tensor, size: int) -> bool:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from gloo import run_workers
 from torch import Tensor
 
 from megahour.core.errors import ConfigError
-from megahour.sync import virtual
+from megahour.sync import native, virtual
 from megahour.sync.group import Group, WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 
@@ -104,6 +105,45 @@ def test_a_worker_alone_needs_no_process_group() -> None:
         group.exchange(tensor, 0)
     with pytest.raises(ConfigError, match="no disjoint parts"):
         group.split([[0, 0]])
+
+
+def test_collectives_of_the_process_group_do_the_same_as_messages() -> None:
+    """What NCCL would do, on gloo."""
+    for rank, (found, error) in enumerate(run_workers(native_calls, 2)):
+        assert found["all_reduce"].tolist() == [3.0, 3.0]
+        assert found["all_gather"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
+        assert found["broadcast"].tolist() == [2.0, 2.0]
+        assert found["exchange"].tolist() == [2.0 - rank] * 2
+        assert bool(error) == (rank == 0), "time is up, or rank 1 has gone home"
+
+
+def native_calls() -> tuple[dict[str, Tensor], str]:
+    rank, world = dist.get_rank(), dist.group.WORLD
+    mine = torch.full((2,), 1.0 + rank)
+    found = {
+        "all_reduce": mine.clone(),
+        "all_gather": torch.empty(2, 2),
+        "broadcast": mine.clone(),
+        "exchange": torch.empty(2),
+    }
+    native.all_reduce(world, found["all_reduce"], 30.0).end()
+    native.all_gather(world, mine, found["all_gather"], 30.0).end()
+    native.broadcast(world, found["broadcast"], 1, 30.0).end()
+    native.exchange(world, mine, found["exchange"], 1 - rank, 3, 30.0).end()
+    error = ""
+    if rank == 0:
+        try:
+            native.exchange(world, mine, torch.empty(2), 1, 4, 0.5).end()  # to which rank 1 does not come
+        except RuntimeError as caught:
+            error = str(caught)
+    return found, error
+
+
+def test_what_does_not_happen_in_time_is_an_error() -> None:
+    with pytest.raises(WorkerLostError, match=r"the end of the world did not happen in 0\.05 s"):
+        TorchGroup(timeout_s=0.05).wait_until(lambda: False, "the end of the world")
+    with pytest.raises(ConfigError, match="timeout_s 0"):
+        TorchGroup(timeout_s=0)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
