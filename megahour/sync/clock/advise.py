@@ -28,8 +28,8 @@ class Prediction(NamedTuple):
 
 
 def predict(trainer: str, workers: int, machines: Machines, steps: int) -> Prediction:
-    """The clock's word on `trainer`; for local-sgd and bmuf with the block size that `block_size` gives."""
-    block = block_size(workers, machines) if trainer in ("bmuf", "local-sgd") else 1
+    """The clock's word on `trainer`; for local_sgd and bmuf with the block size that `block_size` gives."""
+    block = block_size(workers, machines) if trainer in ("bmuf", "local_sgd") else 1
     lost = machines.time_lost(trainer, workers)
     step_s = step_time(trainer, workers, machines.terms(block=block)) * machines.step_s * lost
     hours = steps / workers * step_s / 3600
@@ -69,13 +69,13 @@ def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> f
     if trainer == "gossip":
         return 2 * machines.dense_bytes / min(workers, machines.node_workers)
     ring = 2 * machines.dense_bytes * (workers - 1) / workers
-    return ring * (LOW_RANK if trainer == "powersgd" else 1.0) / block
+    return ring * (LOW_RANK if trainer == "ddp_powersgd" else 1.0) / block
 
 
 def _warning(trainer: str, workers: int, block: int, steps: int) -> str:
     if trainer == "bmuf" and workers > 1 and steps / (workers * block) < ENOUGH_BLOCKS * workers:
         blocks = steps // (workers * block)
         return f"{blocks} blocks for {workers} workers, {ENOUGH_BLOCKS * workers} are wanted: cap η, or fewer workers"
-    if trainer == "local-sgd" and workers > 16:
+    if trainer == "local_sgd" and workers > 16:
         return "plain averaging without block momentum learns slower the more workers there are"
     return ""

@@ -10,10 +10,10 @@ where v and w are the times to send a dense gradient between and within nodes an
 of each trainer takes
 
     dense      1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
-    powersgd   the same with R of its share of the bytes, twice the messages, and its own arithmetic p
-    local-sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
+    ddp_powersgd  the same with R of its share of the bytes, twice the messages, and its own arithmetic p
+    local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
-    gtc-nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
+    gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
     gossip     max(1 + c f + √(u² + s²) E[m] + R_node(m), 2 v + 2 a) + o
 
 c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
@@ -153,10 +153,10 @@ def _gossip(n: int, t: Terms) -> float:
 
 TRAINERS: dict[str, Callable[[int, Terms], float]] = {
     "dense": _dense,
-    "powersgd": _low_rank,
-    "local-sgd": _blocks,
+    "ddp_powersgd": _low_rank,
+    "local_sgd": _blocks,
     "bmuf": _blocks,
     "gtc": _gtc,
-    "gtc-nodes": _gtc_nodes,
+    "gtc in nodes": _gtc_nodes,
     "gossip": _gossip,
 }
