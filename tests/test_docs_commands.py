@@ -71,7 +71,9 @@ def check(command: str) -> None:
     if isinstance(found, click.Group) or not given:
         return
     flags = {word.partition("=")[0] for word in given if word.startswith("--")}
-    known = {flag for p in parsed(found, context, ["--help"]).command.params for flag in (*p.opts, *p.secondary_opts)}
+    first = [word for word in given[:1] if not word.startswith("-")]  # `plan train` has other options than `plan RECIPE`
+    helped = parsed(found, context, [*first, "--help"]).command
+    known = {flag for p in helped.params for flag in (*p.opts, *p.secondary_opts)}
     assert flags <= known | {"--help"}, f"{sorted(flags - known)}: not among {sorted(known)}"
     if "…" in command or "[" in command.partition("--")[0] or "--help" in flags:
         return  # the general form
