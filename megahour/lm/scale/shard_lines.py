@@ -35,7 +35,7 @@ class Lines:
 
     def __init__(self, text: Text) -> None:
         self._text = text
-        self._out = page_buffer(1 << 16)
+        self._out = page_buffer(1 << 22)
 
     def spell(
         self,
@@ -52,7 +52,7 @@ class Lines:
         highest = k == self._text.order
         size = line_bytes(k, highest, lines, characters)
         if len(self._out) < size + ROOM + PAGE:
-            self._out = page_buffer(2 * size + ROOM + PAGE)
+            self._out = page_buffer(size + size // 4 + ROOM + PAGE)
         begin = aligned(0, place)
         out = self._out[begin : begin + size + ROOM]
         used = spell_lines(k, highest, windows, at, logp, backoff, lines, *self._text.spelling, END, out)
@@ -64,12 +64,14 @@ class Lines:
 def by_target(tree: ShardTree, names: list[Records], targets: list[Int32]) -> tuple[Records, Int64]:
     """Names in order of their targets, and where each target's begin: shards, then splits."""
     shards, number = len(tree.shards), len(tree.shards) + len(tree.splits)
-    joined = np.concatenate([np.empty(0, NAME), *names])
-    to = np.concatenate([np.empty(0, np.int32), *targets])
-    to = np.where(to < 0, shards + ~to, to)
-    edges = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=number))])
-    ordered = np.empty_like(joined)
-    place_names(columns(joined), to, edges[:-1].copy(), columns(ordered))
+    slots = [np.where(to < 0, shards + ~to, to) for to in targets]
+    edges = np.zeros(number + 1, np.int64)
+    for slot in slots:
+        edges[1:] += np.bincount(slot, minlength=number)
+    np.cumsum(edges, out=edges)
+    ordered, cursors = np.empty(int(edges[-1]), NAME), edges[:-1].copy()
+    for own, slot in zip(names, slots, strict=True):
+        place_names(columns(own), slot, cursors, columns(ordered))
     return ordered, edges
 
 
