@@ -20,6 +20,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 
 Float64 = npt.NDArray[np.float64]
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
+BLOCK = 64  # probabilities whose logarithms are taken together
 AHEAD = 8  # rows, or n-grams, between asking for what is known of a word and reading it
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -30,10 +31,9 @@ def log10(x):  # type: ignore[no-untyped-def]
     bits = float_bits(x)
     exponent = (bits >> 52) - 1023
     m = bits_float((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000)
-    if m > 1.4142135623730951:
-        m *= 0.5
-        exponent += 1
-    s = (m - 1.0) / (m + 1.0)
+    large = m > 1.4142135623730951
+    m, exponent = m * 0.5 if large else m, exponent + large
+    s = np.divide(m - 1.0, m + 1.0)  # unlike `/` without a test for zero, which would keep loops from being vectorised
     t = s * s
     series = 1.0 + t * (1 / 3 + t * (1 / 5 + t * (1 / 7 + t * (1 / 9))))
     return exponent * 0.30102999566398120 + 0.86858896380650366 * s * series
@@ -53,6 +53,13 @@ def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
     for i in range(len(sums)):
         total, ones, twos, more, dropped = sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3], sums[i, 4]
         out[i] = log_probability((discount[1] * ones + discount[2] * twos + discount[3] * more + dropped) / total)
+
+
+@compiled
+def _logs(p, k, begin, end, logp):  # type: ignore[no-untyped-def]
+    """log10 of p[k, : end - begin] to logp[k, begin:end]: many at once, so that the compiler does eight at a time."""
+    for i in range(begin, end):
+        logp[k, i] = log_probability(p[k, i - begin])
 
 
 @compiled
@@ -103,6 +110,7 @@ def smooth(  # type: ignore[no-untyped-def]
     """
     mask, vocabulary = np.uint64(len(keys) - 1), len(unigram)
     sizes[:] = 0
+    held = np.empty((order + 1, BLOCK))  # p of n-grams that have no logarithm yet
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if prune[k] < 1 else 0.0
@@ -151,7 +159,7 @@ def smooth(  # type: ignore[no-untyped-def]
                 p = (adjusted - discounts[k, min(adjusted, 3)]) * total + gamma * lower
                 seats[length, last] = g - begin
                 chain[length, g - begin] = p
-                at[k, size], logp[k, size] = grams[g, 1], log_probability(p)
+                at[k, size], held[k, size & (BLOCK - 1)] = grams[g, 1], p
                 weight = 0.0
                 if k < order and last != BOUNDARY:
                     weight = once[k + 1]
@@ -165,6 +173,8 @@ def smooth(  # type: ignore[no-untyped-def]
                         weight = values[slot]
                 backoff[k, size] = weight
                 size += 1
+                if size & (BLOCK - 1) == 0:
+                    _logs(held, k, size - BLOCK, size, logp)
             sizes[k] = size
         lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
         if allowed is not None:
@@ -177,10 +187,14 @@ def smooth(  # type: ignore[no-untyped-def]
                 break
             lower = 1.0 - discounts[k, 1] + discounts[k, 1] * lower
             size = sizes[k]
-            at[k, size], logp[k, size] = i, log_probability(lower)
+            at[k, size], held[k, size & (BLOCK - 1)] = i, lower
             weight = once[k + 1] if k < order and word != BOUNDARY else 0.0
             if allowed is not None and allowed[tokens[min(positions[i] + 1, len(tokens) - 1)]] == 0:
                 weight = 0.0
             backoff[k, size] = weight
             sizes[k] = size + 1
+            if sizes[k] & (BLOCK - 1) == 0:
+                _logs(held, k, sizes[k] - BLOCK, sizes[k], logp)
         after = before
+    for k in range(2, order + 1):
+        _logs(held, k, sizes[k] & -BLOCK, sizes[k], logp)
