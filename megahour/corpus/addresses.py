@@ -90,12 +90,31 @@ def _network_errors() -> tuple[type[Exception], ...]:
     return OSError, aiohttp.ClientError
 
 
-class Remote(io.RawIOBase):
+class RangeFile(io.RawIOBase):
+    """A seekable file that others read: subclasses have `read` and `seek`, and their place in `_position`."""
+
+    _position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer)) or b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Remote(RangeFile):
     """A remote file that tries again; with `tolerant`, its last error is a BadRecord."""
 
     def __init__(self, fs: Any, path: str, *, tolerant: bool = False) -> None:
         self._fs, self._path, self._tolerant = fs, path, tolerant
-        self._position = 0
         self._file = self._try(self._open)
 
     def _open(self) -> Any:
@@ -135,15 +154,6 @@ class Remote(io.RawIOBase):
             self._file.seek(self._position)
             return bytes(self._file.read(size))
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_END:
             self._position = max(0, self._file.seek(offset, io.SEEK_END))
@@ -155,11 +165,6 @@ class Remote(io.RawIOBase):
         data = self._try(lambda: self._read(size))
         self._position += len(data)
         return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         if not self.closed:

@@ -10,11 +10,12 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import soundfile
 
 from megahour.core.errors import StoreError
+from megahour.corpus.addresses import RangeFile
 from megahour.corpus.containers import byte_size
 
 if TYPE_CHECKING:
@@ -26,24 +27,15 @@ COPY_BYTES = 1 << 20
 WHOLE_BYTES = 8 << 20  # FLAC up to this size is fetched with one range read, larger ones are read through a window
 
 
-class Window(io.RawIOBase):
+class Window(RangeFile):
     """Bytes `offset` to `offset + size` of a seekable file as a file of their own."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        self._file, self._offset, self._size, self._position = file, offset, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        self._file, self._offset, self._size = file, offset, size
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
         return self._position
 
     def read(self, size: int = -1) -> bytes:
@@ -52,11 +44,6 @@ class Window(io.RawIOBase):
         data = self._file.read(left if size < 0 else min(size, left))
         self._position += len(data)
         return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class TarWriter:

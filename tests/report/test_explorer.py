@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chromium import least_contrast, opened, until
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +25,6 @@ from megahour.report.explorer import Choice, explore
 from megahour.report.losses import examples, with_sound
 from megahour.report.survey import median, survey
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required"),
-]
 streams = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 50)), max_size=80)
 
 
@@ -214,27 +208,13 @@ def test_the_command_takes_an_artifact_and_stays_a_stage(data: Artifact, tmp_pat
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """2,000 utterances in headless Chromium, with everything that it complains about and asks for."""
-    if BROWSER is None:
-        pytest.skip("needs Chromium (on Debian: apt install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")
+    """2,000 utterances in headless Chromium."""
     root = tmp_path_factory.mktemp("page")
     path = root / "page.html"
     made = make_set(root, shards=4, n=500)
     path.write_text(explore(made, None, Choice(clips=60), silent), "utf-8")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
-        tab = browser.new_page(viewport={"width": 1240, "height": 900})
-        tab.complaints, tab.requests = [], []
-        tab.on("console", lambda message: tab.complaints.append(message.text))
-        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
-        tab.on("dialog", lambda dialog: (tab.complaints.append(dialog.message), dialog.dismiss()))
-        tab.on("request", lambda request: tab.requests.append(request.url))
-        tab.goto(path.as_uri())
+    with opened(path, 1240) as tab:
         yield tab
-        assert tab.complaints == []
-        assert [url[:60] for url in tab.requests if not url.startswith("data:")] == [path.as_uri()[:60]]
-        browser.close()
 
 
 @pytest.fixture(autouse=True)
@@ -395,31 +375,18 @@ def test_what_was_left_out_can_be_heard(page: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_in_light_and_dark(page: Any, scheme: str) -> None:
-    from test_report import luminance
-
-    page.emulate_media(color_scheme=scheme)
-    colours = page.evaluate(
-        "() => [getComputedStyle(document.querySelector('.panel')).backgroundColor,"
-        " ...['#utterances td', '#utterances .open', '.tier.clean', '.tier.dirty', '.filters label', '#hours .credit']"
-        ".map(s => getComputedStyle(document.querySelector(s)).color)]"
-    )
-    background, *texts = [luminance(colour) for colour in colours]
-    for text, colour in zip(texts, colours[1:], strict=True):
-        lighter, darker = max(text, background), min(text, background)
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (scheme, colour)
+    selectors = [
+        "#utterances td",
+        "#utterances .open",
+        ".tier.clean",
+        ".tier.dirty",
+        ".filters label",
+        "#hours .credit",
+    ]
+    assert least_contrast(page, selectors, scheme) >= 4.5
 
 
 def test_it_fits_a_telephone(page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.set_viewport_size({"width": 1240, "height": 900})
-
-
-def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
-    """Polls from outside: the page's policy forbids playwright's own wait_for_function to compile code in it."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(40)
-    raise AssertionError(f"not within {limit_s:g} s: {condition}")
