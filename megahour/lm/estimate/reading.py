@@ -13,8 +13,9 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.estimate.partitions import PADDING, Corpus
+from megahour.lm.text.cut import Cut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, Bytes, Int64, Tokens, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, Bytes, Tokens, WordTable, encode
 from megahour.lm.text.tokenise import PADDING as PADDING_BYTES
 
 MAX_TOKENS = 2**31 - 1 - PADDING
@@ -82,8 +83,10 @@ def read_corpus(
             raise _too_many(block, max_tokens)
     tokens = tokens[:size]
     types = len(table) - len(RESERVED)
-    if vocabulary is None and (most_frequent or min_count > 1):
-        table = _cut(tokens, table, most_frequent, min_count)
+    cut = Cut(most_frequent, min_count)
+    if vocabulary is None and cut.cuts:
+        numbers, table = cut_words(np.bincount(tokens[PADDING:], minlength=len(table)), table, cut)
+        renumber(tokens, numbers)
     sentences, empty, unknown = _tally(tokens, PADDING)
     corpus = Corpus(tokens, table.arena, table.starts[: len(table) + 1])
     return Reading(corpus, size - PADDING - sentences, types, unknown, reserved, sentences, empty)
@@ -130,39 +133,6 @@ def _too_many(block: Block, limit: int) -> MegahourError:
         where=f"{block.name}:{block.line}",
         remedy="give less text or raise the limit; a corpus that memory does not hold is estimated on disk (`memory`)",
     )
-
-
-def _cut(tokens: Tokens, table: WordTable, most_frequent: int, min_count: int) -> WordTable:
-    """Renumber tokens by a table of the words that are kept, in the order that they had."""
-    counts = np.bincount(tokens[PADDING:], minlength=len(table))[len(RESERVED) :]
-    kept = counts >= min_count
-    if most_frequent and np.count_nonzero(kept) > most_frequent:
-        least = np.partition(counts, -most_frequent)[-most_frequent]
-        words = table.words()
-        tied = sorted(np.flatnonzero(counts == least).tolist(), key=lambda i: words[i + len(RESERVED)])
-        kept = counts > least
-        kept[tied[: most_frequent - int(np.count_nonzero(kept))]] = True
-    numbers = np.full(len(table), UNKNOWN, np.int32)
-    numbers[: len(RESERVED)] = range(len(RESERVED))
-    numbers[len(RESERVED) :][kept] = len(RESERVED) + np.arange(np.count_nonzero(kept))
-    _renumber(tokens, numbers)
-    return _table_of(table, np.flatnonzero(kept) + len(RESERVED))
-
-
-def _table_of(table: WordTable, numbers: Int64) -> WordTable:
-    words = table.words()
-    text = b"\n".join(words[i] for i in numbers.tolist())
-    buffer: Bytes = np.zeros(len(text) + PADDING_BYTES, np.uint8)
-    buffer[: len(text)] = np.frombuffer(text, np.uint8)
-    kept = WordTable()
-    encode(buffer, len(text), kept, np.empty(2 * len(numbers) + 2, np.int32))
-    return kept
-
-
-@compiled
-def _renumber(tokens, numbers):  # type: ignore[no-untyped-def]
-    for i in range(len(tokens)):
-        tokens[i] = numbers[tokens[i]]
 
 
 @compiled
