@@ -4,7 +4,7 @@ Eight processes stream sequences of 2 to 15 s (33 frames/s, 192 values a frame, 
 the service. The reference is one process that has all sequences in memory, sorted by length, and packs them into
 batches of the same budget of frames. Both take turns, `--rounds` times, because other programs may use the machine; the
 ratio of each pair is taken from frames per second (wall clock) and from frames per CPU-second of the process that
-computes, and the median of the pairs is reported.
+computes, and the median of the pairs is reported. So is what other programs took meanwhile, in CPUs.
 
     python benchmarks/accelerator.py [--rounds 3] [--sequences 14400] [--write]
 """
@@ -83,10 +83,11 @@ def measure_service(service: Service, n: int) -> dict[str, float]:
         producer.start()
     ready.wait()
     worker, server = psutil.Process(service.workers[0].pid), psutil.Process()
-    before, started_s = [cpu_s(worker), cpu_s(server)], time.monotonic()
+    before, busy_s, started_s = [cpu_s(worker), cpu_s(server)], machine_cpu_s(), time.monotonic()
     found = [results.get() for _ in producers]
-    seconds = time.monotonic() - started_s
+    seconds, busy_s = time.monotonic() - started_s, machine_cpu_s() - busy_s
     used = [cpu_s(worker) - before[0], cpu_s(server) - before[1]]
+    producers_cpu_s = sum(cpu for _, cpu in found)
     for producer in producers:
         producer.join()
     frames = sum(f for f, _ in found)
@@ -94,32 +95,41 @@ def measure_service(service: Service, n: int) -> dict[str, float]:
         "frames_per_s": frames / seconds,
         "frames_per_cpu_s": frames / used[0],
         "server_cpu_s": used[1],
-        "producers_cpu_s": sum(cpu for _, cpu in found),
+        "producers_cpu_s": producers_cpu_s,
         "worker_cpu_s": used[0],
+        "other_cpus": (busy_s - sum(used) - producers_cpu_s) / seconds,
     }
 
 
 def measure_alone(model: Any, items: list[Keyed], budget: int) -> dict[str, float]:
     """The same model in this process on batches sorted by length."""
-    batches, batch = [], []
+    batches: list[list[Keyed]] = []
+    batch: list[Keyed] = []
     for item in sorted(items, key=lambda item: item.frames):
         if item.frames * (len(batch) + 1) > budget:
             batches.append(batch)
             batch = []
         batch.append(item)
     batches.append(batch)
-    started_cpu_s, started_s = time.process_time(), time.monotonic()
+    started_cpu_s, busy_s, started_s = time.process_time(), machine_cpu_s(), time.monotonic()
     with torch_threads(1):
         for batch in batches:
             model(*pad(batch, len(batch), max(item.frames for item in batch)))
     seconds, used_s = time.monotonic() - started_s, time.process_time() - started_cpu_s
+    other_cpus = (machine_cpu_s() - busy_s - used_s) / seconds
     frames = sum(item.frames for item in items)
-    return {"frames_per_s": frames / seconds, "frames_per_cpu_s": frames / used_s}
+    return {"frames_per_s": frames / seconds, "frames_per_cpu_s": frames / used_s, "other_cpus": other_cpus}
 
 
 def cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def machine_cpu_s() -> float:
+    """CPU-seconds that all programs of the machine have used."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice)
 
 
 def main() -> None:
@@ -134,9 +144,10 @@ def main() -> None:
     per_producer = arguments.sequences // PRODUCERS
     items = [Keyed(key, features) for p in range(PRODUCERS) for key, features in sequences(p, per_producer)]
     lines = [
-        "| mode | wall ratio | CPU ratio | padding share | queue wait p50 / p95 | service frames/s | alone frames/s |"
+        "| mode | wall ratio | CPU ratio | padding share | queue wait p50 / p95 | service frames/s | alone frames/s "
+        "| other programs' CPUs, service / alone |"
     ]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines.append("|---|---|---|---|---|---|---|---|")
     for exact in (True,) if arguments.exact_only else (True, False):
         spec = ModelSpec("accelerator:load", {}, arguments.budget, exact=exact)
         pairs = []
@@ -146,9 +157,10 @@ def main() -> None:
             for _ in range(arguments.rounds):
                 alone = measure_alone(model, items, arguments.budget)
                 pairs.append((measure_service(service, arguments.sequences), alone))
+                print(json.dumps(pairs[-1]), flush=True)
             metrics = since(before, service.metrics())
         lines.append(row("exact" if exact else "not exact", pairs, metrics))
-        print(json.dumps({"mode": lines[-1], "last": pairs[-1], "metrics": metrics}), flush=True)
+        print(json.dumps({"mode": lines[-1], "metrics": metrics}), flush=True)
     text = report(lines, arguments, model.parameters, sum(item.frames for item in items))
     print(text)
     if arguments.write:
@@ -168,9 +180,11 @@ def row(mode: str, pairs: list[tuple[dict[str, float], dict[str, float]]], metri
         for name in ("frames_per_s", "frames_per_cpu_s")
     }
     rate = [statistics.median(pair[i]["frames_per_s"] for pair in pairs) for i in (0, 1)]
+    others = [statistics.median(pair[i]["other_cpus"] for pair in pairs) for i in (0, 1)]
     return (
         f"| {mode} | {ratio['frames_per_s']:.3f} | {ratio['frames_per_cpu_s']:.3f} | {metrics['padding_share']:.3f} "
-        f"| {metrics['queue_wait_p50_s']:.2f} s / {metrics['queue_wait_p95_s']:.2f} s | {rate[0]:.0f} | {rate[1]:.0f} |"
+        f"| {metrics['queue_wait_p50_s']:.2f} s / {metrics['queue_wait_p95_s']:.2f} s | {rate[0]:.0f} | {rate[1]:.0f} "
+        f"| {others[0]:.2f} / {others[1]:.2f} |"
     )
 
 
