@@ -2,9 +2,11 @@
 
     python benchmarks/gtc_convergence.py FOLDER [--scale 1.0] [--minutes M] [--write]
 
-Model, data, learning rates and virtual workers are those of `sync_convergence.py`; both trainers are the real ones and
-get the same samples, rates and clipping. Every cell's result is appended to gtc_convergence.jsonl and not computed
-again; `--write` makes the page of what is there and names what is missing.
+Model, data and learning rates are those of `sync_convergence.py`; both trainers get the same samples, rates, clipping.
+Workers are rows of a matrix (`stacked_gtc`). Every cell begins with steps that the real synchronisers make too, on
+virtual workers, and ends there unless the weights are the same (GTC: bit for bit; dense sums round in another order).
+Every cell's result is appended to gtc_convergence.jsonl and not computed again; `--write` makes the page of what is
+there and names what is missing.
 """
 
 from __future__ import annotations
@@ -12,17 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import stacked_lstm
 import torch
-from sync_convergence import Cell, read, rows_of, run
-from sync_frames import load
+from stacked_gtc import StackedDense, StackedGtc
+from stacked_lstm import Weights
+from sync_convergence import Cell, gradients, read, rows_of
+from sync_frames import Frames, load
+from torch import Tensor
+
+from megahour import sync
+from megahour.sync import virtual
+from megahour.sync.threshold import schedule
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 RATES = {8: 2.0, 16: 3.0, 32: 5.0, 64: 8.0, 128: 12.0}  # what does best for dense synchronous SGD
 DENSITY, WARMUP_SHARE = 0.002, 0.1
+CAPACITY = 1 / 16  # that of `sync.gtc`
+CHECKED_STEPS = 12
 
 
 def cells(scale: float) -> list[Cell]:
@@ -34,6 +47,50 @@ def cells(scale: float) -> list[Cell]:
         options = {"density": DENSITY, "warmup_steps": warmup}
         found += [make(name="dense", trainer="dense"), make(name="GTC", trainer="gtc", options=options)]
     return found
+
+
+def run(cell: Cell, frames: Frames) -> dict[str, Any]:
+    """The cell with its test accuracy in %, the metrics' means over steps, and the seconds it took."""
+    cpu_s = time.process_time()
+    model = Weights(cell.seed)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    assert cell.clip_norm is not None
+    trainer: StackedDense | StackedGtc = StackedDense(cell.clip_norm)
+    if cell.trainer == "gtc":
+        follow = schedule(None, warmup_from=0.1, **cell.options)
+        trainer = StackedGtc(cell.workers, model.vector.numel(), cell.clip_norm, follow, CAPACITY)
+    sums: dict[str, float] = {}
+    for step in range(cell.steps):
+        if step == min(CHECKED_STEPS, cell.steps - 1):
+            compare(cell, model.vector.detach(), frames)
+        optimiser.param_groups[0]["lr"] = cell.rate(step)
+        features, labels = frames.batch(step, cell.workers, cell.chunks, cell.seed)
+        same = model.vector.detach().repeat(cell.workers, 1)
+        model.vector.grad = trainer.mean(stacked_lstm.gradients(same, features, labels)[0])
+        optimiser.step()
+        for name, value in trainer.metrics().items():
+            sums[name] = sums.get(name, 0.0) + value / cell.steps
+    accuracy = 100 * stacked_lstm.accuracy(model.vector.detach(), frames.test, frames.test_labels)
+    measured = {"steps": cell.steps, "accuracy": round(accuracy, 3), "cpu_s": round(time.process_time() - cpu_s, 1)}
+    return asdict(cell) | measured | {"metrics": {name: round(value, 6) for name, value in sorted(sums.items())}}
+
+
+def compare(cell: Cell, vector: Tensor, frames: Frames) -> None:
+    """Raises unless the real synchroniser on virtual workers has the same weights after the first steps."""
+
+    def work(group: virtual.VirtualGroup) -> Tensor:
+        model = Weights(cell.seed)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        worker = sync.build(cell.trainer, model, optimiser, group=group, clip_norm=cell.clip_norm, **cell.options)
+        for step in range(min(CHECKED_STEPS, cell.steps - 1)):
+            optimiser.param_groups[0]["lr"] = cell.rate(step)
+            model.vector.grad = group.together(partial(gradients, frames, cell, step), model.vector.detach())
+            worker.step()
+        return model.vector.detach()
+
+    for real in virtual.run(work, cell.workers):
+        tolerance = 0.0 if cell.trainer == "gtc" else 1e-4
+        torch.testing.assert_close(vector, real, rtol=0, atol=tolerance)
 
 
 def page(rows: list[dict[str, Any]], missing: list[Cell], command: str) -> str:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
-from megahour.sync.base import agree, default_group, unscale, update
+from megahour.sync.base import agree, check_clip_norm, check_weight, default_group, step_alone, unscale, update
 from megahour.sync.codec import BadGradientError, new_residual
 from megahour.sync.flat import Flat, broadcast_model
 from megahour.sync.group import Group
@@ -108,8 +108,7 @@ class Gtc:
         capacity: float,
         section_elements: int,
     ) -> None:
-        if clip_norm is not None and not clip_norm > 0:
-            raise ConfigError(f"clip_norm {clip_norm}", remedy="give a positive norm, or None")
+        check_clip_norm(clip_norm)
         broadcast_model(model, group)
         self._model, self._optimiser, self._group = model, optimiser, group
         self._clip_norm, self._threshold = clip_norm, threshold
@@ -134,10 +133,10 @@ class Gtc:
         An infinity or NaN in any worker's gradient leaves the step out on all with a scaler, and raises
         `BadGradientError` on all without, before it could get into a residual.
         """
-        unscale(self._optimiser, scaler)
         if self._group.size == 1 and not self._sum.owes:
             self._step_alone(weight, scaler)
             return
+        unscale(self._optimiser, scaler)
         gradient = self._flat.gradient(self._gradient)
         norm = float(torch.linalg.vector_norm(gradient))
         agreed = agree(self._group, weight, math.isfinite(norm) or weight == 0)
@@ -153,20 +152,15 @@ class Gtc:
             self._threshold.step(sent.beyond if self._sum.senders > 1 else None)
             self._flat.set_gradient(gradient)
             update(self._optimiser, scaler)
-            self._measure(norm, threshold, sent)
+            self.metrics["gradient_norm"] = norm
+            self._measure(threshold, sent)
 
     def _step_alone(self, weight: float, scaler: GradScaler | None) -> None:
-        norm = nn.utils.get_total_norm([p.grad for p in self._flat.parameters if p.grad is not None])
-        if not agree(self._group, weight).total:
-            return
-        if not bool(norm.isfinite()):
-            self._leave_out(scaler)
-            return
-        if self._clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(self._flat.parameters, self._clip_norm, norm)
-        self._threshold.step(None)
-        update(self._optimiser, scaler)
-        self._measure(float(norm), 0.0, Sent(1.0, 1.0, 1.0))
+        check_weight(weight)
+        if weight:
+            step_alone(self._flat.parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+            self._threshold.step(None)
+            self._measure(0.0, Sent(1.0, 1.0, 1.0))
 
     def _leave_out(self, scaler: GradScaler | None) -> None:
         if scaler is None or not scaler.is_enabled():
@@ -175,18 +169,15 @@ class Gtc:
             )
         update(self._optimiser, scaler, finite=False)
 
-    def _measure(self, norm: float, threshold: float, sent: Sent) -> None:
-        self.metrics |= {"gradient_norm": norm, "threshold": threshold}
-        self.metrics |= {"density": sent.density, "beyond": sent.beyond, "room": sent.room}
+    def _measure(self, threshold: float, sent: Sent) -> None:
+        self.metrics |= {"threshold": threshold, "density": sent.density, "beyond": sent.beyond, "room": sent.room}
         if self._steps % _NORM_EVERY_STEPS == 0:
             self.metrics["residual_norm"] = self._sum.residual_norm()
         self._steps += 1
 
     def _clip(self, norm: float) -> float:
         """The factor of `torch.nn.utils.clip_grad_norm_`."""
-        if self._clip_norm is None or norm <= self._clip_norm:
-            return 1.0
-        return self._clip_norm / (norm + 1e-6)
+        return 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + 1e-6))
 
     def _estimate(self, gradient: Tensor, scale: float, density: float) -> float:
         """The mean over workers of what their gradients call for. A collective call."""
