@@ -46,6 +46,7 @@ def stoppable(left: str = "nothing half is left") -> Iterator[None]:
     help="interpolated modified Kneser-Ney; Katz's back-off; stupid back-off, whose scores do not sum to one",
 )
 @click.option("--memory", default="", metavar="SIZE", help="such as 4GB: what does not fit goes to disk beside --out")
+@click.option("--scratch", default="", metavar="DIR", help="directory for what does not fit into --memory")
 @_threads
 def train(
     sources: tuple[str, ...],
@@ -58,6 +59,7 @@ def train(
     skip_symbols: bool,
     smoothing: str,
     memory: str,
+    scratch: str,
     threads: int,
 ) -> None:
     """Estimate an n-gram model of texts, a sentence a line.
@@ -78,7 +80,7 @@ def train(
 
     job = Job(
         sources, Path(out), order, counts_of(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
-        parse_bytes(memory) if memory else 0, threads, smoothing,
+        parse_bytes(memory) if memory else 0, threads, smoothing, scratch,
     )  # fmt: skip
     left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
     with stoppable(left), Phases() as phases:

@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 class Job:
     """sources: files, globs, URLs, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so many most
     frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory. smoothing: kneser-ney,
-    good-turing or stupid."""
+    good-turing or stupid. scratch: directory for what does not fit into `memory`; empty: that of `out`."""
 
     sources: Sequence[str]
     out: Path
@@ -42,6 +42,7 @@ class Job:
     memory: int = 0
     threads: int = 1
     smoothing: str = "kneser-ney"
+    scratch: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,12 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
             "--memory writes ARPA files only", where=str(job.out), remedy="train to .arpa, then: megahour lm convert"
         )
     _check_smoothing(job, form)
+    if any(source.endswith(PACKED) or ".parquet" in source for source in job.sources):
+        size *= PACKED_FACTOR
+    if job.scratch and not Path(job.scratch).is_dir():
+        raise ConfigError("no such directory", where=job.scratch, remedy="make it, or leave --scratch out")
     if not job.memory:
-        packed = any(source.endswith(PACKED) or ".parquet" in source for source in job.sources)
-        _check_memory(size * PACKED_FACTOR if packed else size)
+        _check_memory(size)
     with replacing(job.out) as making:
         if job.memory:
             return _packed(job, making, lambda path: _bounded(job, path, size, progress), progress)
@@ -184,7 +188,7 @@ def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
     options: dict[str, Any] = {"most_frequent": job.vocabulary, "min_count": job.min_count}
     if job.vocabulary_file:
         options["vocabulary"] = vocabulary_of(blocks([job.vocabulary_file]))
-    scratch = job.out.with_name(f".{job.out.name}.scratch")
+    scratch = (Path(job.scratch) if job.scratch else job.out.parent) / f".{job.out.name}.scratch"
     identity = f"{sources_digest(job.sources)} {job.vocabulary_file and sources_digest([job.vocabulary_file])}"
     made = estimate_bounded(
         lambda: blocks(job.sources),

@@ -155,7 +155,7 @@ def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path,
     need = Need(spill_bytes=61 * 10**15, model_bytes=10**15, ngrams=[1])
     with pytest.raises(StageError, match=r"order 5 needs about 61000000 GB of spill in .*, .* free") as caught:
         check_disk(need, 5, tmp_path, tmp_path)
-    assert "larger scratch directory" in caught.value.remedy
+    assert "more room (--scratch)" in caught.value.remedy
     with pytest.raises(StageError, match=r"the model will take about 1000000 GB in "):
         check_disk(Need(0, 10**15, [1]), 5, tmp_path, tmp_path)
     with pytest.raises(StageError, match=r"order 5 needs about .* of spill"):

@@ -188,6 +188,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
             "--smoothing stupid holds the text in memory",
         ),
         (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--smoothing", "good-turing"], "writes ARPA files only"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--scratch", "OUT/gone"], "no such directory"),
         (["score", "OUT/gone.arpa"], "no such file"),
         (["score", "OUT"], "a directory"),
         (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),

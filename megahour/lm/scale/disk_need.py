@@ -60,7 +60,7 @@ def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 
     if spill > free:
         raise StageError(
             f"order {order} needs about {_size(need.spill_bytes)} of spill in {scratch}, {_size(free)} free",
-            remedy="give a larger scratch directory, a lower order, or less text",
+            remedy="give a directory with more room (--scratch), a lower order, or less text",
         )
     same = scratch.stat().st_dev == output.stat().st_dev
     free = shutil.disk_usage(output).free - (spill if same else 0)
@@ -68,7 +68,7 @@ def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 
         raise StageError(
             f"the model will take about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} free"
             + (f" beside {_size(spill)} of spill" if same else ""),
-            remedy="free some space, put the scratch directory on another disk, or prune",
+            remedy="free some space, put scratch files on another disk (--scratch), or prune",
         )
 
 
