@@ -49,25 +49,17 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
     MegahourError naming file and line: cut short, sections missing or out of order, counts that are wrong, n-grams
     that are there twice or have words that are no unigrams, numbers that are none (NaN), probabilities above one.
     """
-    name = str(path)
-    try:
-        with opened(path) as file:
-            reader = _Reader(file, name)
-            sizes = _counts(reader)
-            total = sum(sizes)
-            arrays = _unigrams(reader, sizes[0])
-            for k, size in enumerate(sizes[1:], 2):
-                progress("read", total - sum(sizes[k - 1 :]), total)
-                _ngrams(reader, arrays, k, size)
-            arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
-            reader.expect(b"\\end\\")
-            progress("read", total, total)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
-            raise
-        raise MegahourError(
-            f"damaged compression: {error}", where=name, remedy="fetch or make the file again"
-        ) from None
+    with opened(path) as file:
+        reader = _Reader(file, str(path))
+        sizes = _counts(reader)
+        total = sum(sizes)
+        arrays = _unigrams(reader, sizes[0])
+        for k, size in enumerate(sizes[1:], 2):
+            progress("read", total - sum(sizes[k - 1 :]), total)
+            _ngrams(reader, arrays, k, size)
+        arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
+        reader.expect(b"\\end\\")
+        progress("read", total, total)
     return arrays
 
 
@@ -79,20 +71,27 @@ def read_sizes(path: str | Path) -> list[int]:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
-    """A file's bytes, unpacked."""
+    """A file's bytes, unpacked. Raises MegahourError, while they are read, where the compression is damaged."""
     with Path(path).open("rb") as raw:
         magic = raw.read(6)
         raw.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-        elif magic == b"\xfd7zXZ\0":
-            with lzma.LZMAFile(raw) as file:
-                yield cast(BinaryIO, file)
-        elif magic[:4] == b"\x28\xb5\x2f\xfd":
-            with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
-                yield cast(BinaryIO, file)
-        else:
-            yield raw
+        try:
+            if magic[:2] == b"\x1f\x8b":
+                yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            elif magic == b"\xfd7zXZ\0":
+                with lzma.LZMAFile(raw) as file:
+                    yield cast(BinaryIO, file)
+            elif magic[:4] == b"\x28\xb5\x2f\xfd":
+                with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
+                    yield cast(BinaryIO, file)
+            else:
+                yield raw
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a decompressor
+                raise
+            raise MegahourError(
+                f"damaged compression: {error}", where=str(path), remedy="fetch or make the file again"
+            ) from None
 
 
 class _Reader:
@@ -104,11 +103,14 @@ class _Reader:
         self.at = self.end = 0
         self.line = 1
         self.last = False  # the file is used up
+        self.begun = False  # \\data\\ has been met
 
     def more(self) -> None:
         """Read on behind what is left. Raises MegahourError where nothing follows."""
         if self.last:
-            self.fail("the file ends early")
+            self.fail(
+                "the file ends early" if self.begun else r"the file ends early, without a line '\data\': no ARPA file"
+            )
         left = self.end - self.at
         if left > LINE_BYTES:
             self.fail(f"a line of more than {LINE_BYTES:,} bytes")
@@ -157,6 +159,7 @@ def _shown(line: bytes) -> str:
 def _counts(reader: _Reader) -> list[int]:
     while reader.next() != b"\\data\\":
         continue
+    reader.begun = True
     sizes: list[int] = []
     while (line := reader.next()).startswith(b"ngram"):
         order, _, size = line.removeprefix(b"ngram").partition(b"=")

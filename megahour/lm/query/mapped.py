@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import struct
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +115,13 @@ def open_mapped(path: str | Path) -> MappedModel:
     size = path.stat().st_size
     if size < HEADER:
         raise damaged(str(path), f"{size} bytes are too few for a mapped model")
-    # Copy on write: compiled code wants arrays that could be written to; nothing writes to them.
-    return from_bytes(np.memmap(path, np.uint8, "c"), str(path))
+    with path.open("rb") as file:
+        # Copy on write: compiled code wants arrays that could be written to; nothing writes to them.
+        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            view.madvise(mmap.MADV_HUGEPAGE)
+    return from_bytes(np.frombuffer(view, np.uint8), str(path))
 
 
 def from_bytes(data: Bytes, name: str) -> MappedModel:

@@ -53,8 +53,8 @@ class MemoryFile:
 class DiskFile:
     """A file that threads write to at places of their own, each byte once; what is left between them is zero."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file.fileno()
+    def __init__(self, file: BinaryIO, piece: int = PIECE) -> None:
+        self._file, self._piece = file.fileno(), piece
         self._begun: dict[int, tuple[Bytes, int]] = {}  # pieces by number: bytes, and how many of them are there
         self._end = 0
         self._lock = threading.Lock()
@@ -62,8 +62,8 @@ class DiskFile:
     def write(self, data: memoryview | bytes, offset: int) -> None:
         """Whole pieces go to the file, of others the bytes are kept until their pieces are whole."""
         view = np.frombuffer(data, np.uint8)
-        at = min(-offset % PIECE, len(view))
-        whole = (len(view) - at) // PIECE * PIECE
+        at = min(-offset % self._piece, len(view))
+        whole = (len(view) - at) // self._piece * self._piece
         self._add(view[:at], offset)
         self._put(view[at : at + whole], offset + at)
         self._add(view[at + whole :], offset + at + whole)
@@ -71,24 +71,24 @@ class DiskFile:
     def close(self) -> None:
         """Write the pieces that never became whole."""
         for number, (held, _) in sorted(self._begun.items()):
-            self._put(held[: self._end - number * PIECE], number * PIECE)
+            self._put(held[: self._end - number * self._piece], number * self._piece)
         self._begun.clear()
 
     def _add(self, part: Bytes, offset: int) -> None:
         """Bytes of a single piece."""
         if not len(part):
             return
-        number, at = divmod(offset, PIECE)
+        number, at = divmod(offset, self._piece)
         with self._lock:
             self._end = max(self._end, offset + len(part))
             held, count = self._begun.pop(number, (None, 0))
-            held = np.zeros(PIECE, np.uint8) if held is None else held
+            held = np.zeros(self._piece, np.uint8) if held is None else held
             held[at : at + len(part)] = part
             count += len(part)
-            if count < PIECE:
+            if count < self._piece:
                 self._begun[number] = held, count
-        if count == PIECE:
-            self._put(held, number * PIECE)
+        if count == self._piece:
+            self._put(held, number * self._piece)
 
     def _put(self, data: Bytes, offset: int) -> None:
         rest = data.data

@@ -85,7 +85,8 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
             scores = [_finite(item.get("score", 0.0)) for item in items]
             yield Utterance(str(whole["id"]), texts, scores, items, whole)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _wrong(name, number, f"{type(error).__name__}: {error}") from None
+            missing = isinstance(error, KeyError)
+            raise _wrong(name, number, f"no key {error}" if missing else f"{type(error).__name__}: {error}") from None
 
 
 def read_kaldi(
