@@ -71,7 +71,7 @@ def check(command: str) -> None:
     if isinstance(found, click.Group) or not given:
         return
     flags = {word.partition("=")[0] for word in given if word.startswith("--")}
-    first = [word for word in given[:1] if not word.startswith("-")]  # `plan train` has other options than `plan RECIPE`
+    first = [word for word in given[:1] if not word.startswith("-")]  # `plan train` has options of its own
     helped = parsed(found, context, [*first, "--help"]).command
     known = {flag for p in helped.params for flag in (*p.opts, *p.secondary_opts)}
     assert flags <= known | {"--help"}, f"{sorted(flags - known)}: not among {sorted(known)}"

@@ -9,6 +9,7 @@ machines each runs the same agent, and they meet at `rendezvous`: machines may c
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from megahour.train import result
 from megahour.train.stage import TrainParams
 
 PROGRESS = "progress.json"
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 POLL_S = 0.5
 
 
@@ -46,7 +48,7 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
     spec.write_text(
         json.dumps({"params": p.model_dump(mode="json"), "inputs": dict(inputs), "work": str(work)}), "utf-8"
     )
-    with _relayed(work / PROGRESS, progress):
+    with _relayed(work / PROGRESS, progress), _store_of_their_own():
         try:
             elastic_launch(_config(p, work), sys.executable)("-u", "-m", "megahour.train.worker", str(spec))
         except ChildFailedError as error:
@@ -78,6 +80,23 @@ def _config(p: TrainParams, work: Path) -> LaunchConfig:
         start_method="spawn",
         logs_specs=DefaultLogsSpecs(log_dir=str(work / "workers"), redirects=Std.ALL),
     )
+
+
+@contextmanager
+def _store_of_their_own() -> Iterator[None]:
+    """Workers of every start make a store of their own.
+
+    The agent's, which they share by default, still has the addresses of workers that have died: those that are started
+    again would try to reach them until the time limit (torch 2.13, `DynamicRendezvousHandler.next_rendezvous`).
+    """
+    before = os.environ.get(OWN_STORE)
+    os.environ[OWN_STORE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(OWN_STORE)
+        if before is not None:
+            os.environ[OWN_STORE] = before
 
 
 def _cause(exit_code: int) -> str:

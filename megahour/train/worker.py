@@ -1,7 +1,7 @@
 """One worker of a training run: the body of the processes that `launch`, or torchrun on any machine, starts.
 
-    torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
-        -m megahour.train.worker WORK/train.json
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 4 --nproc-per-node 8 --rdzv-id megahour \\
+        --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m megahour.train.worker WORK/train.json
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megahour.core.errors import MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.fit import execute
 from megahour.train.job import prepare
-from megahour.train.launch import PROGRESS
+from megahour.train.launch import OWN_STORE, PROGRESS
 from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ def main() -> None:
 
 
 def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ConfigError(
+            "the agent's store is shared, with addresses of workers that died", remedy=f"set {OWN_STORE}=1"
+        )
     job = prepare(p, inputs)
     dist.init_process_group("gloo", timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
