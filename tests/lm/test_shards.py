@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lm_skewed import bounded, in_memory, write_skewed  # isort: skip
 from megahour.core.errors import StageError
+from megahour.lm.scale.memory_rows import MemoryRows
 from megahour.lm.scale.row_files import LEAD, RowFiles, lead
 from megahour.lm.scale.shards import ShardTree
 from megahour.lm.text.tokenise import BOUNDARY
@@ -62,6 +63,10 @@ def test_every_position_is_in_one_shard_with_all_that_share_its_history(
                 tree.grow(split, words, each)
             rows.later_round(left, tree.rounds)
         shards = [rows.read(shard) for shard in tree.shards]
+        held = _in_memory(padded, counts, limit, order)
+        assert [part.tolist() for part in held] == [
+            _by_word(shard, tree.shards[i].floor) for i, shard in enumerate(shards)
+        ]
     places = np.concatenate([shard[:, order] for shard in shards])
     assert sorted(places.tolist()) == list(range(LEAD, len(padded)))
     assert all(len(shard) == tree.shards[i].rows <= limit for i, shard in enumerate(shards))
@@ -72,6 +77,27 @@ def test_every_position_is_in_one_shard_with_all_that_share_its_history(
         assert len(np.unique(found[:, 1 : shard.floor + 1], axis=0)) <= 1, "the shared words are the same"
         for row in found.tolist() if not shard.leaf else []:
             assert homes.setdefault(tuple(row[1 : shard.floor + 2]), shard.number) == shard.number
+
+
+def _in_memory(tokens: np.ndarray, counts: np.ndarray, limit: int, order: int) -> list[np.ndarray]:
+    """Positions of each shard as `MemoryRows` has them."""
+    tree = ShardTree(counts, np.arange(8), limit, order)
+    rows = MemoryRows(tree, tokens, counts)
+    while left := tree.left_over():
+        grown = [rows.grow(split) for split in left]
+        tree.next_round()
+        for split, (words, each) in zip(left, grown, strict=True):
+            tree.grow(split, words, each)
+        rows.later_round(left)
+    none = np.empty(0, np.int32)
+    return [np.concatenate([none, *(part.positions for part in rows.parts(shard))]) for shard in tree.shards]
+
+
+def _by_word(rows: np.ndarray, floor: int) -> list[int]:
+    """Positions of a shard's rows; of neighbouring words, word by word."""
+    order = np.arange(len(rows)) if floor else np.argsort(rows[:, 1], kind="stable")
+    found: list[int] = rows[order, -2].tolist()
+    return found
 
 
 def test_sizes_of_the_later_rounds_follow_what_is_left(tmp_path: Path) -> None:

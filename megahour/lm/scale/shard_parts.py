@@ -32,7 +32,7 @@ class Rows(Protocol):
 
 
 def parts_of_rows(tree: ShardTree, shard: Shard, rows: Int32) -> Iterator[Part]:
-    """Partitions of a shard's rows (m, order + 2), whose words follow each other by number as in memory."""
+    """Partitions of a shard's rows (m, order + 2), m > 0, whose words follow each other by number as in memory."""
     windows, positions = np.empty((len(rows), tree.order), np.int32), np.empty(len(rows), np.int64)
     base = int(rows[0, 1])
     words, bounds = 1, np.array([0, len(rows)])
