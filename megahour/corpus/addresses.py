@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, ConfigError
 
 READ_BYTES = 4 << 20
 TRIES = 3
 PAUSE_S = 0.5  # doubled after each failed try
 MAX_COPY_BYTES = 8 << 30
 LOCAL = ("file", "local")
+PACKAGES = {
+    **{"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"},
+    **{"http": "aiohttp", "https": "aiohttp"},
+}
+HDFS = (
+    "hdfs:// needs Java and Hadoop's client on this machine: set JAVA_HOME, HADOOP_HOME and "
+    "CLASSPATH=$(hadoop classpath --glob), and ARROW_LIBHDFS_DIR if libhdfs.so is elsewhere"
+)
 
 T = TypeVar("T")
 
@@ -41,6 +49,30 @@ class Blob:
         return data
 
 
+def file_system(address: str) -> tuple[Any, str]:
+    """The file system of an address and the path in it.
+
+    Raises
+    ------
+    ConfigError: its package is not installed, nobody knows its protocol, or there is no way to its server.
+    """
+    import fsspec
+
+    protocol = address.partition("://")[0].rpartition("::")[2]
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        remedy = f"pip install {PACKAGES.get(protocol, 'the package that it names')}"
+        raise ConfigError(f"{protocol}:// cannot be read: {error}", where=address, remedy=remedy) from error
+    except ValueError as error:
+        known = "a path, or s3://, gs://, hdfs://, https:// … (any protocol of fsspec)"
+        raise ConfigError(str(error), where=address, remedy=f"give {known}") from error
+    except OSError as error:
+        remedy = HDFS if protocol == "hdfs" else "check the address and the network"
+        raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
+    return fs, str(path)
+
+
 def is_local(fs: Any) -> bool:
     """Whether a file system is this machine's disk."""
     return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
@@ -58,12 +90,10 @@ def open_listed(address: str) -> BinaryIO:
     ------
     BadRecord: ``missing-file`` (not there, or not for us), ``unreachable-file`` (no answer, now or while reading).
     """
-    import fsspec
-
     try:
-        fs, path = fsspec.core.url_to_fs(address)
-    except (ValueError, ImportError) as error:
-        raise BadRecord("unreachable-file", f"{address}: {error}") from error
+        fs, path = file_system(address)
+    except ConfigError as error:
+        raise BadRecord("unreachable-file", f"{address}: {error.message}") from error
     if not is_local(fs):
         return cast(BinaryIO, Remote(fs, path, tolerant=True))
     try:

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 import fsspec
-import fsspec.core
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.corpus.addresses import file_system
 from megahour.corpus.archives import Member, read_members
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def files_below(source: str) -> Files:
     ------
     ConfigError: nothing there.
     """
-    fs, path = fsspec.core.url_to_fs(source)
+    fs, path = file_system(source)
     if any(mark in path for mark in "*?["):
         root, found = _fixed_part(path), fs.glob(path)
     else:

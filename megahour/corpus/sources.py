@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import fingerprint
-from megahour.corpus.addresses import Blob, open_at
+from megahour.corpus.addresses import Blob, file_system, open_at
 from megahour.corpus.pairing import MEDIA, Group, Pairing, group_files, split_suffix
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class Listing:
 
 def open_source(source: str) -> tuple[Any, str, str]:
     """(file system, root, pattern) of a directory, file, glob or fsspec URL; the pattern is empty without a glob."""
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(source)
+    fs, path = file_system(source)
     path = path.rstrip("/")
     if (magic := re.search(r"[*?\[]", path)) is None:
         return (fs, path, "") if fs.isdir(path) else (fs, path.rpartition("/")[0], path)

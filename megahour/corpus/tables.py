@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
-from megahour.corpus.addresses import Blob, open_at, open_listed
+from megahour.corpus.addresses import Blob, file_system, open_at, open_listed
 from megahour.corpus.pairing import split_suffix
 from megahour.corpus.sources import Item
 
@@ -112,9 +112,7 @@ def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
 
 def _rows(source: str, offset: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(offset, fields) of the rows from an offset; column names in lower case, values as they are."""
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(source)
+    fs, path = file_system(source)
     suffix = split_suffix(source)[1]
     with open_at(fs, path) as file:
         if suffix == ".parquet":

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-import fsspec
-
 from megahour.core.errors import BadRecord
 from megahour.core.transfer import is_local
+from megahour.corpus.addresses import file_system
 from megahour.corpus.tar import Window
 
 GZIP = b"\x1f\x8b"
@@ -63,7 +62,7 @@ class Root:
     """The folder below which a source's files must lie."""
 
     def __init__(self, url: str, *, allow_outside: bool) -> None:
-        self.fs, path = fsspec.core.url_to_fs(url)
+        self.fs, path = file_system(url)
         self.local = is_local(self.fs)
         self.path = str(Path(path).resolve()) if self.local else path.rstrip("/")
         self._allow_outside = allow_outside
