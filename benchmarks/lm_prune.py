@@ -1,9 +1,11 @@
 """Entropy pruning of a large model, file to file: CPU seconds by phase, sizes and perplexities; and a peer's result.
 
 python benchmarks/lm_prune.py TEXT [--order 5] [--small TEXT] [--peer ngram_entropy_pruning.py] [--runs 3] [--write]
+python benchmarks/lm_prune.py --model ARPA [--runs 3] [--write]
 
 TEXT: sentences; the last hundredth of the lines is held out. The peer is Kaldi's script (utils/lang), which follows
-SRILM; it is given a trigram model of the small text, for it is slow.
+SRILM; it is given a trigram model of the small text, for it is slow. With a model there is nothing but its pruning; of
+the report only that part is written anew.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TypeVar
 import numpy as np
 
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
+from megahour.lm.arpa.read import read_sizes
 from megahour.lm.combine.context_probs import from_text
 from megahour.lm.combine.prune import prune
 from megahour.lm.combine.trie import Float64, Trie, build, unpack
@@ -34,6 +37,7 @@ from megahour.lm.text.sources import line_blocks
 
 R = TypeVar("R")
 Row = list[str]
+GIVEN = "## A given model, file to file"
 
 
 class Clock:
@@ -80,11 +84,48 @@ def row(name: str, trie: Trie, before: float, tokens: np.ndarray) -> Row:
     return [name, f"{sum(trie.sizes) / 1e6:.2f}", sizes, f"{now:.2f}", f"{100 * (now / before - 1):+.1f} %"]
 
 
-def large(train: list[str], heldout: list[list[str]], order: int, runs: int, folder: Path) -> list[str]:
-    source, target = folder / "large.arpa", folder / "pruned.arpa"
-    make_model(train, order, source)
+def timed_prunings(source: Path, target: Path, runs: int) -> tuple[dict[str, float], float, float]:
+    """Median CPU seconds by phase, median wall seconds, most gigabytes of memory."""
     timed = [prune_file(source, target, threshold=1e-8) for _ in range(runs)]
     phases = {name: statistics.median(seconds[name] for seconds, _, _ in timed) for name in timed[0][0]}
+    return phases, statistics.median(wall for _, wall, _ in timed), max(memory for _, _, memory in timed)
+
+
+def phase_table(phases: dict[str, float], wall_s: float, memory: float, runs: int) -> list[str]:
+    return [
+        f"`--threshold 1e-8`, median of {runs}, one thread; wall {wall_s:.1f} s, load {os.getloadavg()[0]:.1f}, "
+        f"at most {memory:.1f} GB of memory.",
+        "",
+        *table([["phase", "CPU-seconds"], *([name, f"{value:.1f}"] for name, value in phases.items())]),
+        f"| **file to file** | **{sum(phases.values()):.1f}** |",
+        "",
+    ]
+
+
+def given_model(source: Path, runs: int, folder: Path) -> list[str]:
+    """The pruning of an ARPA file, and what comes of it."""
+    target = folder / "pruned.arpa"
+    found = timed_prunings(source, target, runs)
+    before, after = read_sizes(source), read_sizes(target)
+    return [
+        GIVEN,
+        "",
+        f"`python benchmarks/lm_prune.py --model ARPA --write`: {sum(before) / 1e6:.1f} M n-grams of order "
+        f"{len(before)}, {source.stat().st_size / 1e9:.2f} GB; {sum(after) / 1e6:.2f} M are left.",
+        *phase_table(*found, runs),
+    ]
+
+
+def replaced(report: str, section: list[str]) -> str:
+    """A report with another section of the same heading, or with one more."""
+    head, _, rest = report.partition(section[0] + "\n")
+    return head + "\n".join(section) + (rest[at:] if (at := rest.find("\n## ")) >= 0 else "\n")
+
+
+def large(train: list[str], heldout: list[list[str]], order: int, runs: int, folder: Path) -> list[str]:
+    source = folder / "large.arpa"
+    make_model(train, order, source)
+    phases, wall_s, memory = timed_prunings(source, folder / "pruned.arpa", runs)
     model = read_arpa(source)
     trie = build(model)
     tokens = encode_sentences(heldout, model.vocabulary)
@@ -102,12 +143,7 @@ def large(train: list[str], heldout: list[list[str]], order: int, runs: int, fol
     lines = [
         f"## {sum(trie.sizes) / 1e6:.1f} M n-grams of order {order}, {source.stat().st_size / 1e9:.2f} GB of ARPA",
         "",
-        f"`--threshold 1e-8`, median of {runs}, one thread; wall {statistics.median(w for _, w, _ in timed):.1f} s "
-        f"(on a busy machine), at most {max(m for _, _, m in timed):.1f} GB of memory.",
-        "",
-        *table([["phase", "CPU-seconds"], *([name, f"{value:.1f}"] for name, value in phases.items())]),
-        f"| **file to file** | **{sum(phases.values()):.1f}** |",
-        "",
+        *phase_table(phases, wall_s, memory, runs),
         *table([["kept", "M n-grams", "by order", "held-out perplexity", "change"], *rows]),
         "",
     ]
@@ -203,7 +239,8 @@ def split(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text", type=Path, nargs="?")
+    parser.add_argument("--model", type=Path, help="prune this ARPA file, nothing else")
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--small", type=Path, help="real text of a few million words")
     parser.add_argument("--peer", type=Path, help="Kaldi's script")
@@ -216,6 +253,14 @@ def main() -> None:
         folder = Path(made)
         make_model(["a b", "b a"], 3, folder / "warm.arpa")
         prune_file(folder / "warm.arpa", folder / "warm2.arpa", threshold=1e-3)  # compiles
+        if given.model:
+            section, path = given_model(given.model, given.runs, folder), Path(__file__).with_suffix(".md")
+            print("\n".join(section))
+            if given.write:
+                path.write_text(replaced(path.read_text("utf-8"), section), "utf-8")
+            return
+        if not given.text:
+            parser.error("give a text, or --model")
         lines += large(*split(given.text), given.order, given.runs, folder)
         if given.small:
             train, heldout = split(given.small)

@@ -1,9 +1,11 @@
 """Models in use, against KenLM: text → a model that can be queried, loading, batches of sentences, reading ARPA files.
 
 python benchmarks/lm_query.py TEXT [TEXT …] [--words 22000000] [--sentences 150000] [--runs 3] [--write]
+    [--folder DIR --only build|ask|report]
 
 Corpus and sentences are sampled from the text as in `lm.py`, with different seeds. `lmplz`, `build_binary` and `query`
-are looked for on the PATH, the kenlm package where it is installed. Runs are interleaved, figures are medians.
+are looked for on the PATH, the kenlm package where it is installed. Runs are interleaved, figures are medians. With a
+folder the models and figures stay there, so that builds and queries can be measured one at a time, and added to.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,11 +38,20 @@ class Figures:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def load(path: Path) -> Figures:
+        held = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        runs = {name: [Run(**run) for run in each] for name, each in held.pop("runs", {}).items()}
+        return Figures(runs, **held)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)), "utf-8")
+
     def run(self, name: str, command: list[str]) -> None:
         self.runs.setdefault(name, []).append(timed(command))
 
     def of(self, name: str, what: str) -> float:
-        return median(getattr(run, what) for run in self.runs[name])
+        return float(median(getattr(run, what) for run in self.runs[name]))
 
 
 def train(text: Path, out: Path, order: int) -> list[str]:
@@ -78,14 +89,21 @@ def ask(model: str, sentences: str, program: str, runs: str) -> None:
         begin = time.perf_counter()
         score_sentences(opened, lines[:10])
         first_s = time.perf_counter() - begin  # compiled code is loaded
-        found, call = [], lambda: score_sentences(opened, lines, threads).log10_prob.tolist()
+
+        def call() -> list[float]:
+            return score_sentences(opened, lines, threads).log10_prob.tolist()
+
     else:
         import kenlm
 
         begin = time.perf_counter()
         opened = kenlm.Model(model)
         load_s, first_s = time.perf_counter() - begin, 0.0
-        found, call = [], lambda: [opened.score(line) for line in lines]
+
+        def call() -> list[float]:
+            return [opened.score(line) for line in lines]
+
+    found: list[tuple[float, float]] = []
     for _ in range(int(runs)):
         wall, cpu = time.perf_counter(), time.process_time()
         sums = call()
@@ -126,12 +144,13 @@ def perplexities(figures: Figures, folder: Path, sentences: Path, query: str) ->
 
 def report(figures: Figures, words: int, sentences: Path, folder: Path, order: int) -> str:
     count = sum(1 for _ in sentences.open("rb"))
+    runs = max((len(each) for each in figures.runs.values()), default=0)
     lines = [
         "# Language models in use, against KenLM",
         "",
         f"`python benchmarks/lm_query.py TEXT --words {words} --write`: order {order}, {words / 1e6:.0f} M words",
         f"sampled from the text, {count:,} other sentences for queries; {platform.machine()}, {os.cpu_count()} cores",
-        f"that others share (load {os.getloadavg()[0]:.1f}); runs: {len(next(iter(figures.runs.values())))}, medians.",
+        f"that others share (load {os.getloadavg()[0]:.1f}); runs: {runs}, medians.",
         "",
         "| | CPU s | wall s | peak MB |",
         "| --- | ---: | ---: | ---: |",
@@ -159,11 +178,41 @@ def scoring(figures: Figures, sentences: int) -> list[str]:
     for name in [key.removesuffix(" cpu") for key in figures.seconds if key.endswith(" cpu")]:
         parts = ("cpu", "wall", "load", "first")
         cpu, wall, load, first = (median(figures.seconds[f"{name} {what}"]) for what in parts)
-        shown = f"ours, threads: {name[-1]}" if name.startswith("ours") else name
+        shown = f"ours, threads: {name[-1]}" if name.startswith("ours") else f"{name}, threads: 1"
         lines.append(
             f"| {shown} | {sentences / wall:,.0f} | {sentences / cpu:,.0f} | {load * 1e3:,.1f} | {first * 1e3:,.0f} |"
         )
+    for kind in ("probing", "trie"):
+        if f"kenlm {kind} cpu" in figures.seconds:
+            cpu, wall = (
+                median(figures.seconds[f"kenlm {kind} {what}"]) / median(figures.seconds[f"ours 1 {what}"])
+                for what in ("cpu", "wall")
+            )
+            lines += [
+                "",
+                f"One thread each: {cpu:.1f}× the sentences per CPU-second of KenLM's {kind}, {wall:.1f}× per second.",
+            ]
     return lines
+
+
+def measure(options: argparse.Namespace, folder: Path, found: dict[str, str]) -> str:
+    """The report on what has been measured so far."""
+    folder.mkdir(exist_ok=True)
+    figures = Figures.load(folder / "figures.json")
+    text, queries = folder / "text.txt", folder / "queries.txt"
+    if not queries.is_file():
+        helper(sample, options.text, options.words, text)
+        helper(sample, options.text, options.sentences * 20, queries, 2)
+        queries.write_bytes(b"".join(queries.read_bytes().splitlines(keepends=True)[: options.sentences]))
+    for _ in range(options.runs if options.only in (None, "build") else 0):
+        build(figures, text, folder, options.order, found)
+        figures.save(folder / "figures.json")
+    if options.only in (None, "ask"):
+        compare(figures, folder, queries, options.runs, "build_binary" in found)
+        if "query" in found:
+            perplexities(figures, folder, queries, found["query"])
+        figures.save(folder / "figures.json")
+    return report(figures, options.words, queries, folder, options.order)
 
 
 def main() -> None:
@@ -174,20 +223,12 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write lm_query.md beside this file")
+    parser.add_argument("--folder", type=Path, help="for models and figures, which stay")
+    parser.add_argument("--only", choices=["build", "ask", "report"], help="one part, with --folder")
     options = parser.parse_args()
     found = {tool: path for tool in TOOLS if (path := shutil.which(tool))}
-    figures = Figures()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        text = helper(sample, options.text, options.words, folder / "text.txt")
-        queries = helper(sample, options.text, options.sentences * 20, folder / "queries.txt", 2)
-        queries.write_bytes(b"".join(queries.read_bytes().splitlines(keepends=True)[: options.sentences]))
-        for _ in range(options.runs):
-            build(figures, text, folder, options.order, found)
-        compare(figures, folder, queries, options.runs, "build_binary" in found)
-        if "query" in found:
-            perplexities(figures, folder, queries, found["query"])
-        said = report(figures, options.words, queries, folder, options.order)
+        said = measure(options, options.folder or Path(name), found)
     print(said)
     if options.write:
         Path(__file__).with_suffix(".md").write_text(said, "utf-8")

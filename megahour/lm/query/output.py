@@ -56,6 +56,7 @@ class DiskFile:
     def __init__(self, file: BinaryIO, piece: int = PIECE) -> None:
         self._file, self._piece = file.fileno(), piece
         self._begun: dict[int, tuple[Bytes, int]] = {}  # pieces by number: bytes, and how many of them are there
+        self._spare: list[Bytes] = []  # buffers to use again: pages touched first cost as much as writing them
         self._end = 0
         self._lock = threading.Lock()
 
@@ -81,14 +82,20 @@ class DiskFile:
         number, at = divmod(offset, self._piece)
         with self._lock:
             self._end = max(self._end, offset + len(part))
-            held, count = self._begun.pop(number, (None, 0))
-            held = np.zeros(self._piece, np.uint8) if held is None else held
+            begun = self._begun.pop(number, None)
+            held, count = begun if begun is not None else (self._empty(), 0)
             held[at : at + len(part)] = part
             count += len(part)
             if count < self._piece:
                 self._begun[number] = held, count
         if count == self._piece:
             self._put(held, number * self._piece)
+            self._spare.append(held)
+
+    def _empty(self) -> Bytes:
+        held = self._spare.pop() if self._spare else np.empty(self._piece, np.uint8)
+        held[:] = 0
+        return held
 
     def _put(self, data: Bytes, offset: int) -> None:
         rest = data.data
