@@ -7,7 +7,6 @@ optimization and blockwise model-update filtering", ICASSP 2016. The arithmetic 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -111,6 +110,7 @@ def bmuf(
 
     Raises ConfigError for options that make no sense, `WorkerLostError` as `Group.broadcast`.
     """
+    base.check_clip_norm(clip_norm)
     blocks = Blocks(block_steps, warmup_steps, total_steps, eta, eta_cap, zeta, constant)
     if form not in block_momentum.FORMS:
         raise ConfigError(f"form {form!r} is none of {', '.join(block_momentum.FORMS)}")
@@ -154,10 +154,9 @@ class Bmuf:
         WorkerLostError: another worker does not come to the edge of the block. The global model in `state()` is that of
             the block's beginning, the weights are this worker's own.
         """
-        if not 0 <= weight < math.inf:
-            raise ConfigError(f"weight {weight} of a worker's gradient is not finite and ≥ 0", remedy="give its frames")
-        if weight > 0:
-            self._local_step(scaler)
+        base.check_weight(weight)
+        if weight:
+            base.step_alone(self.flat.parameters, self.optimiser, self.clip_norm, scaler, self.metrics)
         self._steps += 1
         self._block_steps += 1
         self._weight += weight
@@ -211,17 +210,6 @@ class Bmuf:
             for state, weight in zip(states, weights, strict=True):
                 mean.add_(state["weights"].to(device), alpha=weight / sum(weights))
         self.flat.set_weights(mean)
-
-    def _local_step(self, scaler: GradScaler | None) -> None:
-        base.unscale(self.optimiser, scaler)
-        parameters = self.flat.parameters
-        if self.clip_norm is None:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients)
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
-        self.metrics["gradient_norm"] = float(norm)
-        base.update(self.optimiser, scaler, finite=bool(norm.isfinite()))
 
     @torch.no_grad()
     def _end_block(self, warming: bool) -> None:

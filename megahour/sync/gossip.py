@@ -77,6 +77,7 @@ def gossip(
 
     Raises ConfigError for options that make no sense, `WorkerLostError` as `Group.broadcast`.
     """
+    base.check_clip_norm(clip_norm)
     group = base.default_group(group)
     if node_size < 1 or group.size % node_size:
         raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="all nodes have the same size")
@@ -103,18 +104,19 @@ class Gossip:
         broadcast_model(model, group)
         self.flat = Flat(model)
         self.weights = self.flat.weights()
-        self._shadow = self.weights.clone()
-        self._gradient = self.flat.empty()
         self._exact = all(p.dtype == torch.float32 for p in self.flat.parameters)
         leaders = range(0, group.size, node_size)
         nodes = [range(first, first + node_size) for first in leaders]
         self.node = group.split(nodes) if node_size > 1 else None
+        self._mixes = len(nodes) > 1
+        self._gradient, self._sent = (self.flat.empty() if self.node else torch.empty(0) for _ in range(2))
         between = group.split([leaders]) if node_size > 1 else group
         self.ring: Ring | None = None
         if between is not None and between.size > 1:
             names = [f"rank {first}" for first in leaders]
             self.ring = Ring(cast(Forking, between), self.weights, mixing.max_staleness, names)
         self._steps = self._begun = 0
+        self._mixed = 0  # mixings that the model's weights have had
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """A local (a node's) optimiser step and, by the order, the mixing before or after it.
@@ -127,30 +129,17 @@ class Gossip:
         ------
         WorkerLostError: one of this node is lost. That a neighbour on the ring is lost only gives a warning.
         """
-        agreed = self._agree(weight, scaler)
+        base.check_weight(weight)
         self._steps += 1
+        if self.ring is None and self.node is None:
+            self._step_alone(weight, scaler)
+            return
+        agreed = self._agree(weight, scaler)
         if self.ring is None:
             self._update(agreed, scaler)
-            self._spread()
-            return
-        if not self.ring.asking() or self._steps - self._begun >= self.mixing.max_lag:
-            self.ring.wait()
-        with self.ring.lock:
-            self.metrics["staleness"] = float(self.ring.staleness)
-            self._update(agreed, scaler)
-        if self._steps % self.mixing.every == 0 and not self.ring.asking():
-            self.ring.ask()
-            self._begun = self._steps
-        if self.mixing.order == "atc":
-            self.ring.wait()
+        else:
+            self._step_and_mix(self.ring, agreed, scaler)
         self._spread()
-        counts = self.ring.counts
-        self.metrics |= {
-            "neighbour_distance": counts.distance,
-            "mixings": float(counts.mixed),
-            "refused_mixings": float(counts.refused),
-            "lost_neighbours": float(len(counts.lost)),
-        }
 
     def finish(self) -> None:
         """Leaves the mean of all nodes' weights in `model`, and of floating-point buffers. A collective call.
@@ -159,8 +148,8 @@ class Gossip:
         """
         if self.ring is not None:
             self.ring.close()
-            mean = self._mean(self.ring)
-            self.weights.copy_(mean)
+            self.weights.copy_(self._mean(self.ring))
+            self._mixed = -1
         self._spread()
         try:
             replicas.average_buffers(self.model, self.group)
@@ -173,6 +162,8 @@ class Gossip:
         All workers meet, so that no mixing is cut in halves and the sum of all states is that of the run's weights.
         Where workers are lost it is taken without a meeting.
         """
+        if not self._mixes:
+            self.flat.weights(self.weights)
         if self.ring is not None:
             self.ring.wait()
         self._meet()
@@ -197,14 +188,30 @@ class Gossip:
         self.flat.set_weights(self.weights)
         self._meet()
 
+    def _step_and_mix(self, ring: Ring, agreed: Agreement, scaler: GradScaler | None) -> None:
+        if not ring.asking() or self._steps - self._begun >= self.mixing.max_lag:
+            ring.wait()
+        with ring.lock:
+            self.metrics["staleness"] = float(ring.staleness)
+            self._update(agreed, scaler)
+        if self._steps % self.mixing.every == 0 and not ring.asking():
+            ring.ask()
+            self._begun = self._steps
+        if self.mixing.order == "atc":
+            ring.wait()
+        counts = ring.counts
+        self.metrics |= {
+            "neighbour_distance": counts.distance,
+            "mixings": float(counts.mixed),
+            "refused_mixings": float(counts.refused),
+            "lost_neighbours": float(len(counts.lost)),
+        }
+
     def _agree(self, weight: float, scaler: GradScaler | None) -> Agreement:
-        """Clips the gradient and, inside a node, makes it the node's mean."""
-        base.unscale(self.optimiser, scaler)
+        """Clips the gradient and makes it the node's mean; without nodes there is nothing to agree on."""
         if self.node is None:
-            norm = self._clip()
-            if not 0 <= weight < float("inf"):
-                raise ConfigError(f"weight {weight} of a worker's gradient is not finite and ≥ 0")
-            return Agreement(1.0, weight, norm < float("inf"))
+            return Agreement(1.0, weight, True)
+        base.unscale(self.optimiser, scaler)
         gradient = self.flat.gradient(self._gradient) if weight else self._gradient.zero_()
         norm = self.metrics["gradient_norm"] = base.clip_gradient(gradient, self.clip_norm)
         agreed = base.agree(self.node, weight, norm < float("inf"))
@@ -213,40 +220,45 @@ class Gossip:
             self.flat.set_gradient(gradient)
         return agreed
 
-    def _clip(self) -> float:
-        if self.clip_norm is None:
-            gradients = [p.grad for p in self.flat.parameters if p.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm(gradients))
-        else:
-            norm = float(torch.nn.utils.clip_grad_norm_(self.flat.parameters, self.clip_norm))
-        self.metrics["gradient_norm"] = norm
-        return norm
-
     def _update(self, agreed: Agreement, scaler: GradScaler | None) -> None:
         """The optimiser's step, from the weights as they are mixed by now. With a ring the caller holds its lock."""
         if not agreed.total:
             return
-        self.flat.set_weights(self.weights)
-        if self._exact:
+        self._read()
+        before = None if self._exact else self.flat.weights()
+        if self.node is None:
+            self._step_alone(agreed.total, scaler)
+        else:
             base.update(self.optimiser, scaler, agreed.finite)
+        if before is None:
             self.flat.weights(self.weights)
         else:  # weights of few bits would lose what has been mixed: only what the optimiser adds is taken from them
-            before = self.flat.weights(self._shadow).clone()
-            base.update(self.optimiser, scaler, agreed.finite)
-            self.weights.add_(self.flat.weights(self._shadow).sub_(before))
+            self.weights.add_(self.flat.weights().sub_(before))
+
+    def _step_alone(self, weight: float, scaler: GradScaler | None) -> None:
+        if weight:
+            base.step_alone(self.flat.parameters, self.optimiser, self.clip_norm, scaler, self.metrics)
+
+    def _read(self) -> None:
+        """The model gets the weights where they have been mixed since it had them."""
+        mixed = 0 if self.ring is None else self.ring.counts.mixed
+        if mixed != self._mixed or not self._exact:
+            self.flat.set_weights(self.weights)
+            self._mixed = mixed
 
     def _spread(self) -> None:
-        """The weights, mixed by now, become the model's, on all workers of the node."""
+        """The weights, mixed by now, become the model's, on all workers of the node: the next gradient is at them."""
         if self.ring is not None:
             with self.ring.lock:
-                self.ring.read(self._shadow)
-        else:
-            self._shadow.copy_(self.weights)
-        if self.node is not None:
-            self.node.broadcast(self._shadow, 0)
+                self.ring.staleness = 0
+                self._read()
+                if self.node is not None:
+                    self._sent.copy_(self.weights)
+        if self.node is not None and self._mixes:
+            self.node.broadcast(self._sent, 0)
             if self.ring is None:
-                self.weights.copy_(self._shadow)
-        self.flat.set_weights(self._shadow)
+                self.weights.copy_(self._sent)
+                self.flat.set_weights(self._sent)
 
     def _mean(self, ring: Ring) -> Tensor:
         try:

@@ -77,13 +77,13 @@ def increment(own: Tensor, other: Tensor, share: float) -> Tensor:
 
 
 class Ring:
-    """One worker's two edges, and the weights (D,) that its threads share; `lock` is held to read or write them.
+    """One worker's two edges, and the weights (D,) that its threads share: hold `lock` to read or change them.
 
     Parameters
     ----------
     group: the ring, in the order of ranks; at least two.
     weights: (D,), changed in place.
-    max_staleness: mixings that may come between two calls of `read`; a neighbour's request beyond is refused.
+    max_staleness: mixings that the weights may have while a gradient is computed; requests beyond are refused.
     names: what the workers are called in messages.
     """
 
@@ -92,7 +92,7 @@ class Ring:
         self.share = 1 / 4 if group.size == 2 else 1 / 3
         self.lock = threading.Lock()
         self.counts = Counts()
-        self.staleness = 0  # mixings since the last `read`
+        self.staleness = 0  # mixings since the weights were last read for a gradient; set back by whoever reads them
         self._busy = False  # the serving thread has a request
         self._asked, self._served = (torch.empty(self.weights.shape) for _ in range(2))
         self._asking: Fork | None = None
@@ -117,11 +117,6 @@ class Ring:
     def settle(self) -> None:
         """Until all mixings have been added, where every worker has called `wait` and none has asked since."""
         self.group.wait_until(lambda: not self._busy, "the end of a mixing")
-
-    def read(self, out: Tensor) -> None:
-        """Copies the weights to `out`, at which the next gradient is taken; the caller holds the lock."""
-        out.copy_(self.weights)
-        self.staleness = 0
 
     def close(self) -> None:
         """No more mixings: says so to the next worker, and serves the one before until that says so."""

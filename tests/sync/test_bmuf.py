@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from gloo import run_workers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.sync import block_momentum as bm
 from megahour.sync import virtual
 from megahour.sync.bmuf import Bmuf, bmuf
-from megahour.sync.group import WorkerLostError
+from megahour.sync.group import Group, WorkerLostError
+from megahour.sync.torch_group import TorchGroup
 from megahour.sync.virtual import VirtualGroup
 
 eighths = st.integers(-64, 64).map(lambda n: Fraction(n, 8))
@@ -105,7 +107,7 @@ OPTIMISERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
-def train(group: VirtualGroup, steps: int, optimiser: str = "sgd", **options: object) -> tuple[Tensor, Bmuf]:
+def train(group: Group, steps: int, optimiser: str = "sgd", **options: object) -> tuple[Tensor, Bmuf]:
     model = make_model()
     worker = bmuf(model, OPTIMISERS[optimiser](model), group=group, **options)  # type: ignore[arg-type]
     for step in range(steps):
@@ -382,3 +384,15 @@ def test_options_without_sense_are_refused(options: dict[str, object]) -> None:
 def test_all_workers_end_with_the_same_bits(workers: int, block: int, steps: int) -> None:
     found = virtual.run(lambda group: train(group, steps, block_steps=block)[0], workers)
     assert all(torch.equal(other, found[0]) for other in found)
+
+
+def train_in_process() -> Tensor:
+    return train(TorchGroup(timeout_s=30), 12, "momentum", block_steps=5, inner="mean", clip_norm=0.5)[0]
+
+
+def test_processes_and_virtual_workers_give_the_same_bits() -> None:
+    real = run_workers(train_in_process, 3)
+    made_up = virtual.run(lambda group: train(group, 12, "momentum", block_steps=5, inner="mean", clip_norm=0.5)[0], 3)
+    for one, other in zip(real, made_up, strict=True):
+        assert not isinstance(one, Exception), one
+        assert torch.equal(one, other)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
+import signal
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from gloo import run_workers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -19,6 +23,7 @@ from megahour.sync import virtual
 from megahour.sync.gossip import Gossip, gossip
 from megahour.sync.gossip_ring import increment
 from megahour.sync.group import WorkerLostError
+from megahour.sync.torch_group import TorchGroup
 from megahour.sync.virtual import VirtualGroup
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -145,7 +150,7 @@ def test_equal_workers_follow_the_recursion_of_the_ring(order: str, workers: int
             group.compute(0.1)  # what is under way arrives before the next weights are looked at, for "atc"
             if order == "atc":
                 model.w.data.copy_(worker.weights)
-        return float(worker.weights if order == "atc" else model.w)
+        return (worker.weights if order == "atc" else model.w).item()
 
     found = virtual.run(play, workers, cost=network_s(0.05))
     torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), x, atol=1e-5, rtol=1e-5)
@@ -323,7 +328,7 @@ def test_weights_that_are_not_finite_stay_where_they_are(caplog: pytest.LogCaptu
     def play(group: VirtualGroup) -> Tensor:
         model, worker = start(group, [float(group.rank)], lr=0.0)
         if group.rank == 1:
-            worker.weights.fill_(math.nan)
+            model.w.data.fill_(math.nan)  # as after a step with such a gradient
         for _ in range(4):
             worker.step()
         return model.w.detach().clone()
@@ -411,3 +416,47 @@ def test_the_ring_closes_around_lost_workers(workers: int, lost: list[int], capl
 def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         virtual.run(lambda group: start(group, [0.0], **options), 4)
+
+
+def steps_of_process(straggler: int, killed: int, steps: int, order: str) -> tuple[float, Tensor, set[int], float]:
+    """Seconds of the steps, the final weights, who was lost, and the largest staleness."""
+    group = TorchGroup(timeout_s=20, grace_s=0.5)
+    model = vector_model(torch.arange(1000.0))
+    worker = gossip(model, torch.optim.SGD(model.parameters(), lr=0.01), group=group, order=order)  # type: ignore[arg-type]
+    began_s, stale = time.monotonic(), 0.0
+    for step in range(steps * (1 if group.rank == straggler else 5)):
+        if group.rank == killed and step == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.25 if group.rank == straggler else 0.02)
+        model.w.grad = torch.full((1000,), float(group.rank))
+        worker.step()
+        stale = max(stale, worker.metrics["staleness"])
+    took_s = time.monotonic() - began_s
+    worker.finish()
+    assert worker.ring is not None
+    return took_s, model.w.detach().clone(), worker.ring.counts.lost, stale
+
+
+@pytest.mark.parametrize("order", ["atc", "cta"])
+def test_processes_do_not_wait_for_a_straggler_and_end_with_the_same_bits(order: str) -> None:
+    found = run_workers(steps_of_process, 3, 1, -1, 6, order)
+    for result in found:
+        assert not isinstance(result, Exception), result
+    (fast, first, _, _), (slow, second, _, _), (other, third, _, _) = found
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    assert slow >= 6 * 0.25
+    assert max(fast, other) < 30 * 0.25 / 2  # in step with the straggler it would be 30 times a quarter of a second
+    assert all(stale <= 8 and not lost for _, _, lost, stale in found)
+    moved = torch.arange(1000.0) - first  # Σ of all steps over three workers: 30 of gradient 0, 6 of 1, 30 of 2
+    torch.testing.assert_close(moved, torch.full((1000,), 0.01 * (6 + 60) / 3), atol=1e-3, rtol=0)
+
+
+def test_processes_go_on_without_one_that_was_killed() -> None:
+    found = run_workers(steps_of_process, 4, -1, 2, 4, "atc")
+    assert found[2] is None
+    left = [result for rank, result in enumerate(found) if rank != 2]
+    for result in left:
+        assert not isinstance(result, Exception), result
+        assert torch.equal(result[1], left[0][1])
+    assert left[0][2] | left[1][2] | left[2][2] == {2}
