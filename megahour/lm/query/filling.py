@@ -78,11 +78,13 @@ def insert_partition(  # type: ignore[no-untyped-def]
     if sizes[2 : order + 1].sum() >= capacity:
         return FULL
     wanted, places = np.empty(BATCH, np.uint64), np.empty(BATCH, np.int64)
-    for i in range(len(windows)):  # starts[n, i]: the first row of the run that has n words of history with row i
-        same = i > 0
-        for n in range(1, order - 1):
-            same &= windows[i, n] == windows[i - 1, n]
-            starts[n, i] = starts[n, i - 1] if same else i
+    for n in range(1, order - 1):  # starts[n, i]: the first row of the run that has n words of history with row i
+        start = 0
+        for i in range(1, len(windows)):
+            same = windows[i, n] == windows[i - 1, n] and (n == 1 or starts[n - 1, i] < i)
+            start = start if same else i
+            starts[n, i] = start
+        starts[n, 0] = 0
     for k in range(2, order + 1):
         passed, now, last = 0, k & 1, 1 - (k & 1)
         for first in range(0, sizes[k], BATCH):
