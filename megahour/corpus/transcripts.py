@@ -20,7 +20,7 @@ from megahour.corpus.markup import spoken_text
 from megahour.corpus.turns import by_speaker, with_names
 
 MAX_BYTES = 64 << 20
-SUFFIXES = (".srt", ".vtt", ".txt", ".json")  # in order of preference
+SUFFIXES = (".srt", ".vtt", ".json3", ".txt", ".json")  # in order of preference
 TIMED_SUFFIXES = (".srt", ".vtt")
 REACH_S = 10  # cues no farther from their place than this are put there
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
@@ -42,7 +42,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
 
     Parameters
     ----------
-    suffix: ".srt", ".vtt", ".json" or ".txt".
+    suffix: one of `SUFFIXES`.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     if len(data) > MAX_BYTES:
         raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
     text = decode_text(data, language)
-    if suffix == ".json":
+    if suffix in (".json", ".json3"):  # the second is YouTube's
         found = json_cues(text, rate_hz)
     elif suffix == ".txt":
         found = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from megahour.core.errors import BadRecord
 from megahour.corpus.cues import Cue
 from megahour.corpus.json_cues import find, json_cues, seconds
+from megahour.corpus.pairing import group_files
 from megahour.corpus.transcripts import read_transcript
 
 RATE = 1000  # samples are milliseconds
@@ -141,6 +142,13 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_and_its_times(name: str) -> None:
     assert cues(SHAPES[name]) == HELLO
+
+
+def test_youtubes_files_belong_to_their_media() -> None:
+    (group,) = group_files(["talk.mp4", "talk.en.json3", "talk.en.txt", "talk.json"])
+    assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), "talk.json")
+    found = read_transcript(json.dumps(SHAPES["YouTube json3"]).encode(), ".json3", RATE).cues
+    assert found == HELLO
 
 
 def test_speakers_by_name_and_by_number() -> None:
