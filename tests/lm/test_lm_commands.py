@@ -157,7 +157,7 @@ def test_a_word_penalty_prefers_fewer_words_and_best_writes_text(folder: Path, t
 @pytest.mark.parametrize(
     ("name", "text", "form", "message"),
     [
-        ("n.jsonl", '{"id": "a", "nbest": [{"score": 1}]}\n', "jsonl", "n.jsonl:1: KeyError: 'text'"),
+        ("n.jsonl", '{"id": "a", "nbest": [{"score": 1}]}\n', "jsonl", "n.jsonl:1: no key 'text'"),
         ("n.jsonl", '{"id": "a", "nbest": []}\nnot json\n', "jsonl", "n.jsonl:2: JSONDecodeError"),
         ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "score": NaN}]}\n', "jsonl", "no finite number"),
         ("words", "utterance the boat\n", "kaldi", "'utterance' is not UTTERANCE-N"),
