@@ -1,10 +1,12 @@
 """Text to ARPA file against lmplz: CPU, wall, memory, and every n-gram compared.
 
-python benchmarks/lm.py TEXT [TEXT …] [--words 22000000] [--small 2000000] [--runs 3] [--write]
+python benchmarks/lm.py TEXT [TEXT …] [--words 22000000] [--small 2000000] [--runs 3] [--folder F]
+                         [--only JOB] [--write]
 
 The corpus is sampled from a mixture of the text's trigrams, bigrams and unigrams, so that higher orders are as novel as
 in real text. `lmplz` is looked for on the PATH; without it there are only our figures. Runs are interleaved; tables
-give medians, and ratios of medians.
+give medians, and ratios of medians. What was compiled on the first run is on the disk for the others, which is not
+measured. With --folder, samples and results stay there, and a call measures the jobs that are missing, or one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -99,6 +101,7 @@ class Job:
     runs: dict[str, list[Run]]
     difference: str
     arpa_bytes: int
+    load: float
 
     def of(self, program: str, what: str) -> float:
         return median(getattr(run, what) for run in self.runs[program])
@@ -128,7 +131,8 @@ def measure(name: str, text: Path, words: int, runs: int, program: str | None, f
     commands = {"1 thread": ours(text, order, prune, ours_arpa, 1), "2 threads": ours(text, order, prune, ours_arpa, 2)}
     if program:
         commands = {"lmplz": theirs(program, text, order, prune, their_arpa), **commands}
-    job = Job(name, words, {key: [] for key in commands}, "not compared", 0)
+    job = Job(name, words, {key: [] for key in commands}, "not compared", 0, os.getloadavg()[0])
+    timed(ours(text, order, prune, ours_arpa, 1))  # compiles what is not compiled yet
     for turn in range(runs):
         for key, command in commands.items():
             for path in (ours_arpa, their_arpa) if turn == 0 or key == "lmplz" else (ours_arpa,):
@@ -142,6 +146,20 @@ def measure(name: str, text: Path, words: int, runs: int, program: str | None, f
     ours_arpa.unlink()
     their_arpa.unlink(missing_ok=True)
     return job
+
+
+def measured(name: str, text: Path, words: int, runs: int, program: str | None, folder: Path) -> Job:
+    """The job's results as the folder has them, or measured now."""
+    kept = _kept(folder, name, words)
+    if not kept.exists():
+        kept.write_text(json.dumps(asdict(measure(name, text, words, runs, program, folder))))
+    fields = json.loads(kept.read_text())
+    fields["runs"] = {key: [Run(**run) for run in held] for key, held in fields["runs"].items()}
+    return Job(**fields)
+
+
+def _kept(folder: Path, name: str, words: int) -> Path:
+    return folder / f"{name}, {words}.json"
 
 
 def table(jobs: list[Job]) -> Iterator[str]:
@@ -196,14 +214,22 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=22_000_000)
     parser.add_argument("--small", type=int, default=2_000_000, help="words of the corpus that shows fixed costs")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="keep samples and results, and use those that are there")
+    parser.add_argument("--only", default="", help="measure this one of the jobs that are missing: `order 3, 2000000`")
     parser.add_argument("--write", action="store_true", help="write lm.md beside this script")
     given = parser.parse_args()
     program, jobs = shutil.which("lmplz"), []
     with tempfile.TemporaryDirectory() as held:
-        folder = Path(held)
+        folder = given.folder or Path(held)
+        folder.mkdir(exist_ok=True)
         for words in (given.words, given.small):
-            text = helper(sampled, given.text, words, folder / f"{words}.txt")
-            jobs += [measure(name, text, words, given.runs, program, folder) for name in JOBS]
+            text = folder / f"{words}.txt"
+            if not text.exists():
+                helper(sampled, given.text, words, text)
+            for name in JOBS:
+                if given.only in ("", f"{name}, {words}") or _kept(folder, name, words).exists():
+                    jobs.append(measured(name, text, words, given.runs, program, folder))
+    loads = f"load {min(job.load for job in jobs):.1f} to {max(job.load for job in jobs):.1f} before the jobs"
     report = "\n".join(
         [
             "# Text to ARPA file",
@@ -217,8 +243,8 @@ def main() -> None:
             "",
             *phases(jobs),
             "",
-            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end, Python "
-            f"{platform.python_version()}.",
+            f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. Kernels come "
+            "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it.",
         ]
     )
     print(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megahour.lm.arpa.direct import PAGE, DirectFile, aligned, page_buffer
+from megahour.lm.arpa.direct import PAGE, DirectFile, DirectStream, aligned, page_buffer
 
 cuts = st.lists(st.integers(0, 12 * PAGE), max_size=8).map(sorted)
 
@@ -36,6 +37,26 @@ def written(path: Path, data: bytes, edges: list[int], shift: int = 0) -> bytes:
 def test_any_cut_gives_the_same_file(tmp_path_factory: pytest.TempPathFactory, edges: list[int], shift: int) -> None:
     data = np.random.default_rng(1).bytes(12 * PAGE + 77)
     assert written(tmp_path_factory.mktemp("cut") / "file", data, edges, shift) == data
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts, st.integers(0, 5000))
+def test_a_stream_takes_pieces_for_any_place(
+    tmp_path_factory: pytest.TempPathFactory, edges: list[int], more: int
+) -> None:
+    data = np.random.default_rng(2).integers(0, 256, 12 * PAGE + 77, np.uint8)
+    path, bounds = tmp_path_factory.mktemp("stream") / "file", [0, *edges, len(data)]
+    pieces = list(pairwise(bounds))
+    file = DirectFile(path)
+    with ThreadPoolExecutor(1) as writer:
+        stream = DirectStream(file, writer, room=3 * PAGE)
+        for begin, end in pieces[1::2] + pieces[::2]:
+            stream.room(end - begin + more, begin)[: end - begin] = data[begin:end]  # asks for more than it needs
+            stream.wrote(end - begin)
+        stream.flush()
+        stream.wait()
+    file.close()
+    assert path.read_bytes() == data.tobytes()
 
 
 def test_a_slow_disk_gets_the_rest_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

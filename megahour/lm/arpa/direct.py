@@ -83,11 +83,11 @@ class DirectFile:
 
 
 class DirectStream:
-    """One thread's bytes on their way to a file: a buffer is filled while `writer`'s thread writes the other."""
+    """One thread's bytes on their way to a file: a buffer of `room` bytes is filled while `writer` writes the other."""
 
-    def __init__(self, file: DirectFile, writer: Executor) -> None:
+    def __init__(self, file: DirectFile, writer: Executor, room: int = BUFFER) -> None:
         self._file, self._writer = file, writer
-        self._buffer, self._spare = page_buffer(BUFFER), page_buffer(BUFFER)
+        self._buffer, self._spare = page_buffer(room), page_buffer(room)
         self._pieces: list[tuple[int, int, int]] = []  # begin, end in the buffer; place in the file
         self._writing: Future[None] | None = None
 

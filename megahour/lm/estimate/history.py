@@ -18,7 +18,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-AHEAD = 24  # rows between asking for a row and reading it
+AHEAD = 24  # rows between asking for a row and reading it; for what its word leads to, a third
 SMALL = 24  # nodes of so many positions are sorted by insertion
 
 
@@ -75,45 +75,45 @@ def permute(windows, positions, index, windows_out, positions_out):  # type: ign
 
 
 @compiled
-def _before(windows, a, b, level, order):  # type: ignore[no-untyped-def]
-    """Whether the history of a comes before that of b, from the word at distance `level` on."""
-    for j in range(level, order):
-        x, y = windows[a, j], windows[b, j]
-        if x != y:
-            return x < y
-        if x == BOUNDARY:
-            return False
-    return False
-
-
-@compiled
-def _insertion(windows, index, begin, end, level, order):  # type: ignore[no-untyped-def]
-    for i in range(begin + 1, end):
-        item, j = index[i], i
-        while j > begin and _before(windows, item, index[j - 1], level, order):
-            index[j] = index[j - 1]
-            j -= 1
-        index[j] = item
-
-
-@compiled
 def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  # type: ignore[no-untyped-def]
     """Sort index (m,), in which equal histories keep their order; distances 1 .. order-1 of `windows` are compared.
 
     Scratch: scratch (m,) int32; seat (V,) int32; keys, sizes (≥ min(m, V) + 1,) int32; stack (≥ 3 m + 3,) int32. Nodes
     are split by the next word, seats being given in order of appearance, so that nothing is cleared between nodes.
     """
+    pairs = np.empty(SMALL, np.uint64)
     top = 3
     stack[0], stack[1], stack[2] = 0, len(index), 1
     while top:
         top -= 3
         begin, end, level = stack[top], stack[top + 1], stack[top + 2]
-        if end - begin <= SMALL:
-            _insertion(windows, index, begin, end, level, order)
+        if end - begin <= SMALL:  # by insertion, two words at a time
+            size = end - begin
+            for i in range(size):
+                item = index[begin + i]
+                word = windows[item, level]
+                pair = np.uint64(word) << np.uint64(32)
+                if word != BOUNDARY and level + 1 < order:
+                    pair |= np.uint64(windows[item, level + 1])
+                j = i
+                while j > 0 and pairs[j - 1] > pair:
+                    pairs[j], index[begin + j] = pairs[j - 1], index[begin + j - 1]
+                    j -= 1
+                pairs[j], index[begin + j] = pair, item
+            start = 0
+            for i in range(1, size + 1 if level + 2 < order else 0):
+                if i < size and pairs[i] == pairs[start]:
+                    continue
+                ends = pairs[start] >> np.uint64(32) == BOUNDARY or pairs[start] & np.uint64(0xFFFFFFFF) == BOUNDARY
+                if i - start > 1 and not ends:
+                    stack[top], stack[top + 1], stack[top + 2] = begin + start, begin + i, level + 2
+                    top += 3
+                start = i
             continue
         children, grouped = 0, True
         for i in range(begin, end):
             prefetch(windows, np.int64(index[min(i + AHEAD, end - 1)]) * order + level)
+            prefetch(seat, np.int64(windows[index[min(i + AHEAD // 3, end - 1)], level]))
             word = windows[index[i], level]
             at = seat[word]
             if at >= children or keys[at] != word:
