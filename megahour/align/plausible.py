@@ -6,7 +6,8 @@ frequent, in cues as long. With the costs above those of nothing but the star,
     C(text) <= C(decoy) - MARGIN |C(decoy)|
 
 holds for the right text even where two of three letters are wrong. A text of another recording, or of a model that
-hears nothing, costs as much as its decoy.
+hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters of the whole text
+are reversed instead; a text of a few letters is not judged.
 """
 
 from __future__ import annotations
@@ -21,16 +22,28 @@ from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import Problem, scale_of
 
 MARGIN = 0.2
+FEWEST_TOKENS = 8
+LEAST_OTHER = 0.5  # share of the places at which a decoy must have another letter
 
 
 def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> bool:
     """Whether posteriors (T, V) show the text of `problem` rather than any. Raises NoAnchorsError for a large one."""
-    bounds = problem.boundaries
-    reverse = np.repeat(bounds[:-1] + bounds[1:] - 1, np.diff(bounds)) - np.arange(len(problem.tokens))
-    decoy = replace(problem, tokens=problem.tokens[reverse])
+    decoy = decoy_of(problem)
+    if decoy is None:
+        return True
     star = _star(posteriors, problem)
     own, other = (_cost(posteriors, each, anchoring) - star for each in (problem, decoy))
     return bool(own <= other - MARGIN * abs(other))
+
+
+def decoy_of(problem: Problem) -> Problem | None:
+    """Another text that is as hard to find; None where the text is too short, or too uniform, to make one."""
+    tokens, bounds = problem.tokens, problem.boundaries
+    by_cue = np.repeat(bounds[:-1] + bounds[1:] - 1, np.diff(bounds)) - np.arange(len(tokens))
+    for other in (tokens[by_cue], tokens[::-1]):
+        if len(tokens) >= FEWEST_TOKENS and np.mean(other != tokens) >= LEAST_OTHER:
+            return replace(problem, tokens=np.ascontiguousarray(other))
+    return None
 
 
 def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> float:

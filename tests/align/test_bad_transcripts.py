@@ -19,7 +19,7 @@ from megahour.align.candidates import choose, evidence
 from megahour.align.confidence import Costs, first_problem
 from megahour.align.ctc import quantise
 from megahour.align.document import spell
-from megahour.align.plausible import belongs
+from megahour.align.plausible import belongs, decoy_of
 from megahour.align.posteriors import spans
 from megahour.align.stage import Align, AlignParams
 from megahour.core.errors import ConfigError
@@ -142,6 +142,18 @@ def test_a_badly_heard_text_belongs_and_another_does_not(count: int, errors: flo
     for texts in (right, wrong):
         problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
         assert belongs(posteriors, problem, Anchoring()) == (texts is right)
+
+
+def test_decoys_of_short_and_uniform_texts() -> None:
+    def decoy(*texts: str) -> str | None:
+        problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
+        found = decoy_of(problem)
+        return found and "".join(UNITS[token] for token in found.tokens)
+
+    assert decoy("good morning", "all of you") == "gninrom dooguoy fo lla"
+    assert decoy(*"abcdefghij") == "jihgfedcba", "single letters: the whole text is reversed"
+    assert decoy("anna") is None
+    assert decoy("aaaaaaaaaaaa") is None
 
 
 def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact) -> None:
