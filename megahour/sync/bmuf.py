@@ -50,7 +50,7 @@ class Blocks:
         if self.total_steps is None or workers == 1:
             return eta
         blocks = (self.total_steps - self.warmup_steps) / self.steps
-        if self.eta_cap == "auto":
+        if self.eta_cap == "auto" and self.eta is None:
             eta = block_momentum.cap(blocks, asked)
             if eta < asked and tell:
                 LOG.info("block momentum %.4f lowered to %.4f: the run has %.0f blocks", asked, eta, blocks)
@@ -99,8 +99,8 @@ def bmuf(
     warmup_steps: the first steps, in which the mean is taken after every step and without momentum.
     total_steps: steps of the whole run, if known, for the cap and the warning.
     eta: block momentum η in [0, 1); None: of equation 6, ζ / (N (1 - η)) = C.
-    eta_cap: largest η. "auto": 1 - 20 / blocks, so that the momentum's memory of 1 / (1 - η) blocks fits 20 times into
-        the run, which needs `total_steps`; None: no cap, as the paper, whose accuracy falls at 128 workers.
+    eta_cap: largest η. "auto": where η is that of equation 6 and `total_steps` is known, 1 - 20 / blocks, so that the
+        memory of 1 / (1 - η) blocks fits 20 times into the run; None: none, as in the paper, which falls at 128.
     zeta: block learning rate ζ > 0.
     constant: C ≥ 1 of equation 6.
     form: "nesterov", Chen and Huo's; "classical", theirs without look-ahead; "literal", equation 5 of "Realizing

@@ -223,6 +223,8 @@ def test_a_momentum_too_long_for_the_run_is_capped_or_named(caplog: pytest.LogCa
     assert not caplog.text
     assert eta(8, total_steps=3125, eta_cap=None) == 1 - 1 / 8
     assert not caplog.text
+    assert eta(2, total_steps=100, eta=0.9) == 0.9  # as it was asked for
+    assert "R = 2.0" in caplog.text
 
 
 def test_a_run_whose_length_nobody_told_warns_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
