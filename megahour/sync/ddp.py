@@ -81,6 +81,8 @@ def ddp_powersgd(
     rank: of the approximation of each matrix.
     start_step: from which on gradients are compressed, at least 2.
     min_compression_rate: matrices that would shrink by less travel whole.
+
+    The gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with several.
     """
     state = powersgd.PowerSGDState(
         None,
@@ -118,12 +120,16 @@ class Ddp:
         process_group = process_group_of(group, "ddp")
         if process_group is not None:
             inner = _Inner(model)
-            buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
+            settings: dict[str, Any] = {_SYNC_BUFFERS: False}  # else who evaluates alone would wait for the others
+            if powersgd_state is not None:
+                # The hook begins its second and third sum in callbacks. With several buckets their order may differ
+                # between workers, which gloo, as it matches sums by order, answers by ending the process.
+                settings["bucket_cap_mb"] = 1 + sum(p.numel() * p.element_size() for p in self._parameters) / 2**20
             self._ddp = DistributedDataParallel(
                 inner,
                 process_group=process_group,
                 find_unused_parameters=find_unused_parameters,
-                **buffers,  # a worker that evaluates alone would wait for the others
+                **settings,
             )
             self._register(process_group)
             model.forward = self._forward

@@ -183,6 +183,26 @@ def build_on(trainer: str, model: nn.Module, optimiser: torch.optim.Optimizer, g
     sync.build(trainer, model, optimiser, group=group)
 
 
+def many_buckets() -> Tensor:
+    """Steps of PowerSGD with a model that DDP would cut into several buckets: over 1 MB, its first one's size."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(400, 400) for _ in range(4)))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    worker = sync.ddp_powersgd(model, optimiser, group=sync.TorchGroup(timeout_s=30), start_step=2)
+    for step in range(60):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        model(torch.randn(2, 400, generator=generator)).square().mean().backward()
+        worker.step()
+        optimiser.zero_grad()
+    return model[0].weight.detach().clone()
+
+
+def test_powersgd_survives_a_model_of_several_buckets() -> None:
+    one, other = run_workers(many_buckets, 2)
+    assert isinstance(one, Tensor), one
+    assert torch.equal(one, other)
+
+
 def zero_restarts() -> tuple[bool, bool]:
     """Whether ZeRO goes on with the same bits after a restart, and with the parts of others."""
     group = sync.TorchGroup(timeout_s=30)
