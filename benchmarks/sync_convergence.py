@@ -200,7 +200,7 @@ def main() -> None:
         print(f"{cell.table}: {cell.name}, N = {cell.workers}, batch {cell.workers * cell.chunks}, seed {cell.seed}: "
               f"{row['accuracy']:.2f} % in {row['wall_s']:.0f} s", flush=True)  # fmt: skip
     rows, missing = rows_of(cells, read(RESULTS))
-    text = sync_report.page(rows, [(c.table, c.name, c.workers, c.workers * c.chunks, c.seed) for c in missing])
+    text = sync_report.page(rows, [asdict(cell) for cell in missing], options.quick)
     print(text)
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, "utf-8")
