@@ -5,12 +5,13 @@
 Two processes train a small LSTM on made-up features under PyTorch's elastic agent. Every few seconds one of them gets
 SIGKILL; the agent ends the other, starts both again, and they go on from the newest whole checkpoint. Compared are the
 bytes of the weights, all losses of the curve, and the count and key sum of all pieces trained on, which would show one
-that was skipped or repeated. The work lost is the age of the newest checkpoint at the moment of the kill.
+that was skipped or repeated. The work lost is the time since what the newest checkpoint holds was on disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -35,7 +36,7 @@ from megahour.train.session import train
 from megahour.train.stage import TrainParams
 
 INTERVAL_S = 1.0
-LONGEST_S = 12.0
+LONGEST_S, STARTING_S = 5.0, 6.0
 HEAD = (
     "| trainer | kills | weights | losses of the curve | pieces, quiet / disturbed | most work lost | wall time |",
     "|---|---|---|---|---|---|---|",
@@ -54,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 class Killer(threading.Thread):
-    """Kills one worker a random time after each sign of life of newly started workers."""
+    """Kills one worker again and again: every third time while it starts, else a random time after training goes on."""
 
     def __init__(self, folder: Path, times: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -66,27 +67,44 @@ class Killer(threading.Thread):
         known: set[int] = set()
         while len(self.lost_s) < self.times and not self.ended.is_set():
             found = {process.pid for process in workers()}
-            # Also while they start: the moment is random from the first second of a process on.
-            if found - known:
-                known |= found
+            if not found or found <= known:
+                self.ended.wait(0.05)
+                continue
+            known |= found
+            if len(self.lost_s) % 3 == 0:
+                self.ended.wait(self.moments.uniform(0.0, STARTING_S))
+            else:
+                self.wait_for_progress(found)
                 self.ended.wait(self.moments.uniform(0.0, LONGEST_S))
-                living = [process.pid for process in workers()]
-                if living:
-                    age_s = self.checkpoint_age_s()
-                    try:
-                        os.kill(self.moments.choice(living), signal.SIGKILL)
-                    except ProcessLookupError:
-                        continue
-                    self.lost_s.append(age_s)
-            self.ended.wait(0.05)
+            self.kill()
 
-    def checkpoint_age_s(self) -> float:
-        """Seconds of training since the newest checkpoint; 0 while workers only start."""
-        steps = self.folder / "work" / "steps-00000.jsonl"
-        marks = [path.stat().st_mtime for path in self.folder.glob("work/checkpoints/*/checkpoint.json")]
-        if not marks or not steps.exists() or steps.stat().st_mtime < max(marks):
+    def wait_for_progress(self, pids: set[int]) -> None:
+        """Until worker 0 says that it has trained, or the workers are gone."""
+        before = self.said()
+        while self.said() == before and not self.ended.is_set() and pids <= {process.pid for process in workers()}:
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        living = [process.pid for process in workers()]
+        if living:
+            lost_s = self.unsaved_s()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.moments.choice(living), signal.SIGKILL)
+                self.lost_s.append(lost_s)
+
+    def unsaved_s(self) -> float:
+        """Seconds of training since the newest whole checkpoint was begun; 0 where none has gone on after it."""
+        whole = [path.parent for path in self.folder.glob("work/checkpoints/*/checkpoint.json")]
+        marks = [(folder / "rank-00000.safetensors").stat().st_mtime for folder in whole if folder.exists()]
+        return max(0.0, time.time() - max(marks)) if marks and self.said() > max(marks) else 0.0
+
+    def said(self) -> float:
+        """When worker 0 last said how far it is."""
+        path = self.folder / "work" / "progress.json"
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:
             return 0.0
-        return time.time() - max(marks)
 
 
 def workers() -> list[psutil.Process]:
@@ -129,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="over all trainers")
     parser.add_argument("--trainers", default="dense,gtc,bmuf,gossip")
-    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--epochs", type=int, default=800)
     parser.add_argument("--write", action="store_true", help="write train_faults.md beside this file")
     arguments = parser.parse_args()
     trainers = arguments.trainers.split(",")
@@ -158,9 +176,9 @@ def main() -> None:
             "",
             "Command: `python benchmarks/train_faults.py --kills 100 --write` (or a trainer at a time, 25 kills each)",
             "",
-            f"Two workers on {psutil.cpu_count()} cores, a checkpoint every {INTERVAL_S:g} s, kills up to",
-            f"{LONGEST_S:g} s after the workers were started: while they load, restore, train or save. gossip is",
-            "asynchronous: its weights depend on timing with and without kills.",
+            f"Two workers on {psutil.cpu_count()} cores, a checkpoint every {INTERVAL_S:g} s, every third",
+            f"kill up to {STARTING_S:g} s after workers were started, the others up to {LONGEST_S:g} s after they went",
+            "on training. gossip is asynchronous: its weights depend on timing with and without kills.",
             "",
             *HEAD,
             *lines,
