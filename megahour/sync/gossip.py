@@ -162,7 +162,7 @@ class Gossip:
         All workers meet, so that no mixing is cut in halves and the sum of all states is that of the run's weights.
         Where workers are lost it is taken without a meeting.
         """
-        if not self._mixes:
+        if self.ring is None and self.node is None:
             self.flat.weights(self.weights)
         if self.ring is not None:
             self.ring.wait()

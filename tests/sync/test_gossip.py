@@ -310,6 +310,17 @@ def test_resuming_gives_the_same_bits(options: dict[str, Any]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain, resumed, strict=True))
 
 
+def test_a_worker_alone_has_the_state_of_its_model() -> None:
+    def play(group: VirtualGroup) -> tuple[Tensor, Tensor]:
+        model, worker = start(group, [3.0])
+        model.w.grad = torch.ones(1)
+        worker.step()
+        return worker.state()["weights"], parameters(model)
+
+    [(found, expected)] = virtual.run(play, 1)
+    assert found.tolist() == expected.tolist() == [2.0]
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 3), (4, 1)])
 def test_another_number_of_workers_goes_on_from_the_mean(before: int, after: int) -> None:
     states = virtual.run(lambda group: start(group, [float(group.rank), 1.0])[1].state(), before)
