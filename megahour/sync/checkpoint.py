@@ -15,6 +15,7 @@ When a worker is lost while it saves, the checkpoint has no `checkpoint.json` an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -37,6 +38,7 @@ from megahour.core.transfer import file_digest, is_local, publish
 LOG = logging.getLogger(__name__)
 KEEP = 2
 MARK = "checkpoint.json"
+FAILED = ".failed"
 POLL_S = 0.02
 
 
@@ -98,23 +100,29 @@ class Checkpoints:
 
     def _write(self, step: int, tensors: dict[str, Tensor], state: str) -> None:
         folder = f"{self.root}/{step:010d}"
+        failed = f"{folder}/rank-{self.rank:05d}{FAILED}"
         try:
+            if self.fs.exists(failed):
+                self.fs.rm(failed)
             data = safetensors.torch.save(tensors)
-            self._room(len(data))
+            self._room(len(data), folder)
             digest = self._put(f"{folder}/rank-{self.rank:05d}.safetensors", data)
             entry = json.dumps({"sha256": digest, "state": json.loads(state)}, sort_keys=True).encode()
             self._put(f"{folder}/rank-{self.rank:05d}.json", entry)
             if self.rank == 0:
                 self._commit(folder)
         except OSError as error:
+            with contextlib.suppress(OSError):  # if even this cannot be written, worker 0 waits for its patience
+                self.fs.touch(failed)
             raise StoreError(
                 f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are whole"
             ) from error
 
-    def _room(self, needed: int) -> None:
-        """A full disk is noticed before anything is written to it."""
+    def _room(self, size_bytes: int, folder: str) -> None:
+        """A full disk is noticed before anything is written to it: there must be room for all parts not there yet."""
         if is_local(self.fs):
-            Path(self.root).mkdir(parents=True, exist_ok=True)
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            needed = size_bytes * max(1, self.size - len(list(Path(folder).glob("rank-*.safetensors"))))
             free = shutil.disk_usage(self.root).free
             if free < needed:
                 raise OSError(f"{needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
@@ -143,6 +151,8 @@ class Checkpoints:
         entries = [f"{folder}/rank-{rank:05d}.json" for rank in range(self.size)]
         deadline_s = time.monotonic() + self.patience_s
         while missing := [entry for entry in entries if not self.fs.exists(entry)]:
+            if failed := [entry for entry in missing if self.fs.exists(entry.removesuffix(".json") + FAILED)]:
+                raise OSError(f"{len(failed)} of {self.size} workers could not write their part: {failed[0]} …")
             if time.monotonic() > deadline_s or self._closing.is_set():
                 raise OSError(f"{len(missing)} of {self.size} workers have not written their part: {missing[0]} …")
             time.sleep(POLL_S)
@@ -154,8 +164,26 @@ class Checkpoints:
     def _remove_old(self) -> None:
         self.fs.invalidate_cache()
         folders = sorted(path.rstrip("/") for path in self.fs.ls(self.root, detail=False))
-        whole = [path for path in folders if self.fs.exists(f"{path}/{MARK}")]
+        whole = [path for path in folders if path.rsplit("/", 1)[-1].isdigit() and self.fs.exists(f"{path}/{MARK}")]
         for path in folders:
             # Also what a kill left unfinished; what is newer than the newest whole one may be under way.
             if path < whole[-KEEP:][0]:
                 self.fs.rm(path, recursive=True)
+
+
+def set_aside(folder: str | Path, newer_than: int) -> None:
+    """Renames what is newer than step `newer_than` (-1: all) to `<step>.aside`: unfinished, damaged, of another run.
+
+    To be called by worker 0 before a run that begins there saves: it may pass the same steps, and the parts that other
+    workers have left would be taken for new ones. The next whole checkpoints remove what was set aside.
+    """
+    fs, root = fsspec.core.url_to_fs(str(folder))
+    fs.invalidate_cache()
+    paths = [path.rstrip("/") for path in fs.ls(root, detail=False)] if fs.exists(root) else []
+    for path in paths:
+        name = path.rsplit("/", 1)[-1]
+        if name.isdigit() and int(name) > newer_than:
+            if fs.exists(f"{path}.aside"):
+                fs.rm(f"{path}.aside", recursive=True)
+            fs.mv(path, f"{path}.aside", recursive=True)
+            LOG.warning("set aside: %s.aside", path)

@@ -12,7 +12,7 @@ quantity its mean, p50, p95 and p99 since the row before, or its sum where it is
 
 from __future__ import annotations
 
-import json
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,9 @@ import numpy as np
 
 from megahour.sync.alarm import Alarm
 from megahour.sync.group import Group, Traffic
+from megahour.sync.lines import Lines
 
+LOG = logging.getLogger(__name__)
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 SUMMED = ("sent_bytes", "received_bytes")
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class Meter:
         self.every, self.boards, self.alarm = every, boards, alarm
         self._traffic = Traffic() if group is None else group.traffic
         rank = 0 if group is None else group.rank
-        self._file = (folder / f"steps-{rank:05d}.jsonl").open("a", encoding="utf-8")
+        self._file = Lines(folder / f"steps-{rank:05d}.jsonl")
         self._before, self._step_began_s = self._now(), time.perf_counter()
         self._data_s, self._steps = 0.0, 0
         self._values: dict[str, list[float]] = {}
@@ -144,10 +146,12 @@ class Meter:
             row[f"{name}.mean"] = float(np.mean(values))
             row.update({f"{name}.{q}": float(np.percentile(values, at)) for q, at in QUANTILES.items()})
         steps = max(len(values) for values in self._values.values())
-        self._file.write(json.dumps({"step": self._steps, "steps": steps, **row}, sort_keys=True) + "\n")
-        self._file.flush()
+        self._file.add({"step": self._steps, "steps": steps, **row})
         for board in self.boards:
-            board.add(row, self._steps)
+            try:
+                board.add(row, self._steps)
+            except OSError as error:  # a full disk, a server that is gone: training is worth more than its plots
+                LOG.warning("a row is left out of %s: %s", type(board).__name__, error)
         self._values.clear()
 
     def close(self) -> None:
@@ -155,7 +159,10 @@ class Meter:
         self.flush()
         self._file.close()
         for board in self.boards:
-            board.close()
+            try:
+                board.close()
+            except OSError as error:
+                LOG.warning("the last rows may be missing in %s: %s", type(board).__name__, error)
         if self.alarm is not None:
             self.alarm.close()
 

@@ -7,9 +7,14 @@ bytes; frames per second go to a log in the work directory.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
+
+from megahour.sync.lines import Lines
+
+LOG = logging.getLogger(__name__)
 
 
 class Sums:
@@ -52,7 +57,7 @@ class Log:
 
     def __init__(self, folder: Path, board: Any = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / "train.log.jsonl").open("a", encoding="utf-8")
+        self._file = Lines(folder / "train.log.jsonl")
         self._started = time.monotonic()
         self._frames = 0
         self._board = board
@@ -66,11 +71,13 @@ class Log:
 
     def row(self, row: dict[str, Any]) -> None:
         timed = {**row, "unix_s": round(time.time(), 1), "frames_per_s": round(self.frames_per_s, 1)}
-        self._file.write(json.dumps(timed, sort_keys=True) + "\n")
-        self._file.flush()
+        self._file.add(timed)
         if self._board is not None:
             numbers = {f"curve/{name}": float(v) for name, v in timed.items() if isinstance(v, int | float)}
-            self._board.add(numbers, row["step"])
+            try:
+                self._board.add(numbers, row["step"])
+            except OSError as error:
+                LOG.warning("a row is left out of %s: %s", type(self._board).__name__, error)
 
     def close(self) -> None:
         self._file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from megahour.core.errors import StoreError
 from megahour.sync import checkpoint
-from megahour.sync.checkpoint import Checkpoints
+from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
 
 
@@ -95,6 +96,41 @@ def test_a_checkpoint_without_the_part_of_a_lost_worker_does_not_exist(tmp_path:
     save_all(tmp_path, 3, size=2)
     save_all(tmp_path, 4, size=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000003", "0000000004"], "half of 2 is gone"
+
+
+def test_parts_that_an_earlier_run_left_are_not_taken_for_new_ones(tmp_path: Path) -> None:
+    save_all(tmp_path, 1, size=2)
+    with pytest.raises(StoreError), Checkpoints(tmp_path, rank=0, size=2, patience_s=0.1) as saver:
+        saver.save(2, tensors(99), {"of": "a run whose worker 1 was lost"})
+    set_aside(tmp_path, newer_than=1)
+    with pytest.raises(StoreError), Checkpoints(tmp_path, rank=0, size=2, patience_s=0.1) as saver:
+        saver.save(2, tensors(2), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000001", "0000000002", "0000000002.aside"]
+    set_aside(tmp_path, newer_than=1)  # again, where the name is taken
+    for step in (2, 3, 4):
+        save_all(tmp_path, step, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000003", "0000000004"]
+
+
+def test_a_worker_that_cannot_write_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_all(tmp_path, 1, size=2)
+    put = Checkpoints._put
+
+    def full(self: Checkpoints, target: str, data: bytes) -> str:
+        if self.rank == 1:
+            raise OSError("No space left on device")
+        return put(self, target, data)
+
+    monkeypatch.setattr(Checkpoints, "_put", full)
+    began_s = time.monotonic()
+    with pytest.raises(StoreError, match=r"1 of 2 workers could not write|No space left"):
+        save_all(tmp_path, 2, size=2)
+    assert time.monotonic() - began_s < 10, "half of its patience"
+    monkeypatch.undo()
+    save_all(tmp_path, 2, size=2)
+    found = load(tmp_path)
+    assert found is not None
+    assert found.step == 2
 
 
 def flip(data: bytes) -> bytes:
