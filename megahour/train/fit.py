@@ -20,9 +20,9 @@ from megahour import sync
 from megahour.batches.loader import Batch, Loader
 from megahour.core.errors import StageError, StoreError
 from megahour.sync.alarm import Alarm, command_hook
-from megahour.sync.checkpoint import Checkpoints
+from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
-from megahour.sync.group import Group
+from megahour.sync.group import Group, WorkerLostError
 from megahour.sync.meters import Board, Meter, TensorBoard
 from megahour.train import result
 from megahour.train.audit import Audit
@@ -108,10 +108,13 @@ class Run:
 
     def _resume(self, folder: Path) -> Position:
         found = load(folder, self.group)
-        if found is None:
-            return Position()
-        if found.state["print"] != self.job.print:
+        if found is not None and found.state["print"] != self.job.print:
             LOG.warning("checkpoints in %s belong to another configuration; starting anew", folder)
+            found = None
+        if self.group.rank == 0:
+            set_aside(folder, -1 if found is None else found.step)
+        self.group.all_gather(torch.zeros(1)).wait()  # nobody saves before that
+        if found is None:
             return Position()
         self.trainer.restore(found.tensors, found.states)
         same = found.workers == self.group.size
@@ -164,6 +167,12 @@ class Run:
             at.audit.add(batch.keys)
         before, at.done, at.steps = at.done, claim.last, at.steps + 1
         self._measure(gradients, rate, frames)
+        if self.trainer.synchroniser.metrics.get("lost_neighbours"):
+            raise WorkerLostError(
+                "a neighbour on the ring is lost, and with it the batches that it took since the last checkpoint",
+                where=f"rank {self.group.rank} of {self.group.size}",
+                remedy="start all workers again from the last checkpoint",
+            )
         if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
             self._row(phase, rate)
 

@@ -48,6 +48,11 @@ def failed(work: Path) -> bool:
     return (work / FOLDER / ERROR).exists()
 
 
+def ended(work: Path) -> bool:
+    """Whether the workers have left a model or such an error, or `work` has gone since."""
+    return failed(work) or (work / FOLDER / WEIGHTS).exists() or not work.exists()
+
+
 def clear(work: Path) -> None:
     """Before workers start: nothing of an earlier run is taken for theirs."""
     for name in (WEIGHTS, CURVES, ERROR):

@@ -84,7 +84,9 @@ class TrainParams(Params):
     )
     nodes: int = Field(1, ge=1, description="machines that share the workers", json_schema_extra=POLICY)
     min_nodes: int = Field(1, ge=1, description="machines that are enough to go on", json_schema_extra=POLICY)
-    rendezvous: str = Field("", description="HOST:PORT where several machines meet", json_schema_extra=POLICY)
+    rendezvous: str = Field(
+        "", description="HOST:PORT of this machine, where the others join", json_schema_extra=POLICY
+    )
 
     @model_validator(mode="after")
     def _offsets_fit(self) -> TrainParams:
@@ -100,7 +102,7 @@ class TrainParams(Params):
                 f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
             )
         if self.nodes > 1 and not self.rendezvous:
-            raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of one of them")
+            raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
         return self
 
 

@@ -1,8 +1,4 @@
-"""One worker of a training run: the body of the processes that `launch`, or torchrun on any machine, starts.
-
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 4 --nproc-per-node 8 --rdzv-id megahour \\
-        --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m megahour.train.worker WORK/train.json
-"""
+"""One worker of a training run: the body of the processes that `launch` and `join` start on each machine."""
 
 from __future__ import annotations
 
@@ -26,9 +22,10 @@ from megahour.core.store import Artifact
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 from megahour.train import result
+from megahour.train.agent import OWN_STORE
 from megahour.train.fit import execute
 from megahour.train.job import prepare
-from megahour.train.launch import OWN_STORE, PROGRESS
+from megahour.train.launch import PROGRESS
 from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
@@ -48,6 +45,9 @@ def main() -> None:
         if result.failed(work):
             return  # the worker is lost because it found an error that a restart does not mend
         LOG.error("%s", error)
+        sys.exit(1)
+    except dist.DistError as error:
+        LOG.error("rank 0, which has the workers' store, does not answer: %s", str(error).splitlines()[0])
         sys.exit(1)
     except MegahourError as error:
         LOG.error("%s", error)
@@ -90,8 +90,11 @@ class _Progress:
             return
         self._said_s = time.monotonic()
         scratch = self.path.with_suffix(".tmp")
-        scratch.write_text(json.dumps({"done": done, "total": total, "unit": unit, **fields}), "utf-8")
-        scratch.replace(self.path)
+        try:
+            scratch.write_text(json.dumps({"done": done, "total": total, "unit": unit, **fields}), "utf-8")
+            scratch.replace(self.path)
+        except OSError as error:  # a full disk; nobody needs to see how far it is
+            LOG.warning("progress is not shown: %s", error)
 
 
 def _silent(*args: Any, **fields: Any) -> None:

@@ -1,0 +1,89 @@
+"""Another machine joins a training on several: run it there while the training runs.
+
+    python -m megahour.train.join WORK/train.json [--patience SECONDS]
+
+The machine takes part as soon as the first one lets it, and again whenever it was cut off, until the training has
+ended. torchrun would end with the first connection that breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+
+from megahour.core.errors import MegahourError, StageError
+from megahour.train import result
+from megahour.train.agent import run_agent
+from megahour.train.stage import TrainParams
+
+LOG = logging.getLogger(__name__)
+AGAIN_S = 1.0
+CONNECT_S = 90.0  # an agent that finds nobody gives up sooner
+
+
+def join(spec: Path, patience_s: float) -> None:
+    """Takes part in the training of `spec`, which `launch` has written, until it has ended.
+
+    Raises
+    ------
+    StageError: there is no `spec`, the machine that hosts `rendezvous` was not to be reached for `patience_s`, or this
+        machine's workers were lost more often than `max_restarts`.
+    """
+    try:
+        work = Path(json.loads(spec.read_text("utf-8"))["work"])
+    except OSError as error:
+        raise StageError(
+            f"{spec} cannot be read: {error}", where="join", remedy="start the training on the first machine before"
+        ) from error
+    lost_s = time.monotonic()
+    while not result.ended(work):
+        p = TrainParams.model_validate(json.loads(spec.read_text("utf-8"))["params"])
+        began_s = time.monotonic()
+        try:
+            run_agent(p, work, spec, first=False)
+            break
+        except RendezvousClosedError:
+            break
+        except ChildFailedError as error:
+            raise StageError(
+                f"workers of this machine were lost more than {p.max_restarts} times",
+                where="join",
+                remedy=f"see {work / 'workers'}",
+            ) from error
+        except RendezvousError as error:
+            now_s = time.monotonic()
+            if now_s - began_s > CONNECT_S:
+                lost_s = now_s  # it had met the others
+            if now_s - lost_s > patience_s:
+                raise StageError(
+                    f"{p.rendezvous} was not to be reached for {patience_s:g} s: {error}",
+                    where="join",
+                    remedy="start the training there; then this again",
+                ) from error
+            LOG.warning("no connection to %s; trying again", p.rendezvous)
+            time.sleep(AGAIN_S)
+    LOG.info("the training has ended")
+
+
+def main() -> None:
+    """Parses the command line; exit code 1 and the error's text where joining failed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec", type=Path, help="train.json in the training's work folder")
+    parser.add_argument("--patience", type=float, default=3600.0, help="seconds to try to reach the others")
+    arguments = parser.parse_args()
+    try:
+        join(arguments.spec, arguments.patience)
+    except MegahourError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
