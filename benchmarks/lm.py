@@ -72,6 +72,9 @@ def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path) -
 
 def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
     """The process that is measured: prints CPU seconds by phase and the numbers of n-grams."""
+    from megahour.lm.quick_start import quick_start
+
+    quick_start()  # as `megahour lm train` does
     from megahour.lm.estimate.estimate import estimate
     from megahour.lm.estimate.reading import read_corpus
     from megahour.lm.text.sources import blocks, text_bytes

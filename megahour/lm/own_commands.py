@@ -74,6 +74,9 @@ def train(
     megahour lm train text/*.gz --order 5 --out lm.arpa.gz
     megahour lm train text.txt --order 5 --memory 2GB --vocabulary 400000 --prune 0,0,1 --out lm.arpa
     """
+    from megahour.lm.quick_start import quick_start
+
+    quick_start()
     from megahour.lm.phases import Phases
     from megahour.lm.train import Job, parse_bytes
     from megahour.lm.train import train as make

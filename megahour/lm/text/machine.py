@@ -1,37 +1,11 @@
-"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, bit patterns; and its start."""
+"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, bit patterns."""
 
 from __future__ import annotations
-
-import gc
-import sys
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-
-def _load_numba() -> None:
-    """Import now what numba imports before its first call, without SciPy's BLAS: a third of a second less.
-
-    numba asks whether it could compile `np.cov`, by importing all of scipy.linalg. What needs BLAS, `np.dot` too, asks
-    again by itself. Garbage is not looked for among what numba has made, then or at the end: another third.
-    """
-    if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules:
-        return
-    collecting = gc.isenabled()
-    gc.disable()
-    sys.modules["scipy.linalg"] = None  # type: ignore[assignment]
-    try:
-        import numba.np.arraymath  # noqa: F401
-    finally:
-        del sys.modules["scipy.linalg"]
-        gc.freeze()
-        if collecting:
-            gc.enable()
-
-
-_load_numba()
 
 
 @intrinsic
