@@ -32,7 +32,7 @@ from megahour.sync import virtual
 from megahour.sync.threshold import schedule
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
-RATES = {8: 2.0, 16: 3.0, 32: 5.0, 64: 8.0, 128: 12.0}  # what does best for dense synchronous SGD
+RATES = {8: 2.0, 16: 3.0, 32: 5.0, 64: 8.0, 128: 12.0}  # the same for both; not tuned for each N
 DENSITY, WARMUP_SHARE = 0.002, 0.08
 CAPACITY = 1 / 16  # that of `sync.gtc`
 CHECKED_STEPS = 12
