@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test faults check docs bench clean
 
 demo: .venv/installed
 	$(BIN)/megahour run recipes/demo.yaml
@@ -12,6 +12,10 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Workers that stand still, machines that join and leave, disks that are full: five minutes beside the rest.
+faults: .venv/installed-dev
+	$(BIN)/pytest -m faults
 
 check: .venv/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
