@@ -85,12 +85,18 @@ class Checkpoints:
         Raises
         ------
         StoreError: the checkpoint before this one could not be written: the disk is full, a file reads back otherwise,
-            a worker did not write its part. The older ones are whole.
+            a worker did not write its part. The older ones are whole, and this one is being written.
         """
-        self.wait()
+        before: StoreError | None = None
+        try:
+            self.wait()
+        except StoreError as error:
+            before = error
         copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         text = json.dumps(dict(state), sort_keys=True)
         self._writing = self._thread.submit(self._write, step, copies, text)
+        if before is not None:
+            raise before
 
     def wait(self) -> None:
         """Returns when nothing is being written. Raises as `save` does."""

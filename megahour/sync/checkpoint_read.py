@@ -70,11 +70,11 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
     A damaged one is reported as a warning, and the one before it taken, by all workers. A collective call.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
-    rank = 0 if group is None else group.rank
+    rank, size = (0, 1) if group is None else (group.rank, group.size)
     for step in _steps(fs, root, group):
         found = None
         try:
-            found = _checkpoint(fs, f"{root}/{step:010d}", step, rank)
+            found = _checkpoint(fs, f"{root}/{step:010d}", step, rank, size)
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
             LOG.warning("checkpoint of step %d is damaged (%s: %s)", step, type(error).__name__, error)
         if found is not None and _all(group, True):
@@ -107,11 +107,13 @@ def _all(group: Group | None, good: bool) -> bool:
     return good if group is None else bool(group.all_gather(torch.tensor([int(good)])).wait().all())
 
 
-def _checkpoint(fs: Any, folder: str, step: int, rank: int) -> Checkpoint:
+def _checkpoint(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkpoint:
     mark = json.loads(fs.cat_file(f"{folder}/{MARK}"))
     digests: list[str] = mark["sha256"]
     if len(digests) != mark["workers"] or not digests:
         raise ValueError(f"{MARK} names {len(digests)} parts of {mark['workers']} workers")
+    for other in range(rank + size, len(digests), size):
+        _read(fs, folder, other, digests[other])  # workers are fewer than those that saved: all parts are looked at
     own = rank % len(digests)
     tensors, state = _read(fs, folder, own, digests[own])
     return Checkpoint(step, len(digests), tensors, state, States(fs, folder, digests))

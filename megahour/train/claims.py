@@ -124,5 +124,5 @@ class Marks:
         seconds = max(time.monotonic() - self._passed_s, 1e-6)
         batches = (mark - self._passed) * self.interval_s / seconds
         # Twice as far at most: the pace changes, with whole utterances after chunks for one.
-        batches = min(batches, 2.0 * max(mark - self._passed, self.unit) if self.interval_s else 1.0)
+        batches = min(batches, 2.0 * max(mark - self._passed, self.unit))
         return mark + self.unit * max(1, round(batches / self.unit))

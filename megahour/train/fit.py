@@ -71,7 +71,10 @@ def execute(
     p = job.params
 
     def synchronise(module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> sync.Synchroniser:
-        return sync.build(p.trainer, module, optimiser, group=group, clip_norm=p.clip, **p.trainer_options)
+        options = dict(p.trainer_options)
+        if p.trainer == "bmuf":  # the length of the run bounds the block momentum
+            options.setdefault("total_steps", -(-sum(map(len, job.phases)) // group.size))
+        return sync.build(p.trainer, module, optimiser, group=group, clip_norm=p.clip, **options)
 
     with (
         Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
@@ -129,6 +132,7 @@ class Run:
         if not self.total:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
         claims, marks = self._claims(store)
+        was_through = self.at.done == self.total  # all but the end was done, and saved, before a restart
         while self.at.done < self.total:
             claim = claims.take()
             while (mark := marks.due(claim)) is not None and mark < self.total:
@@ -136,7 +140,8 @@ class Run:
             if claim is None:
                 break
             self._step(claim)
-        self._checkpoint(self.total)
+        if not was_through:
+            self._checkpoint(self.total)
         self.trainer.synchroniser.finish()
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         self._row(self.job.phases[-1], self._rate(self.total))
@@ -206,7 +211,8 @@ class Run:
     def _row(self, phase: Phase, rate: float) -> None:
         """A point of the curves, of all workers' sums; the held-out part is shared out among them.
 
-        Workers that are not in step do not meet for it before the end: then it is worker 0's view.
+        Workers that are not in step do not meet for it before the end: then it is worker 0's view. Within a block of
+        bmuf or local_sgd workers have models of their own, which the sums are over; the last row is of the final one.
         """
         at = self.at
         if not self.in_step and self.group.rank > 0:
@@ -259,7 +265,9 @@ def _board(work: Path) -> Board | None:
         return TensorBoard(work)
     except ImportError:
         LOG.info("TensorBoard is not installed: the curves are in %s only", work)
-        return None
+    except OSError as error:
+        LOG.error("no TensorBoard files: %s", error)
+    return None
 
 
 def _meter(p: TrainParams, group: Group, work: Path, board: Board | None) -> Meter:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 POLICY: dict[str, JsonValue] = {"policy": True}
+CHOICES = ("dense", "gtc", "bmuf", "gossip", "local_sgd")
 
 
 class TrainParams(Params):
@@ -59,10 +60,12 @@ class TrainParams(Params):
         2, ge=1, le=64, description="replicas that share a batch; they change rounding, so they are a parameter"
     )
     workers: int = Field(1, ge=1, description="processes that train together, each on its own batches")
-    trainer: str = Field("dense", description="how workers agree: " + ", ".join(TRAINERS))
+    trainer: str = Field("dense", description="how workers agree: " + ", ".join(CHOICES))
     trainer_options: dict[str, Any] = Field({}, description="options of the trainer, such as {threshold: 0.3}")
     seed: int = Field(1, ge=0, description="of weights, order, masks and dropout")
-    checkpoint_s: float = Field(20.0, ge=0.0, description="seconds between checkpoints", json_schema_extra=POLICY)
+    checkpoint_s: float = Field(
+        20.0, ge=0.0, description="seconds between checkpoints, about; 0: after every step", json_schema_extra=POLICY
+    )
     tensorboard: bool = Field(
         True,
         description="also write TensorBoard files into the work directory, where it is installed",
@@ -96,7 +99,15 @@ class TrainParams(Params):
 
     @model_validator(mode="after")
     def _workers_fit(self) -> TrainParams:
+        if self.trainer in TRAINERS and self.trainer not in CHOICES:
+            raise ValueError(f"{self.trainer} is for scripts of one's own: it must wrap the model; use dense")
         check(self.trainer, self.trainer_options)
+        for name in ("clip_norm", "backwards"):
+            if name in self.trainer_options:
+                raise ValueError(f"`{name}` in trainer_options: use `clip`, and leave `backwards`")
+        node_size = self.trainer_options.get("node_size", 1)
+        if not isinstance(node_size, int) or node_size < 1 or self.workers // self.nodes % node_size:
+            raise ValueError(f"node_size {node_size} does not divide the workers of a machine")
         if self.workers % self.nodes or not self.min_nodes <= self.nodes:
             raise ValueError(
                 f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"

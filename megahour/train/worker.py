@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.store import Artifact
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
@@ -39,20 +41,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides when to end
     spec = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     work, p = Path(spec["work"]), TrainParams.model_validate(spec["params"])
+    if result.failed(work):
+        return  # another worker has found an error that a restart does not mend
     try:
         _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work)
-    except WorkerLostError as error:
+    except (WorkerLostError, dist.DistError) as error:
         if result.failed(work):
-            return  # the worker is lost because it found an error that a restart does not mend
-        LOG.error("%s", error)
+            return  # the worker is lost because it found such an error
+        LOG.error("a worker or the store of worker 0 does not answer: %s", error)
         sys.exit(1)
-    except dist.DistError as error:
-        LOG.error("rank 0, which has the workers' store, does not answer: %s", str(error).splitlines()[0])
-        sys.exit(1)
-    except MegahourError as error:
-        LOG.error("%s", error)
-        result.write_error(work, error.message, error.where, error.remedy)
-        # The agent starts workers again that fail; this one has done what it could.
+    except MegahourError:
+        return  # it is written; the agent starts workers again that fail
 
 
 def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
@@ -60,16 +59,35 @@ def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
         raise ConfigError(
             "the agent's store is shared, with addresses of workers that died", remedy=f"set {OWN_STORE}=1"
         )
-    job = prepare(p, inputs)
+    with _final(work):
+        job = prepare(p, inputs)
     dist.init_process_group("gloo", timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)
         progress = _Progress(work / PROGRESS) if group.rank == 0 else _silent
-        found = execute(job, group, work, progress, _new_store(group))
-        if group.rank == 0:
-            result.write(work, found)
+        with _final(work):
+            found = execute(job, group, work, progress, _new_store(group))
+            if group.rank == 0:
+                result.write(work, found)
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _final(work: Path) -> Iterator[None]:
+    """Leaves errors that no restart mends for the process that started the workers, before others miss this one."""
+    try:
+        yield
+    except (WorkerLostError, dist.DistError):
+        raise
+    except MegahourError as error:
+        LOG.error("%s", error)
+        result.write_error(work, error.message, error.where, error.remedy)
+        raise
+    except (TypeError, ValueError) as error:
+        LOG.exception("an error of the program, or of a parameter's value")
+        result.write_error(work, f"{type(error).__name__}: {error}", "train", f"see {work / 'workers'}")
+        raise StageError(str(error), where="train") from error
 
 
 def _new_store(group: TorchGroup) -> PrefixStore:
