@@ -3,10 +3,10 @@
 The text is aligned, and so is its decoy, the same text with the letters of each cue in reverse: as many letters, as
 frequent, in cues as long. With the costs above those of nothing but the star,
 
-    C(text) <= C(decoy) - MARGIN |C(decoy)|
+    C(text) <= C(decoy) - margin |C(decoy)|
 
-holds for the right text even where two of three letters are wrong. A text of another recording, or of a model that
-hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters of the whole text
+holds, with a margin of 0.2, for the right text even where two of three letters are wrong. A text of another recording,
+or of a model that hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters of the whole text
 are reversed instead; a text of a few letters is not judged.
 """
 
@@ -21,19 +21,18 @@ from numpy.typing import NDArray
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import Problem, scale_of
 
-MARGIN = 0.2
 FEWEST_TOKENS = 8
 LEAST_OTHER = 0.5  # share of the places at which a decoy must have another letter
 
 
-def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> bool:
+def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring, margin: float) -> bool:
     """Whether posteriors (T, V) show the text of `problem` rather than any. Raises NoAnchorsError for a large one."""
     decoy = decoy_of(problem)
     if decoy is None:
         return True
     star = _star(posteriors, problem)
     own, other = (_cost(posteriors, each, anchoring) - star for each in (problem, decoy))
-    return bool(own <= other - MARGIN * abs(other))
+    return bool(own <= other - margin * abs(other))
 
 
 def decoy_of(problem: Problem) -> Problem | None:

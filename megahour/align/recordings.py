@@ -229,7 +229,8 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *,
             document.hint_s / frame_s,
             hint_tolerance=p.hint_tolerance_s / frame_s,
         )
-        if doubtful and not belongs(heard.posteriors, first_problem(document, costs), anchoring):
+        asked = doubtful and p.decoy_margin > 0
+        if asked and not belongs(heard.posteriors, first_problem(document, costs), anchoring, p.decoy_margin):
             raise Refused("wrong-transcript")
     except NoAnchorsError:
         raise Refused("no-anchors") from None

@@ -34,6 +34,9 @@ class AlignParams(Params):
     hint_tolerance_s: float = Field(1.5, gt=0, description="how far a short cue may be off its neighbours, at least")
     max_cells: float = Field(4e9, gt=0, description="frames x tokens without an anchor above which audio is refused")
     max_loss_nats: float = Field(3.0, gt=0, description="median loss per token above which a recording is refused")
+    decoy_margin: float = Field(
+        0.2, ge=0.0, le=1.0, description="share by which a doubtful text must cost less than its reversal; 0: not asked"
+    )
     min_spoken: float = Field(0.3, ge=0, le=1, description="share of tokens spoken below which a recording is refused")
     min_confidence: float = Field(0.4, ge=0, le=1, description="mean posterior below which a cue is not kept")
     max_cue_loss_nats: float = Field(6.0, gt=0, description="loss per token above which a cue is not kept")
