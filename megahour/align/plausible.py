@@ -6,8 +6,8 @@ frequent, in cues as long. With the costs above those of nothing but the star,
     C(text) <= C(decoy) - margin |C(decoy)|
 
 holds, with a margin of 0.2, for the right text even where two of three letters are wrong. A text of another recording,
-or of a model that hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters of the whole text
-are reversed instead; a text of a few letters is not judged.
+or of a model that hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters
+of the whole text are reversed instead; a text of a few letters is not judged.
 """
 
 from __future__ import annotations
