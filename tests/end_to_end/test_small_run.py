@@ -85,4 +85,5 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
     assert list((folder / "report" / "shards").glob("*.html"))
 
     assert run("run", str(SMALL), f"run={folder}").count("already made") == len(list(folder.glob("*/manifest.json")))
-    assert not list((folder / ".work").rglob("*")), "a finished run keeps no scratch files"
+    left = [path for path in (folder / ".work").rglob("*") if path.is_file() and path.parent.name != "tensorboard"]
+    assert not left, "a finished run keeps no scratch files but the curves that TensorBoard shows"
