@@ -11,7 +11,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full: five minutes beside the rest.
 faults: .venv/installed-dev

@@ -29,7 +29,8 @@ class NoRightError(Exception):
     """This machine or user cannot make network namespaces or TUN devices."""
 
 
-def _run(command: str) -> None:
+def run(command: str) -> None:
+    """Runs an administrator's command; raises NoRightError with what it said."""
     try:
         done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -70,11 +71,11 @@ class EmulatedWire:
         end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(end, _TUNSETIFF, struct.pack("16sH", self.devices[i].encode(), _IFF_TUN | _IFF_NO_PI))
         name, device = self.names[i], self.devices[i]
-        _run(f"ip netns add {name}")
-        _run(f"ip link set {device} netns {name}")
-        _run(f"ip -n {name} addr add {ADDRESS.format(i + 1)}/24 dev {device}")
-        _run(f"ip -n {name} link set {device} mtu {MTU} txqueuelen 1000 up")
-        _run(f"ip -n {name} link set lo up")
+        run(f"ip netns add {name}")
+        run(f"ip link set {device} netns {name}")
+        run(f"ip -n {name} addr add {ADDRESS.format(i + 1)}/24 dev {device}")
+        run(f"ip -n {name} link set {device} mtu {MTU} txqueuelen 1000 up")
+        run(f"ip -n {name} link set lo up")
         return end
 
     def cut(self, i: int, *, cut: bool = True) -> None:

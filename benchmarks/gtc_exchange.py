@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from emulated_wire import ADDRESS, NoRightError, run
 
 from megahour.sync.codec import exact_threshold, new_residual
 from megahour.sync.threshold_sum import ThresholdSum
@@ -31,22 +32,7 @@ from megahour.sync.torch_group import TorchGroup
 
 RATES = ("unlimited", "10gbit", "2gbit", "1gbit", "200mbit")
 DENSITIES = (1e-3, 1e-2)
-ADDRESS = "192.0.2.{}"
 BURST_BYTES = 70_000  # tbf lets so much pass at once; less than a packet of 64 KiB would stop the wire
-
-
-class NoRightError(Exception):
-    """This machine or user cannot make network namespaces or limit their wires."""
-
-
-def run(command: str) -> None:
-    """Runs an administrator's command; raises NoRightError with what it said."""
-    try:
-        done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise NoRightError(f"{command.split()[0]} is not there: install iproute2") from error
-    if done.returncode:
-        raise NoRightError(f"`{command}`: {done.stderr.strip() or done.returncode}")
 
 
 class Wire:

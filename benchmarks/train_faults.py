@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -27,13 +26,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from made_artifacts import features_artifact, units_artifact, utterances
+from made_artifacts import utterances
+from trainings import seen, trained, training_data, workers
 
-from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.core.writer import ShardWriter
-from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 INTERVAL_S = 1.0
 LONGEST_S, STARTING_S = 5.0, 6.0
@@ -107,36 +103,21 @@ class Killer(threading.Thread):
             return 0.0
 
 
-def workers() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "megahour.train.worker" in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def run(folder: Path, data: dict[str, Artifact], **values: Any) -> Outcome:
-    output = Artifact(folder / "model")
     began_s = time.monotonic()
-    with ShardWriter(output, 0, "made") as out:
-        train(TrainParams(**{**SETTINGS, **values}), data, out, Context(work=folder / "work"))
-        out.commit()
-    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
-    return Outcome(output.read_bytes(0, ".safetensors"), rows, time.monotonic() - began_s)
+    weights, rows = trained(folder, data, {**SETTINGS, **values})
+    return Outcome(weights, rows, time.monotonic() - began_s)
 
 
 def row(trainer: str, quiet: Outcome, disturbed: Outcome, killer: Killer) -> str:
     losses = [[r["loss"] for r in outcome.rows] for outcome in (quiet, disturbed)]
-    seen = [tuple(outcome.rows[-1][name] for name in ("pieces", "keys")) for outcome in (quiet, disturbed)]
+    pieces = [seen(outcome.rows) for outcome in (quiet, disturbed)]
     cells = [
         trainer,
         str(len(killer.lost_s)),
         "equal" if quiet.weights == disturbed.weights else "other",
         "equal" if losses[0] == losses[1] else f"last {losses[0][-1]:.4f} / {losses[1][-1]:.4f}",
-        f"{seen[0][0]:,} / {seen[1][0]:,}, keys {'equal' if seen[0] == seen[1] else 'DIFFER'}",
+        f"{pieces[0][0]:,} / {pieces[1][0]:,}, keys {'equal' if pieces[0] == pieces[1] else 'DIFFER'}",
         f"{max(killer.lost_s, default=0.0):.1f} s",
         f"{quiet.seconds:.0f} s / {disturbed.seconds:.0f} s",
     ]
@@ -156,9 +137,7 @@ def main() -> None:
     lines = [line for line in old if line.startswith("| ") and line not in HEAD and line.split()[1] not in trainers]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = utterances(400, speakers=10)
-        parts = [("labelled", made[i : i + 100]) for i in range(0, 400, 100)]
-        data = {"features": features_artifact(folder / "f", parts), "units": units_artifact(folder / "u", made)}
+        data = training_data(folder, utterances(400, speakers=10), shards=4)
         for number, trainer in enumerate(trainers):
             kills = arguments.kills // len(trainers) + (number < arguments.kills % len(trainers))
             chosen = {"trainer": trainer, "trainer_options": OPTIONS.get(trainer, {}), "epochs": arguments.epochs}

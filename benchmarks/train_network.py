@@ -29,13 +29,10 @@ from emulated_wire import ADDRESS, EmulatedWire, NoRightError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from made_artifacts import features_artifact, units_artifact, utterances
+from made_artifacts import utterances
+from trainings import trained, training_data, workers
 
-from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.core.writer import ShardWriter
-from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 INTERVAL_S, LONGEST_S = 2.0, 300.0
 TIMEOUT_S = {"quiet": 15.0, "stopped": 60.0, "short": 15.0, "long": 15.0}
@@ -64,9 +61,7 @@ def first(folder: Path, epochs: int, timeout_s: float) -> None:
     """Body of the first machine."""
     data = {name: Artifact(folder.parent / name) for name in ("features", "units")}
     given = {**SETTINGS, "epochs": epochs, "timeout_s": timeout_s, "checkpoint_s": INTERVAL_S}
-    with ShardWriter(Artifact(folder / "model"), 0, "made") as out:
-        train(TrainParams(**given), data, out, Context(work=folder / "work"))
-        out.commit()
+    trained(folder, data, given)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -89,11 +84,6 @@ def marks(folder: Path) -> list[float]:
     return sorted(found)
 
 
-def worker_of(machine: psutil.Popen) -> psutil.Process:
-    found = machine.children(recursive=True)
-    return next(child for child in found if "megahour.train.worker" in child.cmdline())
-
-
 def says(worker: psutil.Process) -> Callable[[], str]:
     """What this worker's log says of another that is lost."""
     log = Path(f"/proc/{worker.pid}/fd/2").readlink()
@@ -108,11 +98,11 @@ def says(worker: psutil.Process) -> Callable[[], str]:
 def disturb(scenario: str, wire: EmulatedWire, folder: Path, machines: list[psutil.Popen]) -> Told:
     before = until(lambda: [mark for mark in marks(folder) if len(marks(folder)) > 1], "checkpoints")
     time.sleep(1.5 * INTERVAL_S)
-    workers = [worker_of(machine) for machine in machines]
-    logs = [says(worker) for worker in workers]
+    training = [workers(machine)[0] for machine in machines]
+    logs = [says(worker) for worker in training]
     before, began_s = marks(folder), time.time()
     if scenario == "stopped":
-        workers[1].suspend()
+        training[1].suspend()
     else:
         wire.cut(1)
     sides, ends_s = ["", ""], began_s + LASTS_S[scenario]
@@ -122,7 +112,7 @@ def disturb(scenario: str, wire: EmulatedWire, folder: Path, machines: list[psut
                 sides[side] = f"{text}, {time.time() - began_s:.1f} s"
         time.sleep(0.05)
     if scenario == "stopped":
-        workers[1].resume()
+        training[1].resume()
     else:
         wire.cut(1, cut=False)
     healed_s = time.time()
@@ -192,9 +182,8 @@ def main() -> None:
         return
     lines = []
     with tempfile.TemporaryDirectory() as name:
-        base, made = Path(name), utterances(400, speakers=10)
-        features_artifact(base / "features", [("labelled", made[i : i + 100]) for i in range(0, 400, 100)])
-        units_artifact(base / "units", made)
+        base = Path(name)
+        training_data(base, utterances(400, speakers=10), shards=4)
         quiet, _ = run("quiet", base, given.epochs)
         for scenario in given.scenarios.split(","):
             folder, told = run(scenario, base, given.epochs)

@@ -155,6 +155,13 @@ class EngineParams(BaseModel):
     master: str = Field("local[*]", description="Spark master URL")
     retries: int = Field(2, ge=0, description="attempts after the first for a task whose worker died")
     task_timeout_s: float | None = Field(None, gt=0, description="limit for one task; none by default")
+    devices: tuple[str, ...] = Field(
+        (), description="a model process for each, such as [cuda:0, cuda:1]; by default one a core, on the CPU"
+    )
+    host: str = Field(
+        "127.0.0.1",
+        description="this machine's address for the model service; executors on others need one that they can reach",
+    )
 
 
 @dataclass(frozen=True)

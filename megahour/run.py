@@ -23,7 +23,7 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.engine.runner import Monitor, claimed_by, run_stage, stage_fingerprint
+from megahour.engine.runner import Models, Monitor, claimed_by, run_stage, stage_fingerprint
 from megahour.recipe import EngineParams, Recipe, Step
 
 PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst", "kaldi-decoder", "espeakng-loader")
@@ -130,6 +130,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
                 work=work,
                 threads=recipe.threads,
                 monitor=monitor_for(step.name),
+                models=Models(recipe.engine.devices, recipe.engine.host),
             )
             seconds = None if was_done else time.monotonic() - started
             if seconds is not None:

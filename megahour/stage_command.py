@@ -39,6 +39,14 @@ def stage_command(name: str) -> click.Command:
         click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="threads of a training stage"),
     ]
 
+    if type(stage).accelerator is not Stage.accelerator:
+        fields = EngineParams.model_fields
+        devices, host = fields["devices"].description, fields["host"].description
+        options += [
+            click.Option(["--device", "engine__devices"], multiple=True, help=f"(repeatable) {devices}"),
+            click.Option(["--host", "engine__host"], default="127.0.0.1", help=host),
+        ]
+
     def callback(**values: Any) -> None:
         _run(stage, values)
 
@@ -95,7 +103,7 @@ class _Yaml(click.ParamType):  # type: ignore[type-arg]
 def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
     from megahour.core.store import Artifact
     from megahour.engine.progress import TerminalMonitor
-    from megahour.engine.runner import run_stage
+    from megahour.engine.runner import Models, run_stage
     from megahour.run import make_engine, resumable
 
     given = {key: value for key, value in values.items() if value is not None}
@@ -104,10 +112,11 @@ def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
     threads, out = given.pop("run__threads"), given.pop("run__out")
     params = parse(stage.params, given, where=f"stage {stage.name}")
     work = Path(out).parent / ".work" if "://" not in out else None
-    with resumable(out), make_engine(EngineParams(**engine_values)) as engine:
-        manifest = run_stage(
-            stage, params, inputs, Artifact(out), engine, work=work, threads=threads, monitor=TerminalMonitor()
-        )
+    chosen = EngineParams(**engine_values)
+    options = {"work": work, "threads": threads, "monitor": TerminalMonitor()}
+    with resumable(out), make_engine(chosen) as engine:
+        models = Models(chosen.devices, chosen.host)
+        manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
     click.echo(f"{out}: {manifest.shards} shards, {manifest.counts.kept:,} records kept")
 
 

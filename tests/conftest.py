@@ -14,6 +14,13 @@ import pytest
 from loopback import free_port
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+LONGEST = ("end_to_end", "train", "engine", "align", "sync")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take minutes begin first, so that no core waits for the last of them."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

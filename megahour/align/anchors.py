@@ -86,17 +86,6 @@ def anchors_of(
     return anchors
 
 
-def align_anchored(
-    posteriors: NDArray[Any],
-    problem: Problem,
-    settings: Anchoring | None = None,
-    hint_frames: NDArray[np.float64] | None = None,
-) -> Path:
-    """`ctc.align` between anchors. Raises NoAnchorsError and NoPathError as `align_pieces` does."""
-    settings = settings or Anchoring()
-    return align_pieces(posteriors, problem, anchors_of(posteriors, problem, settings, hint_frames), settings)[0]
-
-
 def align_pieces(
     posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
 ) -> tuple[Path, NDArray[np.bool_]]:

@@ -2,11 +2,10 @@
 
 The order is a hierarchical shuffle (Parthasarathi et al., section IV-A): shards are permuted, then the utterances (or
 chunks) of a window of neighbouring shards among each other. An epoch is one global sequence of batches, a pure function
-of (seed, epoch); in a step that starts at position g, rank r of W takes batch g + r. So
+of (seed, epoch), and `train.claims` says which worker takes which of its numbers. So
 
 - resume is O(1): the checkpoint holds one number, and only the window that it falls into is opened;
-- a change of W between two steps neither repeats nor skips an utterance;
-- all ranks make the same number of steps; in an epoch's last step some may get None (an empty batch).
+- a change of the number of workers neither repeats nor skips an utterance.
 
 Window sizes need only two numbers per shard, so a plan over a million hours (200,000 shards) is a few megabytes.
 """
@@ -80,16 +79,3 @@ class Plan:
     def generator(self, window: int) -> np.random.Generator:
         """The source of a window's order."""
         return np.random.Generator(np.random.PCG64(key_of("window", self.seed, self.epoch, window)))
-
-
-def steps(batches: int, world_size: int, position: int = 0) -> int:
-    """Steps that `world_size` ranks make from global batch `position` to the end of an epoch of `batches`."""
-    return -(-(batches - position) // world_size)
-
-
-def rank_batch(batches: int, world_size: int, rank: int, position: int) -> int | None:
-    """The global batch number of `rank` in the step that starts at `position`; None past the end of the epoch."""
-    batch = position + rank
-    if not 0 <= rank < world_size or not 0 <= position < batches:
-        raise IndexError(f"rank {rank} of {world_size} at position {position} of {batches}")
-    return batch if batch < batches else None

@@ -128,11 +128,3 @@ class ShardAudio:
             return cast(BinaryIO, Window(self._file, offset, size))
         self._file.seek(offset)
         return io.BytesIO(self._file.read(size))
-
-
-def read_audio(
-    artifact: Artifact, shard: int, offset: int, size: int, start_samples: int = 0, stop_samples: int | None = None
-) -> Int16:
-    """One recording or utterance as int16 [T]; for many from the same shard keep a `ShardAudio` open."""
-    with ShardAudio(artifact, shard) as audio:
-        return audio.read(offset, size, start_samples, stop_samples)

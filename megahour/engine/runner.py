@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from megahour.engine.base import Failure
 from megahour.engine.job import Job, blame, merge_partition, run_task, split_task
 
 if TYPE_CHECKING:
+    from megahour.engine.accelerator.spec import ModelSpec, ServiceAddress
     from megahour.engine.base import Engine
 
 EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
@@ -46,6 +47,18 @@ class Monitor:
         """No more progress comes, whether the stage is done, failed or was interrupted."""
 
     def finished(self, manifest: Manifest, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Models:
+    """Where the model processes of a stage are, see `accelerator.server.serve`.
+
+    devices: a process for each, such as ("cuda:0", "cuda:1"); by default a CPU process for each task at a time.
+    host: the address of this machine at which the service listens; executors on other machines must reach it.
+    """
+
+    devices: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
 
 
 def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
@@ -74,6 +87,7 @@ def run_stage(
     work: Path | None = None,
     threads: int = 1,
     monitor: Monitor | None = None,
+    models: Models | None = None,
 ) -> Manifest:
     """Make `output`, or return its manifest when it is already made of the same things.
 
@@ -100,7 +114,7 @@ def run_stage(
     )
     Path(job.work).mkdir(parents=True, exist_ok=True)
     try:
-        receipts = _make_shards(stage, p, inputs, output, job, engine, monitor)
+        receipts = _make_shards(stage, p, inputs, output, job, engine, monitor, models or Models())
     finally:
         monitor.stopped()
         _add_wall(output, time.monotonic() - started, engine)
@@ -149,6 +163,7 @@ def _make_shards(
     job: Job,
     engine: Engine,
     monitor: Monitor,
+    models: Models,
 ) -> list[Receipt]:
     with blame(job, "plan"):
         tasks = stage.plan(p, inputs)
@@ -163,8 +178,8 @@ def _make_shards(
     watch = _BadShare(p.max_bad, output)
     for receipt in receipts.values():
         watch.add(receipt.counts)
-    pending = len(receipts) < total
-    with _service(stage, p, inputs, engine, pending=pending) as service:
+    spec = stage.accelerator(p, inputs) if len(receipts) < total else None
+    with nullcontext() if spec is None else _service(spec, engine, models) as service:
         job = replace(job, service=service)
         for receipt in _results(stage, job, engine, tasks, total, receipts, monitor):
             receipts[receipt.shard] = receipt
@@ -213,18 +228,12 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
 
 
 @contextmanager
-def _service(
-    stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], engine: Engine, *, pending: bool
-) -> Iterator[Any]:
-    spec = stage.accelerator(p, inputs) if pending else None
-    if spec is None:
-        yield None
-        return
+def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress]:
     from megahour.engine.accelerator.server import serve
 
     # A process for each core that the engine's tasks may use: the model is most of the work, and waits for nobody.
-    devices = ["cpu"] * max(1, min(engine.workers, os.cpu_count() or 1))
-    with serve(spec, devices=devices) as service:
+    devices = models.devices or ("cpu",) * max(1, min(engine.workers, os.cpu_count() or 1))
+    with serve(spec, devices=devices, host=models.host) as service:
         yield service.endpoint
 
 

@@ -7,6 +7,7 @@ time (a discrete event simulation), the same in every run. Each worker has its o
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections.abc import Callable
@@ -159,10 +160,9 @@ class Baton:
     def _play(self, turn: Turn, play: Callable[[], None]) -> None:
         turn.woken.acquire()
         try:
-            if not self._stopping:
-                play()
-        except Stopped:
-            pass
+            with contextlib.suppress(Stopped):
+                if not self._stopping:
+                    play()
         except BaseException as error:
             if self.error is None:
                 error.add_note(f"in virtual worker {turn.rank}")

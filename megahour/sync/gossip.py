@@ -184,7 +184,10 @@ class Gossip:
         if len(states) == self.group.size:
             self.weights.copy_(own["weights"])
         else:
-            self.weights.copy_(torch.stack([state["weights"].double() for state in states]).mean(0))
+            total = torch.zeros_like(self.weights, dtype=torch.float64)
+            for state in states:  # one at a time: all of them may not fit in memory
+                total += state["weights"].to(total)
+            self.weights.copy_(total / len(states))
         self.flat.set_weights(self.weights)
         self._meet()
 

@@ -198,8 +198,9 @@ class Gtc:
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Goes on from all workers' states, with the same bits where workers are as many as before.
 
-        Otherwise residuals are handed over so that their sum is kept exactly: node a's go to node a mod the number of
-        nodes now, new nodes begin with zeros. As v = τ/N is what changes, not τ, no other value needs scaling.
+        Otherwise residuals are handed over, their sum unrounded: node a's go to node a mod the number of nodes now, new
+        nodes begin with zeros, and the first step adds what a worker got in float32. As v = τ/N is what changes, not τ,
+        no other value needs scaling.
         """
         if not states:
             raise ConfigError("no state to restore from")

@@ -121,11 +121,11 @@ class LocalSgd:
         """Each takes its own part; where the number of workers has changed, all go on from the old workers' mean."""
         own = states[self._group.rank % len(states)]
         self._steps, self._local_steps = own["position"].tolist()
-        weights = [float(state["weight"]) for state in states]
         if len(states) == self._group.size:
             self._weight = float(own["weight"])
             self._flat.set_weights(own["weights"].to(self._flat.device))
             return
+        weights = [float(state["weight"]) for state in states]
         self._weight = sum(weights) / self._group.size
         shares = [weight / sum(weights) for weight in weights] if sum(weights) else [1 / len(states)] * len(states)
         mean = self._flat.zeros()

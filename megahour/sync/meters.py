@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -55,25 +57,48 @@ class TensorBoard:
 
 
 class MLflow:
-    """Rows as metrics of an MLflow run (extra `mlflow`); the server is the one that MLflow's own settings name.
+    """Rows as metrics of a new MLflow run (extra `mlflow`); the server is the one that MLflow's own settings name.
+
+    A thread of MLflow's sends them. Training waits only when the server is more than `MAX_PENDING` rows behind.
 
     Raises
     ------
     ImportError: mlflow is not installed.
+    OSError: the server refuses the run or rows, or does not answer.
     """
+
+    MAX_PENDING = 100
 
     def __init__(self, experiment: str) -> None:
         import mlflow
 
         self._mlflow = mlflow
-        mlflow.set_experiment(experiment)
-        mlflow.start_run()
+        self._pending: deque[Any] = deque()
+        with self._failures_as_oserror():
+            mlflow.set_experiment(experiment)
+            self._run = mlflow.start_run()
 
     def add(self, row: dict[str, float], step: int) -> None:
-        self._mlflow.log_metrics(row, step=step)
+        with self._failures_as_oserror():
+            sent = self._mlflow.log_metrics(row, step=step, synchronous=False, run_id=self._run.info.run_id)
+            self._pending.append(sent)
+            while len(self._pending) > self.MAX_PENDING:
+                self._pending.popleft().wait()
 
     def close(self) -> None:
-        self._mlflow.end_run()
+        with self._failures_as_oserror():
+            try:
+                while self._pending:
+                    self._pending.popleft().wait()
+            finally:
+                self._mlflow.end_run()
+
+    @contextmanager
+    def _failures_as_oserror(self) -> Iterator[None]:
+        try:
+            yield
+        except self._mlflow.exceptions.MlflowException as error:
+            raise OSError(f"MLflow at {self._mlflow.get_tracking_uri()}: {error}") from error
 
 
 class Meter:
@@ -147,11 +172,7 @@ class Meter:
             row.update({f"{name}.{q}": float(np.percentile(values, at)) for q, at in QUANTILES.items()})
         steps = max(len(values) for values in self._values.values())
         self._file.add({"step": self._steps, "steps": steps, **row})
-        for board in self.boards:
-            try:
-                board.add(row, self._steps)
-            except OSError as error:  # a full disk, a server that is gone: training is worth more than its plots
-                LOG.warning("a row is left out of %s: %s", type(board).__name__, error)
+        add_row(self.boards, row, self._steps)
         self._values.clear()
 
     def close(self) -> None:
@@ -168,3 +189,12 @@ class Meter:
 
     def _now(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self._traffic).items()}
+
+
+def add_row(boards: Sequence[Board], row: dict[str, float], step: int) -> None:
+    """Adds the row to each board; one that cannot take it is named in the log."""
+    for board in boards:
+        try:
+            board.add(row, step)
+        except OSError as error:  # a full disk, a server that is gone: training is worth more than its plots
+            LOG.warning("a row is left out of %s: %s", type(board).__name__, error)

@@ -38,19 +38,16 @@ def lane_of(state: Mapping[str, Tensor]) -> Lane:
 
 
 def hand_over(states: Sequence[Mapping[str, Tensor]], lane: Lane) -> list[Tensor]:
-    """Rows, each of the lane's length, that the worker of `lane` gets of all workers' states.
+    """Rows, each of the lane's length, that the worker of `lane` gets of the states of workers with other lanes.
 
-    States hold `lane` (5,) and `rows` (k, length). Node a's residuals go to node a mod n of the n there are now. A
-    worker whose lane is in the states gets its own rows as they were.
+    States hold `lane` (5,) and `rows` (k, length), and are read one at a time. Node a's residuals go to node a mod n
+    of the n there are now.
     """
-    old = [lane_of(state) for state in states]
-    wrong = [piece.elements for piece in old if piece.elements != lane.elements]
-    if wrong:
-        raise ConfigError(f"the checkpoint is of a model of {wrong[0]} weights, this one has {lane.elements}")
-    if lane in old:
-        return list(states[old.index(lane)]["rows"].clone())
     rows: list[Tensor] = []
-    for piece, state in zip(old, states, strict=True):
+    for state in states:
+        piece = lane_of(state)
+        if piece.elements != lane.elements:
+            raise ConfigError(f"the checkpoint is of a model of {piece.elements} weights, this one has {lane.elements}")
         begin, end = max(piece.begin, lane.begin), min(piece.end, lane.end)
         if piece.node % lane.nodes != lane.node or begin >= end:
             continue

@@ -83,6 +83,7 @@ class ThresholdSum:
             raise ConfigError(f"capacity {capacity}, section_elements {section_elements}", remedy="0 < capacity ≤ 1")
         nodes = group.size // node_size
         node, place = divmod(group.rank, node_size)
+        self._rank = group.rank
         self._lanes = [(elements * k // node_size, elements * (k + 1) // node_size) for k in range(node_size)]
         self.lane = Lane(node, nodes, *self._lanes[place], elements)
         self._within = self._part(group, [range(a * node_size, (a + 1) * node_size) for a in range(nodes)])
@@ -199,12 +200,19 @@ class ThresholdSum:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from all workers' states, of any number of workers and nodes; Σ of residuals is kept exactly."""
-        rows = hand_over(states, self.lane)
+        """Goes on from all workers' states, of any number of workers and nodes.
+
+        Where the layout is that of the checkpoint a worker reads its own state only, and has its bits. Otherwise Σ of
+        the residuals is handed over without rounding; the next step adds a worker's rows to one float32 residual.
+        """
+        at = self._rank if self._rank < len(states) else 0
+        own = states[at]
+        unchanged = lane_of(own) == self.lane
+        rows = list(own["rows"].clone()) if unchanged else hand_over(states, self.lane)
         if self._residual is not None:
             self._residual.copy_(rows.pop(0)) if rows else self._residual.zero_()
         self._inherited = [row.to(self._device) for row in rows]
-        same = [state for state in states if lane_of(state) == self.lane and len(state["rooms"]) == len(self._sections)]
+        same = unchanged and len(own["rooms"]) == len(self._sections)
         for k, section in enumerate(self._sections):
-            section.start = int(same[0]["starts"][k]) if same else 0
-            section.room = min(section.limit, int(same[0]["rooms"][k])) if same else section.limit
+            section.start = int(own["starts"][k]) if same else 0
+            section.room = min(section.limit, int(own["rooms"][k])) if same else section.limit

@@ -18,12 +18,12 @@ import torch
 
 from megahour import sync
 from megahour.batches.loader import Batch, Loader
-from megahour.core.errors import StageError, StoreError
+from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.sync.alarm import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
 from megahour.sync.group import Group, WorkerLostError
-from megahour.sync.meters import Board, Meter, TensorBoard
+from megahour.sync.meters import Board, Meter, MLflow, TensorBoard
 from megahour.train import result
 from megahour.train.audit import Audit
 from megahour.train.claims import Claim, Claims, FirstCome, InTurn, Marks, Store
@@ -105,9 +105,9 @@ class Run:
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.trainer != "gossip"
         self.at = self._resume(work / "checkpoints")
-        board = _board(work) if job.params.tensorboard and group.rank == 0 else None
-        self.meter = _meter(job.params, group, work, board)
-        self.log = Log(work, board) if group.rank == 0 else None
+        boards = _boards(job.params, work) if group.rank == 0 else []
+        self.meter = _meter(job.params, group, work, boards)
+        self.log = Log(work, boards) if group.rank == 0 else None
 
     def _resume(self, folder: Path) -> Position:
         found = load(folder, self.group)
@@ -260,18 +260,27 @@ class Run:
         self.meter.close()
 
 
-def _board(work: Path) -> Board | None:
-    try:
-        return TensorBoard(work)
-    except ImportError:
-        LOG.info("TensorBoard is not installed: the curves are in %s only", work)
-    except OSError as error:
-        LOG.error("no TensorBoard files: %s", error)
-    return None
+def _boards(p: TrainParams, work: Path) -> list[Board]:
+    """TensorBoard where it is installed, MLflow where it is asked for. One that fails is left out, and said."""
+    wanted: dict[str, Callable[[], Board]] = {}
+    if p.tensorboard:
+        wanted["TensorBoard"] = lambda: TensorBoard(work)
+    if p.mlflow:
+        wanted["MLflow"] = lambda: MLflow(p.mlflow)
+    boards = []
+    for name, make in wanted.items():
+        try:
+            boards.append(make())
+        except ImportError:
+            if name == "MLflow":
+                raise ConfigError("mlflow is not installed", remedy="pip install 'megahour[mlflow]'") from None
+            LOG.info("%s is not installed: the curves are in %s only", name, work)
+        except OSError as error:
+            LOG.error("no rows for %s: %s", name, error)
+    return boards
 
 
-def _meter(p: TrainParams, group: Group, work: Path, board: Board | None) -> Meter:
-    boards = [] if board is None else [board]
+def _meter(p: TrainParams, group: Group, work: Path, boards: list[Board]) -> Meter:
     alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s) if group.rank == 0 else None
     return Meter(work, group, boards=boards, alarm=alarm)
 

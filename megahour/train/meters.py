@@ -7,14 +7,13 @@ bytes; frames per second go to a log in the work directory.
 from __future__ import annotations
 
 import json
-import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from megahour.sync.lines import Lines
-
-LOG = logging.getLogger(__name__)
+from megahour.sync.meters import Board, add_row
 
 
 class Sums:
@@ -53,14 +52,14 @@ class Curves:
 
 
 class Log:
-    """Rows with the time, appended to `folder`/train.log.jsonl and to TensorBoard event files where there are any."""
+    """Rows with the time, appended to `folder`/train.log.jsonl and to the boards (TensorBoard, MLflow)."""
 
-    def __init__(self, folder: Path, board: Any = None) -> None:
+    def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = Lines(folder / "train.log.jsonl")
         self._started = time.monotonic()
         self._frames = 0
-        self._board = board
+        self._boards = boards
 
     def frames(self, n: int) -> None:
         self._frames += n
@@ -72,12 +71,8 @@ class Log:
     def row(self, row: dict[str, Any]) -> None:
         timed = {**row, "unix_s": round(time.time(), 1), "frames_per_s": round(self.frames_per_s, 1)}
         self._file.add(timed)
-        if self._board is not None:
-            numbers = {f"curve/{name}": float(v) for name, v in timed.items() if isinstance(v, int | float)}
-            try:
-                self._board.add(numbers, row["step"])
-            except OSError as error:
-                LOG.warning("a row is left out of %s: %s", type(self._board).__name__, error)
+        numbers = {f"curve/{name}": float(v) for name, v in timed.items() if isinstance(v, int | float)}
+        add_row(self._boards, numbers, row["step"])
 
     def close(self) -> None:
         self._file.close()

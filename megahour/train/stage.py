@@ -71,6 +71,11 @@ class TrainParams(Params):
         description="also write TensorBoard files into the work directory, where it is installed",
         json_schema_extra=POLICY,
     )
+    mlflow: str = Field(
+        "",
+        description="also send the meters' rows to this MLflow experiment (extra `mlflow`)",
+        json_schema_extra=POLICY,
+    )
     alarm: str = Field(
         "",
         description="command to run with a message when the loss diverges or training stalls",

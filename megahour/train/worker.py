@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
@@ -64,7 +65,7 @@ def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)
-        progress = _Progress(work / PROGRESS) if group.rank == 0 else _silent
+        progress = _Progress(work / PROGRESS) if group.rank == 0 else Context(work).progress
         with _final(work):
             found = execute(job, group, work, progress, _new_store(group))
             if group.rank == 0:
@@ -113,10 +114,6 @@ class _Progress:
             scratch.replace(self.path)
         except OSError as error:  # a full disk; nobody needs to see how far it is
             LOG.warning("progress is not shown: %s", error)
-
-
-def _silent(*args: Any, **fields: Any) -> None:
-    pass
 
 
 def _end_with_parent() -> None:

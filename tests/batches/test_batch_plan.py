@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.batches.bucket import cut, partition
-from megahour.batches.plan import Plan, ShardSize, rank_batch, steps
+from megahour.batches.plan import Plan, ShardSize
 
 sizes = st.lists(
     st.integers(0, 30).flatmap(
@@ -34,30 +34,6 @@ def test_every_filled_shard_is_in_one_window_and_every_batch_in_its_place(plan):
     assert [place[:2] for place in places] == [(i, b) for i, n in enumerate(counts) for b in range(n)]
     for window, n in zip(plan.windows, counts, strict=True):
         assert 1 <= n <= sum(plan.shards[i].utterances for i in window)
-
-
-@given(st.integers(1, 200), st.lists(st.integers(1, 9), min_size=1, max_size=60))
-def test_no_batch_is_skipped_or_repeated_when_the_number_of_workers_changes(batches, worlds):
-    position, seen = 0, []
-    for world in [*worlds, *[1] * batches]:
-        if position >= batches:
-            break
-        step = [rank_batch(batches, world, rank, position) for rank in range(world)]
-        assert step[0] is not None
-        assert len(step) == world
-        seen += [batch for batch in step if batch is not None]
-        position += world
-    assert seen == list(range(batches))
-
-
-@given(st.integers(1, 200), st.integers(1, 9))
-def test_all_ranks_make_the_same_number_of_steps_and_only_the_last_is_short(batches, world):
-    taken = [
-        [rank_batch(batches, world, rank, step * world) for step in range(steps(batches, world))]
-        for rank in range(world)
-    ]
-    assert len({len(own) for own in taken}) == 1
-    assert all(batch is not None for own in taken for batch in own[:-1])
 
 
 @settings(max_examples=200)
@@ -114,7 +90,5 @@ def test_positions_outside_the_epoch_are_errors():
     for batch in (-1, len(plan)):
         with pytest.raises(IndexError):
             plan.locate(batch)
-    with pytest.raises(IndexError):
-        rank_batch(10, 2, 2, 0)
     with pytest.raises(ValueError, match="batches"):
         partition(np.array([5]), 2, np.random.default_rng(0))

@@ -21,7 +21,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.archives import Member, read_members, unpacked, window
 from megahour.corpus.audio import encode_flac
-from megahour.corpus.tar import ShardAudio, read_audio, tar_writer
+from megahour.corpus.tar import ShardAudio, tar_writer
 
 
 def made_tar(members: dict[str, bytes]) -> bytes:
@@ -143,11 +143,11 @@ def test_samples_come_by_offset(tmp_path: Path) -> None:
         for (offset, size), samples in zip(places, recordings, strict=True):
             assert np.array_equal(audio.read(offset, size), samples)
             assert np.array_equal(audio.read(offset, size, 5_001, 12_345), samples[5_001:12_345])
-    assert np.array_equal(read_audio(artifact, 0, *places[2], 40_000), recordings[2][40_000:])
-    with pytest.raises(StoreError, match="no FLAC at byte 7"):
-        read_audio(artifact, 0, 7, 100)
-    with pytest.raises(StoreError, match="samples 0 to 99999 of the 16000"):
-        read_audio(artifact, 0, *places[0], 0, 99_999)
+        assert np.array_equal(audio.read(*places[2], 40_000), recordings[2][40_000:])
+        with pytest.raises(StoreError, match="no FLAC at byte 7"):
+            audio.read(7, 100)
+        with pytest.raises(StoreError, match="samples 0 to 99999 of the 16000"):
+            audio.read(*places[0], 0, 99_999)
 
 
 def test_a_long_recording_is_read_through_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

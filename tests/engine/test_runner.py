@@ -6,16 +6,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from toy_stages import Count, CountParams, Parity, ParityParams
 
 from megahour.core.errors import ConfigError, StoreError, TooManyBad
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
+from megahour.engine.accelerator.client import client
+from megahour.engine.accelerator.spec import ModelSpec
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
+from megahour.engine.runner import Models, run_stage
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +76,35 @@ def test_inputs_are_checked_before_anything_runs(tmp_path: Path, engine: LocalEn
         run_stage(Parity(), ParityParams(), {}, out, engine)
     with pytest.raises(StoreError, match="missing or unfinished"):
         run_stage(Parity(), ParityParams(), {"numbers": Artifact(tmp_path / "nothing")}, out, engine)
+
+
+class Summed(Stage[ParityParams]):
+    """Running sums of numbers, by a model behind the service, and where that listens."""
+
+    name = "toy-summed"
+    params = ParityParams
+    inputs = (Input("numbers"),)
+
+    def accelerator(self, p: ParityParams, inputs: Inputs) -> ModelSpec:
+        return ModelSpec("accelerator_models:sums")
+
+    def run(self, p: ParityParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        numbers = inputs["numbers"].read_table(task["shard"])["number"].to_numpy()
+        with client(ctx.service) as session:
+            ((_, found),) = session.infer([(0, numbers.astype(np.float32)[:, None])])
+        out.table(pa.table({"sum": found["sums"][:, 0]}))
+        out.tags["host"] = ctx.service.address
+
+
+def test_models_run_on_the_devices_and_listen_at_the_address_that_were_chosen(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    numbers, out = Artifact(tmp_path / "numbers"), Artifact(tmp_path / "summed")
+    run_stage(Count(), CountParams(seed=100), {}, numbers, engine, work=tmp_path / "work")
+    models = Models(devices=("cpu", "cpu"), host="127.0.0.2")
+    run_stage(Summed(), ParityParams(), {"numbers": numbers}, out, engine, work=tmp_path / "work", models=models)
+    assert {receipt.tags["host"].rpartition(":")[0] for receipt in out.receipts()} == {"grpc://127.0.0.2"}
+    assert out.read_table(0)["sum"].to_pylist() == [100, 303, 510]
 
 
 def test_a_relative_address_means_the_drivers_folder(

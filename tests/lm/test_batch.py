@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL
+from scorer import Scorer
 from test_mapped import models
 
 from megahour.core.errors import MegahourError
@@ -20,7 +21,6 @@ from megahour.lm.query.batch import score_lines, score_sentences
 from megahour.lm.query.kenlm_model import KenlmModel
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.mapped_import import from_model, load_arpa
-from megahour.lm.query.score import Scorer
 from megahour.lm.text.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parent / "lmplz"

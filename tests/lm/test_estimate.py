@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
+from scorer import Scorer
 
 from megahour.lm.arpa.model import read_arpa
 from megahour.lm.estimate.discounts import FALLBACK
-from megahour.lm.query.score import Scorer
 from megahour.lm.text.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parent / "lmplz"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries
+from scorer import Scorer
 
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.estimate.estimate import Model
 from megahour.lm.estimate.katz import good_turing
 from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.reading import read_corpus
-from megahour.lm.query.score import Scorer
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import BOUNDARY
 

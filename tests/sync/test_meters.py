@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from megahour.sync.alarm import Alarm, command_hook
 from megahour.sync.group import Traffic
-from megahour.sync.meters import Meter, TensorBoard
+from megahour.sync.meters import Meter, MLflow, TensorBoard
 
 
 class Loopback:
@@ -67,6 +68,34 @@ def test_percentiles_are_of_the_steps_of_the_row(tmp_path: Path) -> None:
     assert row["loss.p50"] == pytest.approx(50.5)
     assert row["loss.p95"] == pytest.approx(95.05)
     assert row["loss.p99"] == pytest.approx(99.01)
+
+
+def test_rows_go_to_mlflow_and_a_server_that_is_gone_does_not_stop_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    mlflow.set_tracking_uri(f"file://{tmp_path}/runs")
+    meter = Meter(tmp_path, every=2, boards=[MLflow("speech")])
+    for number in range(5):
+        meter.step(loss=float(number))
+    meter.close()
+    (found,) = mlflow.search_runs(experiment_names=["speech"], output_format="list")
+    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss.mean")
+    assert {point.step: point.value for point in history} == {2: 1.0, 4: 2.5, 5: 4.0}
+    assert found.info.status == "FINISHED"
+
+    meter = Meter(tmp_path, every=2, boards=[MLflow("speech")])
+    mlflow.MlflowClient().delete_run(mlflow.active_run().info.run_id)
+    for number in range(5):
+        meter.step(loss=float(number))
+    meter.close()
+    assert "the last rows may be missing in MLflow" in caplog.text
+
+    mlflow.set_tracking_uri("http://127.0.0.1:9")
+    with pytest.raises(OSError, match=re.escape("MLflow at http://127.0.0.1:9")):
+        MLflow("speech")
 
 
 def test_rows_go_to_tensorboard(tmp_path: Path) -> None:

@@ -21,16 +21,13 @@ from typing import Any
 
 import psutil
 import pytest
-from made_artifacts import features_artifact, units_artifact, utterances
+from made_artifacts import utterances
+from trainings import Trained, seen, trained, training_data, workers
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.core.writer import ShardWriter
 from megahour.sync.lines import Lines
 from megahour.train.agent import place_of
-from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 SMALL: dict[str, Any] = {
     **{"hidden": 32, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 8},
@@ -40,29 +37,16 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    made = utterances(60, speakers=6)
-    folder = tmp_path_factory.mktemp("data")
-    features = features_artifact(folder / "features", [("labelled", made[:30]), ("labelled", made[30:])])
-    return {"features": features, "units": units_artifact(folder / "units", made)}
+    return training_data(tmp_path_factory.mktemp("data"), utterances(60, speakers=6), shards=2)
 
 
-def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> tuple[bytes, list[dict[str, Any]]]:
-    """Weights and curves of a training."""
-    output = Artifact(folder / "model")
-    with ShardWriter(output, 0, "made") as out:
-        train(TrainParams(**{**SMALL, **values}), inputs, out, Context(work=folder / "work"))
-        out.commit()
-    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
-    return output.read_bytes(0, ".safetensors"), rows
+def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> Trained:
+    return trained(folder, inputs, {**SMALL, **values})
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
+def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return run(tmp_path_factory.mktemp("undisturbed"), data)
-
-
-def seen(rows: list[dict[str, Any]]) -> tuple[int, int]:
-    return rows[-1]["pieces"], rows[-1]["keys"]
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -70,17 +54,6 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     while not (found := condition()):
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.02)
-    return found
-
-
-def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    found = []
-    for child in (of or psutil.Process()).children(recursive=True):
-        try:
-            if "megahour.train.worker" in child.cmdline():
-                found.append(child)
-        except psutil.Error:
-            continue
     return found
 
 
@@ -112,7 +85,7 @@ class Disturbance(threading.Thread):
 
 @pytest.mark.faults
 def test_a_worker_that_stands_still_is_waited_for(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     def stop() -> None:
         until(lambda: checkpoints(tmp_path))
@@ -130,7 +103,7 @@ def test_a_worker_that_stands_still_is_waited_for(
 
 @pytest.mark.faults
 def test_a_worker_that_stands_still_for_too_long_is_named_and_replaced(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     def stop() -> None:
         until(lambda: checkpoints(tmp_path))
@@ -187,7 +160,7 @@ def test_a_machine_joins_and_leaves_and_nothing_is_skipped_or_repeated(
 
 @pytest.mark.faults
 def test_the_newest_checkpoint_is_damaged_while_it_runs(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     def damage() -> None:
         until(lambda: len(checkpoints(tmp_path)) > 1)
@@ -221,7 +194,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.faults
 def test_a_full_disk_is_reported_and_training_goes_on(
-    tmp_path: Path, small_disk: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, small_disk: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     alarm = tmp_path / "alarm"
     script = tmp_path / "tell"

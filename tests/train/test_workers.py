@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -12,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from made_artifacts import features_artifact, units_artifact, utterances
+from trainings import Trained, seen, trained, training_data, workers
 
 from megahour.core.errors import StageError
-from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.core.writer import ShardWriter
-from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 SMALL = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
@@ -31,31 +26,11 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    made = utterances(60, speakers=6)
-    folder = tmp_path_factory.mktemp("data")
-    features = features_artifact(folder / "features", [("labelled", made[:30]), ("labelled", made[30:])])
-    return {"features": features, "units": units_artifact(folder / "units", made)}
+    return training_data(tmp_path_factory.mktemp("data"), utterances(60, speakers=6), shards=2)
 
 
-def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> tuple[bytes, list[dict[str, Any]]]:
-    """Weights and curves of a training."""
-    output = Artifact(folder / "model")
-    with ShardWriter(output, 0, "made") as out:
-        train(TrainParams(**{**SMALL, **values}), inputs, out, Context(work=folder / "work"))
-        out.commit()
-    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
-    return output.read_bytes(0, ".safetensors"), rows
-
-
-def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if _is_worker(child)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "megahour.train.worker" in process.cmdline()
-    except psutil.Error:
-        return False
+def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> Trained:
+    return trained(folder, inputs, {**SMALL, **values})
 
 
 class Killer(threading.Thread):
@@ -84,22 +59,22 @@ class Killer(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
+def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return run(tmp_path_factory.mktemp("undisturbed"), data, epochs=8)
 
 
 def test_two_workers_learn_and_see_every_piece_once(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     _, rows = undisturbed
     assert rows[-1]["loss"] < rows[0]["loss"]
     _, alone = run(tmp_path, data, epochs=8, workers=1)
-    assert (rows[-1]["pieces"], rows[-1]["keys"]) == (alone[-1]["pieces"], alone[-1]["keys"])
+    assert seen(rows) == seen(alone)
     assert rows[-1]["step"] == pytest.approx(alone[-1]["step"] / 2, abs=1)
 
 
 def test_killed_workers_are_started_again_and_the_bytes_are_the_same(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     killer = Killer(tmp_path, times=2)
     disturbed = run(tmp_path, data, epochs=8, checkpoint_s=0.05)
@@ -109,13 +84,13 @@ def test_killed_workers_are_started_again_and_the_bytes_are_the_same(
 
 
 def test_workers_that_do_not_wait_for_each_other_skip_and_repeat_nothing_either(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: tuple[bytes, list[Any]]
+    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
     killer = Killer(tmp_path, times=1)
     _, rows = run(tmp_path, data, epochs=8, trainer="gossip", checkpoint_s=0.05)
     killer.join(timeout=1)
     assert killer.killed == 1
-    assert (rows[-1]["pieces"], rows[-1]["keys"]) == tuple(undisturbed[1][-1][name] for name in ("pieces", "keys"))
+    assert seen(rows) == seen(undisturbed[1])
 
 
 def test_an_error_that_no_restart_mends_ends_the_run_at_once(tmp_path: Path) -> None:

@@ -85,9 +85,3 @@ def _text(file: BinaryIO, member: Member) -> str:
         return window(file, member).read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRecord("bad-encoding", f"{member.name}: {error}") from None
-
-
-def shar_audio(file: BinaryIO, *, max_bytes: int) -> tuple[dict[str, Audio], list[BadRecord]]:
-    """Audio of a Shar `recording.tar` by cut id."""
-    audio, bad = members_by_name(file, max_bytes=max_bytes)
-    return {name.rpartition(".")[0]: found for name, found in audio.items()}, bad

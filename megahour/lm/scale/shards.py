@@ -185,14 +185,6 @@ class ShardTree:
             if target < 0:
                 yield from self._down(self.splits[~target].children[::-1])
 
-    def ancestors(self, split: int) -> list[Split]:
-        """A split and those above it, outermost first."""
-        found: list[Split] = []
-        while split >= 0:
-            found.append(self.splits[split])
-            split = found[-1].parent
-        return found[::-1]
-
     def report(self) -> Sharding:
         """Raises nothing; sizes are in rows, one a position."""
         rounds = range(1, self.rounds + 1)

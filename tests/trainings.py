@@ -1,0 +1,55 @@
+"""Trainings of several processes on small made-up data: what the tests of faults and their benchmarks share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+from made_artifacts import Utterance, features_artifact, units_artifact
+
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.train.session import train
+from megahour.train.stage import TrainParams
+
+Trained = tuple[bytes, list[dict[str, Any]]]  # weights, rows of the curve
+
+
+def training_data(folder: Path, made: list[Utterance], shards: int) -> dict[str, Artifact]:
+    """The inputs of a training on `made`, in shards of equal size."""
+    each = -(-len(made) // shards)
+    parts = [("labelled", made[i : i + each]) for i in range(0, len(made), each)]
+    return {
+        "features": features_artifact(folder / "features", parts),
+        "units": units_artifact(folder / "units", made),
+    }
+
+
+def trained(folder: Path, inputs: dict[str, Artifact], settings: dict[str, Any]) -> Trained:
+    """Trains in `folder`/work into `folder`/model."""
+    output = Artifact(folder / "model")
+    with ShardWriter(output, 0, "made") as out:
+        train(TrainParams(**settings), inputs, out, Context(work=folder / "work"))
+        out.commit()
+    rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
+    return output.read_bytes(0, ".safetensors"), rows
+
+
+def seen(rows: list[dict[str, Any]]) -> tuple[int, int]:
+    """Number and key sum of the pieces trained on: what would show one that was skipped or repeated."""
+    return rows[-1]["pieces"], rows[-1]["keys"]
+
+
+def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
+    """The training workers below a process (by default this one) that live."""
+    found = []
+    for child in (of or psutil.Process()).children(recursive=True):
+        try:
+            if "megahour.train.worker" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
