@@ -175,14 +175,14 @@ def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 def row(mode: str, pairs: list[tuple[dict[str, float], dict[str, float]]], metrics: dict[str, float]) -> str:
-    ratio = {
-        name: statistics.median(service[name] / alone[name] for service, alone in pairs)
-        for name in ("frames_per_s", "frames_per_cpu_s")
-    }
+    ratio = {}
+    for name in ("frames_per_s", "frames_per_cpu_s"):
+        found = [service[name] / alone[name] for service, alone in pairs]
+        ratio[name] = f"{statistics.median(found):.3f} ({', '.join(f'{one:.3f}' for one in found)})"
     rate = [statistics.median(pair[i]["frames_per_s"] for pair in pairs) for i in (0, 1)]
     others = [statistics.median(pair[i]["other_cpus"] for pair in pairs) for i in (0, 1)]
     return (
-        f"| {mode} | {ratio['frames_per_s']:.3f} | {ratio['frames_per_cpu_s']:.3f} | {metrics['padding_share']:.3f} "
+        f"| {mode} | {ratio['frames_per_s']} | {ratio['frames_per_cpu_s']} | {metrics['padding_share']:.3f} "
         f"| {metrics['queue_wait_p50_s']:.2f} s / {metrics['queue_wait_p95_s']:.2f} s | {rate[0]:.0f} | {rate[1]:.0f} "
         f"| {others[0]:.2f} / {others[1]:.2f} |"
     )
@@ -198,8 +198,8 @@ Command: `{command}`
 {PRODUCERS} producer processes; {arguments.sequences} sequences of {MIN_FRAMES} to {MAX_FRAMES} frames a round
 ({frames} frames of {DIM} float16 values); an LSTM of {parameters / 1e6:.2f} M parameters on one thread; batches
 of {arguments.budget} frames; {psutil.cpu_count()} cores.
-Goal: ratio ≥ {GOAL}. Ratios are medians of interleaved pairs, service ÷ the model alone on perfectly packed
-batches; the CPU ratio is in frames per CPU-second of the process that computes.
+Goal: ratio ≥ {GOAL}. Ratios are medians of interleaved pairs (each in brackets), service ÷ the model alone on
+perfectly packed batches; the CPU ratio is in frames per CPU-second of the process that computes.
 A wall ratio above 1 would be the noise of a machine shared with others.
 
 {chr(10).join(lines)}
