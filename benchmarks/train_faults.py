@@ -39,7 +39,7 @@ HEAD = (
 )
 OPTIONS: dict[str, dict[str, Any]] = {"gtc": {"threshold": 0.01}, "bmuf": {"block_steps": 10}}
 SETTINGS = {
-    **{"hidden": 96, "layers": 2, "batch_frames": 400, "learning_rate": 1e-3, "final_learning_rate": 1e-4, "rows": 50},
+    **{"hidden": 96, "layers": 2, "batch_frames": 400, "learning_rate": 2e-5, "final_learning_rate": 1e-5, "rows": 50},
     **{"workers": 2, "threads": 1, "whole_epochs": 0, "tensorboard": False, "max_restarts": 10_000, "timeout_s": 60.0},
 }
 

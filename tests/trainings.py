@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,4 +54,13 @@ def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
                 found.append(child)
         except psutil.Error:
             continue
+    return found
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `condition` says once it is true."""
+    deadline_s = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.02)
     return found

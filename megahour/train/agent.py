@@ -25,6 +25,7 @@ from megahour.core.errors import ConfigError
 from megahour.train.stage import TrainParams
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end when it is gone
 LAST_CALL_S = 10  # enough machines are there: how long they wait for the rest
 JOIN_S = 86_400  # too few are there: how long they wait for enough
 STOP_S = 5  # a worker that is stopped (SIGSTOP) does not end at SIGTERM
@@ -116,13 +117,14 @@ def _environment(place: Place) -> Iterator[None]:
     """
     before = dict(os.environ)
     os.environ[OWN_STORE] = "1"
+    os.environ[AGENT] = str(os.getpid())
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOP_S))
     if place.device:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", place.device)
     try:
         yield
     finally:
-        for name in (OWN_STORE, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "GLOO_SOCKET_IFNAME"):
+        for name in (OWN_STORE, AGENT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "GLOO_SOCKET_IFNAME"):
             os.environ.pop(name, None)
             if name in before:
                 os.environ[name] = before[name]

@@ -25,7 +25,7 @@ from megahour.core.store import Artifact
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 from megahour.train import result
-from megahour.train.agent import OWN_STORE
+from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.fit import execute
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
@@ -117,11 +117,11 @@ class _Progress:
 
 
 def _end_with_parent() -> None:
-    """Nobody would end a worker whose agent was killed."""
-    parent = os.getppid()
+    """Nobody would end a worker whose agent was killed, perhaps before the worker had come to this line."""
+    agent = int(os.environ[AGENT])
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == agent:
             time.sleep(0.2)
         os._exit(1)
 

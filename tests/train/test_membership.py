@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 from made_artifacts import utterances
-from trainings import Trained, seen, trained, training_data, workers
+from trainings import Trained, seen, trained, training_data, until, workers
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
@@ -47,14 +47,6 @@ def run(folder: Path, inputs: dict[str, Artifact], **values: Any) -> Trained:
 @pytest.fixture(scope="module")
 def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return run(tmp_path_factory.mktemp("undisturbed"), data)
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline_s = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.02)
-    return found
 
 
 def checkpoints(folder: Path) -> list[Path]:

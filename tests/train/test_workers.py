@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from made_artifacts import features_artifact, units_artifact, utterances
-from trainings import Trained, seen, trained, training_data, workers
+from trainings import Trained, seen, trained, training_data, until, workers
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
@@ -112,3 +115,34 @@ def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
     with pytest.raises(StageError, match=r"more than 0 times, at last worker \d \(SIG(.|\n)*work/workers"):
         run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05)
     assert killer.killed == 1
+
+
+def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
+    tmp_path: Path, data: dict[str, Artifact]
+) -> None:
+    settings = {**SMALL, "epochs": 400, "checkpoint_s": 0.05}
+    code = (
+        "import json, sys; from pathlib import Path; from megahour.core.store import Artifact; import trainings\n"
+        "folder, urls, settings = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])\n"
+        "trainings.trained(folder, {role: Artifact(url) for role, url in urls.items()}, settings)\n"
+    )
+    urls = json.dumps({role: artifact.url for role, artifact in data.items()})
+    command = [sys.executable, "-c", code, str(tmp_path), urls, json.dumps(settings)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    for trains in (False, True):
+        agent = psutil.Popen(command, env=environment)
+        until(lambda agent=agent: len(workers(agent)) == 2)
+        if trains:
+            until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
+        started = workers(agent)
+        agent.kill()
+        agent.wait()
+        until(lambda started=started: not any(lives(process) for process in started), 2.0 if trains else 20.0)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs; who inherits the children of a killed process may be slow to bury them."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
