@@ -59,7 +59,7 @@ def cluster(
     words = parse(WordsParams, given, where="lm cluster")
     cut = {"vocabulary": vocabulary, "min_count": min_count, "vocabulary_file": vocabulary_file}
     chosen = parse(VocabularyParams, {"order": order, "shard_rows": shard_rows, **cut}, where="lm cluster")
-    tally = parse(TallyParams, {"prune": list(counts_of(prune))}, where="lm cluster")
+    tally = parse(TallyParams, {"prune": list(counts_of(prune, order))}, where="lm cluster")
     with stoppable("what is finished stays: the same command goes on"), ExitStack() as stack:
         running = stack.enter_context(_engine(engine, master, workers))
         work = Path(out) / ".work" if "://" not in out else None

@@ -82,7 +82,7 @@ def train(
     from megahour.lm.train import train as make
 
     job = Job(
-        sources, Path(out), order, counts_of(prune), vocabulary, vocabulary_file, min_count, skip_symbols,
+        sources, Path(out), order, counts_of(prune, order), vocabulary, vocabulary_file, min_count, skip_symbols,
         parse_bytes(memory) if memory else 0, threads, smoothing, scratch,
     )  # fmt: skip
     left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
@@ -97,12 +97,15 @@ def train(
     click.echo(f"{out}: {sum(made.sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
 
 
-def counts_of(text: str) -> tuple[int, ...]:
-    """``0,0,1`` → (0, 0, 1). Raises ConfigError."""
+def counts_of(text: str, order: int) -> tuple[int, ...]:
+    """``0,0,1`` → (0, 0, 1), for a model of so long n-grams. Raises ConfigError."""
     try:
-        return tuple(int(part) for part in text.replace(" ", ",").split(",") if part)
+        counts = tuple(int(part) for part in text.replace(" ", ",").split(",") if part)
     except ValueError:
         raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
+    if len(counts) > order:
+        raise ConfigError(f"--prune {text} is for orders 1 to {len(counts)}", remedy=f"--order is {order}")
+    return counts
 
 
 def orders_table(

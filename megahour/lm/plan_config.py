@@ -116,6 +116,13 @@ def _contradictions(config: PlanConfig) -> Any:
     cut = config.vocabulary
     if cut.file and (cut.words or cut.min_count > 1):
         yield "`vocabulary` has a `file` that lists the words to keep: leave `words` and `min_count` out"
+    orders = {name: source.order or config.order for name, source in config.sources.items()}
+    cutoffs = {f'source "{name}": ': (source.cutoffs, orders[name]) for name, source in config.sources.items()}
+    for whose, (counts, order) in {"": (config.cutoffs, max(orders.values())), **cutoffs}.items():
+        if counts and (counts[0] != 0 or counts != sorted(counts)):
+            yield f"{whose}cutoffs {counts} must begin with 0 and not decrease"
+        if len(counts or []) > order:
+            yield f"{whose}cutoffs {counts} are for orders 1 to {len(counts or [])}, the order is {order}"
     for name in config.weights:
         if name not in config.sources:
             yield f'weights name "{name}", which is no source{nearest(name, config.sources)}'

@@ -48,6 +48,8 @@ class LanguageModelParams(Params):
     def _fits(self) -> Self:
         if self.prune[:1] not in ([], [0]) or self.prune != sorted(self.prune):
             raise ValueError(f"prune {self.prune} must begin with 0 and not decrease; limit words by the vocabulary")
+        if len(self.prune) > self.order:
+            raise ValueError(f"prune {self.prune} is for orders 1 to {len(self.prune)}, order is {self.order}")
         if self.smoothing != "kneser-ney" and self.limit_vocabulary:
             raise ValueError(f"{self.smoothing} takes vocabulary_file, not limit_vocabulary")
         if self.vocabulary_file and (self.vocabulary or self.min_count > 1):

@@ -177,9 +177,10 @@ def test_reserved_words_and_empty_text_are_errors(tmp_path: Path) -> None:
         bounded(tmp_path / "bad.txt", 3, tmp_path)
     model, _ = bounded(tmp_path / "bad.txt", 3, tmp_path, skip_symbols=True)
     assert b"\ta b\t" in model
-    (tmp_path / "none.txt").write_text("")
-    with pytest.raises(ValueError, match="no words to count"):
-        bounded(tmp_path / "none.txt", 3, tmp_path)
+    for nothing in ("", "\n\n", " \t "):
+        (tmp_path / "none.txt").write_text(nothing)
+        with pytest.raises(MegahourError, match="no words"):
+            bounded(tmp_path / "none.txt", 3, tmp_path)
 
 
 def _numbered(text: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import signal
@@ -24,6 +25,7 @@ from megahour.lm.commands import COMMANDS
 from megahour.lm.query.convert import read_model
 from megahour.lm.query.mapped import open_mapped
 from megahour.lm.query.mapped_import import to_arrays
+from megahour.lm.query.model_files import replacing
 from megahour.lm.train import parse_bytes
 
 HERE = Path(__file__).parent
@@ -181,6 +183,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["train", HERE / "small.txt", "--out", "OUT/a.bin"], "names no form that can be written"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "1,2"], "must begin with 0"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "x"], "no list of counts"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "0,0,0,1"], "is for orders 1 to 4"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--memory", "much"], "'much' is no size"),
         (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--memory", "1GB"], "--memory writes ARPA files only"),
         (
@@ -245,6 +248,11 @@ def test_a_damaged_model_leaves_no_output(tmp_path: Path) -> None:
     with pytest.raises(MegahourError, match=r"cut\.arpa:\d+: .*ends early"):
         megahour("convert", tmp_path / "cut.arpa", tmp_path / "b.mlm")
     assert [path.name for path in tmp_path.iterdir()] == ["cut.arpa"]
+
+
+def test_a_full_disk_is_told_even_where_nothing_has_been_written_yet(tmp_path: Path) -> None:
+    with pytest.raises(MegahourError, match=r"a\.arpa\.gz: the disk is full"), replacing(tmp_path / "a.arpa.gz"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_control_c_leaves_the_old_output_and_nothing_half(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(settings: dict[str, An
         ({"prune": {}}, "`prune` needs one of `threshold` and `ngrams`"),
         ({"sources": {"tales": {}}}, "needs one of `text` and `arpa`"),
         ({"order": 9}, '"order" = 9'),
+        ({"cutoffs": [0, 2, 1]}, "must begin with 0 and not decrease"),
+        ({"cutoffs": [0, 0, 0, 0, 1, 1, 1, 1]}, "are for orders 1 to 8"),
         ({"outputs": ["lm.bin"]}, 'output "lm.bin": give a file name that ends in .arpa'),
         ({"outputs": ["mixed.arpa"]}, "output"),
         ({"out": "s3://models/x"}, "local disk"),

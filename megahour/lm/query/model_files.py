@@ -85,9 +85,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if error.errno != 28:  # no space left on device
             raise
         raise MegahourError(
-            f"the disk is full after {making.stat().st_size / 1e9:.1f} GB",
-            where=str(path),
-            remedy="free some space, prune the model, or write to another disk",
+            "the disk is full", where=str(path), remedy="free some space, prune the model, or write to another disk"
         ) from None
     finally:
         making.unlink(missing_ok=True)

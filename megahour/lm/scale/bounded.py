@@ -79,7 +79,7 @@ def estimate_bounded(
     Raises
     ------
     StageError: memory or disk cannot hold the job, or `rounds` are too few; says how much would.
-    ValueError: no words, or `order` or `prune` is out of range.
+    MegahourError: no words. ValueError: `order` or `prune` is out of range.
     """
     limits = thresholds(order, prune)
     cut = Cut(most_frequent, min_count)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from megahour.core.errors import MegahourError
 from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int64
 from megahour.lm.scale.row_files import CHUNK, LEAD, lead
@@ -41,7 +42,7 @@ def number_text(
 
     Raises
     ------
-    MegahourError: a reserved word, unless `skip_symbols`. ValueError: the text is empty.
+    MegahourError: a reserved word, unless `skip_symbols`; no words.
     """
     done, file = folder / "vocabulary.npz", folder / "tokens"
     if not done.exists():
@@ -55,8 +56,8 @@ def number_text(
         save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": np.array(total)})
     with np.load(done) as saved:
         found = Numbered(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
-    if found.total <= LEAD:
-        raise ValueError("no words to count: the text is empty; give at least one sentence")
+    if found.total - LEAD <= found.counts[BOUNDARY]:  # every sentence, an empty one too, begins behind a BOUNDARY
+        raise MegahourError("the text has no words", remedy="give other text")
     return found
 
 
