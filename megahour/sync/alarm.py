@@ -1,11 +1,12 @@
-"""An alarm for runs that nobody watches: the loss diverges, or no step has ended for long.
+"""An alarm for runs that nobody watches: the loss diverges, no step has ended for long, the run ends by an error.
 
 The alarm tells; it does not stop the run. Its hook is any function of the message, or a command that gets it as its
-last argument (mail, chat, pager).
+last argument (mail, chat, pager), and is called in a thread of its own: training does not wait for it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import shlex
@@ -15,29 +16,94 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 
 LOG = logging.getLogger(__name__)
 HOOK_TIMEOUT_S = 60.0
+EXIT_S = 5.0
+"""What a process that ends waits for its hooks; a command that has been started goes on without it."""
+MAX_UNTOLD = 20
 
 
-def command_hook(command: str) -> Callable[[str], None]:
-    """A hook that runs `command MESSAGE`, without a shell."""
+def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable[[str], None]:
+    """A hook that runs `command MESSAGE`, without a shell, and kills it after `timeout_s`."""
     words = shlex.split(command)
 
     def run(message: str) -> None:
-        subprocess.run([*words, message], timeout=HOOK_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL)
+        subprocess.run([*words, message], timeout=timeout_s, check=True, stdin=subprocess.DEVNULL)
 
     return run
 
 
-class Alarm:
-    """Watches steps; calls `tell(message)` once for each trouble, and again only after it was over.
+class Teller:
+    """Calls a hook with one message after the other, in threads, so that nobody waits for it.
 
     Parameters
     ----------
-    tell: called from the training's thread (divergence) or the alarm's own (stall); what it raises is logged.
+    tell: what it raises is logged, with the message.
+    timeout_s: a hook that has not returned by then is left to itself, and the next message is told.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, timeout_s: float = HOOK_TIMEOUT_S) -> None:
+        self._tell, self._timeout_s = tell, timeout_s
+        self._untold: deque[str] = deque()
+        self._changed = threading.Condition()
+
+    def say(self, message: str) -> None:
+        """Returns at once. With `MAX_UNTOLD` messages waiting for a slow hook it is only logged."""
+        with self._changed:
+            if len(self._untold) == MAX_UNTOLD:
+                LOG.error("the alarm's hook is too slow to be told: %s", message)
+                return
+            self._untold.append(message)
+            if len(self._untold) == 1:
+                atexit.register(self.wait, EXIT_S)
+                threading.Thread(target=self._tell_all, daemon=True, name="alarm-hooks").start()
+
+    def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
+        """Whether all that was said has been told, which is waited for."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._untold, timeout_s)
+
+    def _tell_all(self) -> None:
+        left = 1
+        while left:
+            message = self._untold[0]
+            hook = threading.Thread(target=self._call, args=(message,), daemon=True, name="alarm-hook")
+            hook.start()
+            hook.join(self._timeout_s)
+            if hook.is_alive():
+                LOG.error("the alarm's hook does not return after %g s; its message: %s", self._timeout_s, message)
+            with self._changed:
+                self._untold.popleft()
+                left = len(self._untold)
+                if not left:
+                    atexit.unregister(self.wait)
+                    self._changed.notify_all()
+
+    def _call(self, message: str) -> None:
+        try:
+            self._tell(message)
+        except Exception:  # whatever the hook is, training is worth more than it
+            LOG.exception("the alarm's hook failed; its message was: %s", message)
+
+
+class Alarm:
+    """Watches steps; tells once of each trouble, and again only after it was over.
+
+    As a context manager it also tells of the error that ends the block, if it is one:
+
+        with Alarm(command_hook("/usr/local/bin/page-me")) as alarm:
+            for step, batch in enumerate(batches):
+                …
+                alarm.step(step, loss)
+
+    Parameters
+    ----------
+    tell: see `Teller`.
     factor: the loss diverges when it exceeds this many times the median of the last `window` steps, or is not finite.
     stall_s: no step for so long, or for `stall_factor` times the median step, whichever is longer.
+    hook_timeout_s: how long `tell` may take.
     """
 
     def __init__(
@@ -48,8 +114,10 @@ class Alarm:
         window: int = 100,
         stall_s: float = 60.0,
         stall_factor: float = 20.0,
+        hook_timeout_s: float = HOOK_TIMEOUT_S,
     ) -> None:
-        self.tell, self.factor, self.stall_s, self.stall_factor = tell, factor, stall_s, stall_factor
+        self.factor, self.stall_s, self.stall_factor = factor, stall_s, stall_factor
+        self._teller = Teller(tell, timeout_s=hook_timeout_s)
         self._losses: deque[float] = deque(maxlen=window)
         self._durations_s: deque[float] = deque(maxlen=window)
         self._last_s, self._step = time.monotonic(), 0
@@ -83,13 +151,24 @@ class Alarm:
                 self._stalled = True
                 self.call(f"no step has ended for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
 
+    def __enter__(self) -> Alarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):  # not Ctrl-C: who pressed it knows
+            self.call(f"training ended after step {self._step}: {type(error).__name__}: {error}")
+        self.close()
+
     def call(self, message: str) -> None:
-        """Tell something, whatever it is."""
-        try:
-            self.tell(message)
-        except Exception:  # whatever the hook is, training is worth more than it
-            LOG.exception("the alarm's hook failed; its message was: %s", message)
+        """Tell something, whatever it is. Returns at once."""
+        self._teller.say(message)
+
+    def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
+        """Whether the hook is through with all that was said, which is waited for."""
+        return self._teller.wait(timeout_s)
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stops watching. What was said, or still is, is told."""
         self._closed.set()

@@ -5,6 +5,9 @@
         loss = …; loss.backward()
         worker.step()                              # exposed_s, hidden_s, bytes: from the group's traffic
         meter.step(loss=float(loss), learning_rate=rate, **worker.metrics)
+        if …:
+            with meter.aside("checkpoint_s"):      # neither computing nor communication of the next step
+                saver.save(…)
 
 compute_s is what remains of a step. Every `every` steps one row goes to `steps-<rank>.jsonl` and to the boards: of each
 quantity its mean, p50, p95 and p99 since the row before, or its sum where it is bytes.
@@ -18,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from megahour.sync.lines import Lines
 LOG = logging.getLogger(__name__)
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 SUMMED = ("sent_bytes", "received_bytes")
+Aside = Literal["checkpoint_s", "evaluation_s"]
 T = TypeVar("T")
 
 
@@ -127,6 +131,7 @@ class Meter:
         self._file = Lines(folder / f"steps-{rank:05d}.jsonl")
         self._before, self._step_began_s = self._now(), time.perf_counter()
         self._data_s, self._steps = 0.0, 0
+        self._aside: dict[Aside, float] = {"checkpoint_s": 0.0, "evaluation_s": 0.0}
         self._values: dict[str, list[float]] = {}
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
@@ -141,19 +146,29 @@ class Meter:
             self._data_s += time.perf_counter() - began_s
             yield batch
 
+    @contextmanager
+    def aside(self, column: Aside) -> Iterator[None]:
+        """What the block takes is counted in `column` of the step under way; exposed communication stays in its own."""
+        began_s, exposed_s = time.perf_counter(), self._traffic.exposed_s
+        try:
+            yield
+        finally:
+            self._aside[column] += time.perf_counter() - began_s - (self._traffic.exposed_s - exposed_s)
+
     def step(self, *, step: int | None = None, **values: float) -> None:
         """Ends a step. `values`: loss, learning_rate, gradient_norm, density, …; `step`: its number, else counted."""
         now_s, now = time.perf_counter(), self._now()
         spent = {name: now[name] - self._before[name] for name in now}
         whole_s = now_s - self._step_began_s
-        compute_s = max(0.0, whole_s - self._data_s - spent["exposed_s"])
+        compute_s = max(0.0, whole_s - self._data_s - spent["exposed_s"] - sum(self._aside.values()))
         first = self._steps == 0
         self._steps = self._steps + 1 if step is None else step
         if not first:
-            found = {"step_s": whole_s, "data_s": self._data_s, "compute_s": compute_s, **spent, **values}
-            for name, value in found.items():
+            found = {"step_s": whole_s, "data_s": self._data_s, "compute_s": compute_s, **self._aside, **spent}
+            for name, value in (found | values).items():
                 self._values.setdefault(name, []).append(float(value))
         self._before, self._step_began_s, self._data_s = now, now_s, 0.0
+        self._aside = dict.fromkeys(self._aside, 0.0)
         if self.alarm is not None:
             self.alarm.step(self._steps, values.get("loss"))
         if self._steps % self.every == 0:

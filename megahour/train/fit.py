@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -77,10 +78,11 @@ def execute(
         return sync.build(p.trainer, module, optimiser, group=group, clip_norm=p.clip, **options)
 
     with (
+        _alarm(p, group) as alarm,
         Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
         Checkpoints(work / "checkpoints", rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
-        run = Run(job, trainer, group, saver, work, progress)
+        run = Run(job, trainer, group, saver, work, progress, alarm)
         try:
             curves = run.to_the_end(store)
         finally:
@@ -99,6 +101,7 @@ class Run:
         saver: Checkpoints,
         work: Path,
         progress: Callable[..., None],
+        alarm: Alarm | None,
     ) -> None:
         self.job, self.trainer, self.group, self.saver, self.progress = job, trainer, group, saver, progress
         self.ends = list(accumulate(len(phase) for phase in job.phases))
@@ -106,7 +109,7 @@ class Run:
         self.in_step = job.params.trainer != "gossip"
         self.at = self._resume(work / "checkpoints")
         boards = _boards(job.params, work) if group.rank == 0 else []
-        self.meter = _meter(job.params, group, work, boards)
+        self.meter = Meter(work, group, boards=boards, alarm=alarm)
         self.log = Log(work, boards) if group.rank == 0 else None
 
     def _resume(self, folder: Path) -> Position:
@@ -224,7 +227,8 @@ class Run:
         fields |= {"held_out_loss": None, "held_out_accuracy": None}
         if self.job.held_out is not None:
             share = _share(self.job.held_out, self.group.rank, self.group.size) if self.in_step else None
-            own = self.trainer.evaluate(share or _share(self.job.held_out, 0, 1))
+            with self.meter.aside("evaluation_s"):
+                own = self.trainer.evaluate(share or _share(self.job.held_out, 0, 1))
             held = self._together(Sums(*own))
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
@@ -246,8 +250,9 @@ class Run:
         """What all workers hold of the batches before number `done`."""
         state = {"print": self.job.print, "position": self.at.state(done)}
         try:
-            tensors = self.trainer.tensors() | {"sync.audit": self.at.audit.tensor()}
-            self.saver.save(done, tensors, state)
+            with self.meter.aside("checkpoint_s"):
+                tensors = self.trainer.tensors() | {"sync.audit": self.at.audit.tensor()}
+                self.saver.save(done, tensors, state)
         except StoreError as error:
             # The older checkpoints are whole, and the run is worth more than this one; the last one must be written.
             LOG.error("%s", error)
@@ -280,9 +285,11 @@ def _boards(p: TrainParams, work: Path) -> list[Board]:
     return boards
 
 
-def _meter(p: TrainParams, group: Group, work: Path, boards: list[Board]) -> Meter:
-    alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s) if group.rank == 0 else None
-    return Meter(work, group, boards=boards, alarm=alarm)
+def _alarm(p: TrainParams, group: Group) -> Alarm | nullcontext[None]:
+    """Worker 0 watches, and tells of the error that ends its part of the run; a command may be slow."""
+    if group.rank > 0:
+        return nullcontext()
+    return Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s)
 
 
 def _share(loader: Loader, rank: int, size: int) -> Iterator[Batch]:

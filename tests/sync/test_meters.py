@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from trainings import until
 
-from megahour.sync.alarm import Alarm, command_hook
+from megahour.sync.alarm import MAX_UNTOLD, Alarm, command_hook
 from megahour.sync.group import Traffic
 from megahour.sync.meters import Meter, MLflow, TensorBoard
 
@@ -56,6 +58,27 @@ def test_a_step_is_split_into_data_compute_and_exposed_communication(tmp_path: P
     )
     assert second["sent_bytes"] == 500
     assert second["density.p99"] == 0.25
+
+
+def test_checkpoints_and_evaluations_are_not_compute(tmp_path: Path) -> None:
+    group = Loopback()
+    meter = Meter(tmp_path, group, every=3)  # type: ignore[arg-type]
+    for step in range(6):
+        time.sleep(0.01)
+        meter.step()
+        with meter.aside("checkpoint_s"):
+            time.sleep(0.1 if step == 3 else 0.0)
+            group.traffic.exposed_s += 0.05 if step == 3 else 0.0  # waits for other workers are theirs
+        with meter.aside("evaluation_s"):
+            time.sleep(0.03 if step == 2 else 0.0)
+    meter.close()
+    _, second = rows(tmp_path, rank=3)
+    assert second["checkpoint_s.mean"] * 3 == pytest.approx(0.05, abs=0.03)
+    assert second["exposed_s.mean"] * 3 == pytest.approx(0.05)
+    assert second["evaluation_s.mean"] * 3 == pytest.approx(0.03, abs=0.02)
+    parts = ("data_s", "compute_s", "exposed_s", "checkpoint_s", "evaluation_s")
+    assert second["step_s.mean"] == pytest.approx(sum(second[f"{part}.mean"] for part in parts), rel=1e-3)
+    assert second["compute_s.p99"] < 0.05, "no step computes longer because a checkpoint was written before it"
 
 
 def test_percentiles_are_of_the_steps_of_the_row(tmp_path: Path) -> None:
@@ -119,6 +142,7 @@ def test_a_diverging_loss_is_told_once_until_it_is_over() -> None:
         step += 1
         alarm.step(step, loss)
     alarm.close()
+    assert alarm.wait(5)
     assert len(told) == 2
     assert "step 20: the loss is 9" in told[0]
     assert "nan" in told[1]
@@ -145,7 +169,91 @@ def test_a_hook_that_fails_does_not_stop_the_training(caplog: pytest.LogCaptureF
     alarm = Alarm(command_hook(f"{sys.executable} -c 'raise SystemExit(3)'"))
     alarm.step(1, float("inf"))
     alarm.close()
+    assert alarm.wait(20)
     assert "the loss is inf" in caplog.text
+
+
+def test_training_does_not_wait_for_a_slow_hook_and_later_messages_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    never = threading.Event()
+
+    def hangs_once(message: str) -> None:
+        told.append(message)
+        if len(told) == 1:
+            never.wait()
+
+    alarm = Alarm(hangs_once, hook_timeout_s=0.3)
+    began_s = time.monotonic()
+    alarm.call("first")
+    alarm.call("second")
+    assert not alarm.wait(0), "the hook hangs"
+    assert time.monotonic() - began_s < 0.3
+    assert alarm.wait(5)
+    alarm.close()
+    assert told == ["first", "second"]
+    assert "does not return after 0.3 s; its message: first" in caplog.text
+    never.set()
+
+
+def test_messages_do_not_pile_up_behind_a_slow_hook(caplog: pytest.LogCaptureFixture) -> None:
+    go_on, told = threading.Event(), []
+
+    def tell(message: str) -> None:
+        go_on.wait(5)
+        told.append(message)
+
+    alarm = Alarm(tell)
+    for number in range(MAX_UNTOLD + 2):
+        alarm.call(f"trouble {number}")
+    go_on.set()
+    assert alarm.wait(5)
+    alarm.close()
+    assert told == [f"trouble {number}" for number in range(MAX_UNTOLD)]
+    assert f"too slow to be told: trouble {MAX_UNTOLD + 1}" in caplog.text
+
+
+def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    script = tmp_path / "hook.py"
+    script.write_text(f"import time, pathlib; time.sleep(20); pathlib.Path({str(tmp_path / 'told')!r}).touch()")
+    began_s = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        command_hook(f"{sys.executable} {script}", timeout_s=0.2)("trouble")
+    assert time.monotonic() - began_s < 10
+    assert not (tmp_path / "told").exists()
+
+
+def test_an_error_that_ends_the_training_is_told_and_an_interrupt_is_not() -> None:
+    told: list[str] = []
+
+    def train(error: BaseException) -> None:
+        with Alarm(told.append) as alarm:
+            alarm.step(7, 1.0)
+            raise error
+
+    for error in (ValueError("no such set"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            train(error)
+    until(lambda: told, 5)
+    assert told == ["training ended after step 7: ValueError: no such set"]
+
+
+ENDS = """
+import pathlib, sys, time
+from megahour.sync.alarm import Alarm
+
+def tell(message):
+    time.sleep(0.5)
+    pathlib.Path(sys.argv[1]).write_text(message)
+
+with Alarm(tell):
+    raise RuntimeError("the end")
+"""
+
+
+def test_a_process_that_ends_waits_for_its_last_message(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", ENDS, str(tmp_path / "told")], capture_output=True, text=True)
+    assert "RuntimeError: the end" in found.stderr
+    assert (tmp_path / "told").read_text() == "training ended after step 0: RuntimeError: the end"
 
 
 def test_a_command_gets_the_message_as_one_argument(tmp_path: Path) -> None:
