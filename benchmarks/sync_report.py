@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
@@ -11,8 +11,10 @@ INTRODUCTION = """# Convergence with many workers
 
 `python benchmarks/sync_convergence.py FOLDER{quick} --write` with the four speakers of the Free Spoken Digit Dataset
 that were at hand: 1,800 files to train with, eight noisy copies, gains drawn in every step; 200 files to test. An LSTM
-of 8,649 weights, 41 classes, chunks of ten frames. Test accuracy of frames in %; virtual workers, the real
-synchronisers, the same samples in the same order. Rows with everything about each run: sync_convergence.jsonl.
+of 8,649 weights, 41 classes, chunks of ten frames. Test accuracy of frames in %: the mean over seeds, and the lowest
+and highest; the same samples in the same order. Gossip is the real synchroniser on virtual workers; BMUF and
+synchronous SGD are rows of a matrix, each run checked against the real synchronisers in its first 13 steps. Rows with
+everything about each run: sync_convergence.jsonl.
 """
 
 
@@ -34,10 +36,11 @@ def _gaps(missing: Sequence[Row]) -> list[str]:
     for table, name in dict.fromkeys((row["table"], row["name"]) for row in missing):
         own = [row for row in missing if (row["table"], row["name"]) == (table, name)]
         if table == "bmuf":
-            gaps = [f"N = {row['workers']}" for row in sorted(own, key=lambda row: row["workers"])]
+            place, of = "N =", _workers
         else:
-            batches = sorted({_batch(row) for row in own})
-            gaps = [f"batch {b} (seeds {', '.join(str(r['seed']) for r in own if _batch(r) == b)})" for b in batches]
+            place, of = "batch", _batch
+        places = sorted({of(row) for row in own})
+        gaps = [f"{place} {n} (seeds {', '.join(str(r['seed']) for r in own if of(r) == n)})" for n in places]
         lines.append(f"- {table}: {name}: {', '.join(gaps)}")
     return lines
 
@@ -47,65 +50,84 @@ def _batch(row: Row) -> int:
     return int(row["workers"] * row["chunks"])
 
 
-def by_workers(title: str, rows: Sequence[Row], note: str) -> str:
-    """One row a trainer, one column for each number of workers; accuracy, and its mean over seeds."""
-    counts = sorted({row["workers"] for row in rows})
-    lines = [f"## {title}", "", "| N | " + " | ".join(map(str, counts)) + " |", "|---|" + "---|" * len(counts)]
-    for name in dict.fromkeys(row["name"] for row in rows):
-        cells = [_mean([row["accuracy"] for row in rows if (row["name"], row["workers"]) == (name, n)]) for n in counts]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", note, ""])
+def _workers(row: Row) -> int:
+    return int(row["workers"])
 
 
 def bmuf(rows: Sequence[Row]) -> str:
-    """By number of workers, and what the fall at 128 and the capped momentum are relative to."""
-    found = {(row["name"], row["workers"]): row["accuracy"] for row in rows}
-    nesterov = {n: accuracy for (name, n), accuracy in found.items() if name == "BMUF-NBM"}
-    steps = next(row["options"]["block_steps"] for row in rows if row["trainer"] == "bmuf")
+    """By number of workers; what more workers, momentum without a cap and with it cost."""
+    blocks = {row["workers"]: row["steps"] / row["options"]["block_steps"] for row in rows if row["trainer"] == "bmuf"}
+    length = next(row["options"]["block_steps"] for row in rows if row["trainer"] == "bmuf")
+    ratios = ", ".join(f"{blocks[n] / n:.3g} at {n}" for n in sorted(blocks))
     notes = [
-        f"{rows[0]['frames'] / 1e6:g} M frames, four chunks a step of each worker, blocks of {steps} steps, ζ = 1, "
-        "η = 1 - 1/N (capped: 1 - 20/blocks)."
+        f"{rows[0]['frames'] / 1e6:g} M frames, four chunks a step of each worker, blocks of {length} steps, ζ = 1, "
+        f"learning rate 1 (BMUF), η = 1 - 1/N (capped: 1 - 20/blocks). R = blocks / N: {ratios}; where it is 20 or "
+        "more the cap changes nothing.",
+        *_compared(rows),
     ]
-    if 8 in nesterov and len(nesterov) > 1:
-        changes = [f"{n}: {_relative(nesterov[n], nesterov[8])}" for n in sorted(nesterov) if n != 8]
-        notes.append(f"BMUF-NBM relative to N = 8: {', '.join(changes)}.")
-        notes.append("Published, relative to one GPU: -0.27 % at 8, -0.06, -0.10, -0.13, and -2.46 % at 128.")
-    for workers in (64, 128):
-        plain, capped, synchronous = (
-            found.get((name, workers)) for name in ("BMUF-NBM", "BMUF-NBM, η capped", "synchronous SGD")
-        )
-        if plain and capped:
-            notes.append(f"N = {workers}: capped against not capped {_relative(capped, plain)}.")
-        if capped and synchronous:
-            notes.append(f"N = {workers}: capped against synchronous SGD {_relative(capped, synchronous)}.")
-    return by_workers("BMUF", rows, " ".join(notes))
+    return "\n".join([*_table("BMUF", "N", rows, _workers, str), "", "\n".join(f"- {note}" for note in notes), ""])
+
+
+def _compared(rows: Sequence[Row]) -> list[str]:
+    """One line for each pair of runs that a claim compares, over the seeds that both have."""
+    counts = sorted({row["workers"] for row in rows})
+    nesterov, capped, synchronous = "BMUF-NBM", "BMUF-NBM, η capped", "synchronous SGD"
+    pairs = {
+        "BMUF-NBM against BMUF-NBM at N = 8": [((nesterov, n), (nesterov, 8)) for n in counts if n != 8],
+        "BMUF-NBM, η capped, against BMUF-NBM at N = 8": [((capped, n), (nesterov, 8)) for n in counts],
+        "BMUF-NBM, η capped, against not capped": [((capped, n), (nesterov, n)) for n in counts],
+        "BMUF-NBM against synchronous SGD": [((nesterov, n), (synchronous, n)) for n in counts],
+        "BMUF-NBM, η capped, against synchronous SGD": [((capped, n), (synchronous, n)) for n in counts],
+    }
+    lines = []
+    for what, both in pairs.items():
+        found = [f"{own[1]}: {change}" for own, other in both if (change := _change(rows, own, other))]
+        lines += [f"{what}: {'; '.join(found)}."] if found else []
+    published = "Published, relative to one GPU: -0.27 % at 8, -0.06, -0.10, -0.13, and -2.46 % at 128."
+    return [*lines, published]
+
+
+def _change(rows: Sequence[Row], own: tuple[str, int], other: tuple[str, int]) -> str:
+    """How far the mean of one trainer at some N is from another's; "" where they have no seed in common."""
+    first, second = (
+        {row["seed"]: row["accuracy"] for row in rows if (row["name"], row["workers"]) == which}
+        for which in (own, other)
+    )
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return ""
+    means = [statistics.mean(found[seed] for seed in seeds) for found in (first, second)]
+    each = f" ({', '.join(_relative(first[seed], second[seed]) for seed in seeds)})" if len(seeds) > 1 else ""
+    return f"{_relative(*means)} %{each}"
 
 
 def gossip(title: str, rows: Sequence[Row]) -> str:
-    """One row a trainer, one column a global batch: mean over seeds, and lowest to highest."""
-    batches = sorted({_batch(row) for row in rows})
-    lines = [f"## {title}", ""]
+    """One row a trainer, one column a global batch."""
     rates = {_batch(row): row["learning_rate"] for row in rows}
-    heads = [f"{batch} (rate {rates[batch]:.3g})" for batch in batches]
-    lines += ["| batch in chunks | " + " | ".join(heads) + " |", "|---|" + "---|" * len(batches)]
+    table = _table(title, "batch in chunks", rows, _batch, lambda batch: f"{batch} (rate {rates[batch]:.3g})")
+    note = f"{rows[0]['frames'] / 1e6:g} M frames, 16 workers, no clipping, the same rates for all trainers."
+    return "\n".join([*table, "", note, ""])
+
+
+def _table(
+    title: str, what: str, rows: Sequence[Row], of: Callable[[Row], int], head: Callable[[int], str]
+) -> list[str]:
+    """One row a trainer, one column for each number `of` a row; the mean over seeds, and lowest to highest."""
+    columns = sorted({of(row) for row in rows})
+    heads = " | ".join([what, *map(head, columns)])
+    lines = [f"## {title}", "", f"| {heads} |", "|---" * (len(columns) + 1) + "|"]
     for name in dict.fromkeys(row["name"] for row in rows):
         cells = []
-        for batch in batches:
-            values = [r["accuracy"] for r in rows if (r["name"], _batch(r)) == (name, batch)]
+        for column in columns:
+            values = [row["accuracy"] for row in rows if (row["name"], of(row)) == (name, column)]
             spread = f" ({min(values):.2f} to {max(values):.2f}, {len(values)} seeds)" if len(values) > 1 else ""
-            cells.append(_mean(values) + spread)
+            cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "–")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    note = f"{rows[0]['frames'] / 1e6:g} M frames, 16 workers, no clipping, the same rates for all trainers."
-    return "\n".join([*lines, "", note, ""])
-
-
-def _mean(values: Iterable[float]) -> str:
-    found = list(values)
-    return f"{statistics.mean(found):.2f}" if found else "–"
+    return lines
 
 
 def _relative(value: float, reference: float) -> str:
-    return f"{100 * (value / reference - 1):+.2f} %"
+    return f"{100 * (value / reference - 1):+.2f}"
 
 
 SECTIONS: dict[str, Callable[[Sequence[Row]], str]] = {
