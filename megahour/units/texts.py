@@ -23,11 +23,14 @@ TABLES = {"features": ".arrow", "selection": ".parquet"}
 def find_files(sources: Sequence[str]) -> list[str]:
     """URLs of the files that paths, URLs and globs name, sorted, each once.
 
-    Raises ConfigError naming the source that matches nothing.
+    Raises ConfigError naming the source that matches nothing, or whose protocol is unknown or not installed.
     """
     found: set[str] = set()
     for source in sources:
-        fs, path = fsspec.core.url_to_fs(source)
+        try:
+            fs, path = fsspec.core.url_to_fs(source)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(str(error), where=source, remedy="give a path or a URL that fsspec can open") from None
         matches = [match for match in fs.glob(path) if fs.isfile(match)]
         if not matches:
             raise ConfigError(f"no file matches {source!r}", remedy="give paths, URLs or globs of files that exist")

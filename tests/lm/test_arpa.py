@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import bz2
 import io
 import sys
 from pathlib import Path
@@ -114,6 +115,14 @@ def test_back_offs_may_be_above_zero_and_minus_infinity_is_never(tmp_path: Path)
 @pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
 def test_compression_is_told_by_the_first_bytes_and_damage_is_named(suffix: str, arpa: Path, tmp_path: Path) -> None:
     pack(arpa, tmp_path / "packed", f"a.{suffix}", threads=2)
+    assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
+    (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])
+    with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):
+        read_arpa(tmp_path / "cut")
+
+
+def test_bzip2_is_read_too(arpa: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed").write_bytes(bz2.compress(arpa.read_bytes()))
     assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
     (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])
     with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import functools
 import gzip
+import http.server
 import lzma
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +32,13 @@ def zstd(data: bytes) -> bytes:
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
-PACKERS = {"text.txt": bytes, "text.gz": gzip.compress, "text.xz": lzma.compress, "text.zst": zstd}
+PACKERS = {
+    "text.txt": bytes,
+    "text.gz": gzip.compress,
+    "text.xz": lzma.compress,
+    "text.zst": zstd,
+    "text.bz2": bz2.compress,
+}
 
 
 @pytest.mark.parametrize("name", PACKERS)
@@ -44,7 +54,7 @@ def test_two_gzip_members_in_a_file_are_read_on(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "text.gz") == b"a b\nc\n"
 
 
-@pytest.mark.parametrize("name", ["text.gz", "text.xz", "text.zst"])
+@pytest.mark.parametrize("name", ["text.gz", "text.xz", "text.zst", "text.bz2"])
 def test_a_file_that_ends_early_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
     packed = PACKERS[name](TEXT.encode())
     (tmp_path / name).write_bytes(packed[: len(packed) // 2])
@@ -70,6 +80,33 @@ def test_a_column_of_a_table(tmp_path: Path) -> None:
     with pytest.raises(MegahourError, match="not text"):
         bytes_of(f"{path}:number")
     assert sources_digest([f"{path}:text"]) != sources_digest([f"{path}:number"])
+
+
+def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"text": ["a b"]}), path)
+    with pytest.raises(ConfigError, match=r"a Parquet table, not text\nRemedy: name a column"):
+        bytes_of(path)
+
+
+@pytest.mark.parametrize("url", ["nowhere://bucket/text", "memory://gone/*.txt"])
+def test_urls_that_cannot_be_opened_are_named(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bytes_of(url)
+    assert url in str(caught.value)
+
+
+def test_a_server_that_sends_whole_files_only_gives_no_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [str(i) * 50 for i in range(50_000)]}), tmp_path / "t.parquet", compression=None)
+    (tmp_path / "text").write_bytes(TEXT.encode())
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert bytes_of(f"{url}/text") == TEXT.encode()
+        with pytest.raises(MegahourError, match="range requests"):
+            bytes_of(f"{url}/t.parquet:text")
+        server.shutdown()
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import zlib
@@ -42,7 +43,7 @@ class ArpaArrays:
 
 
 def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total: None) -> ArpaArrays:
-    """Read an ARPA file: plain, gzip, xz or zstd by its first bytes.
+    """Read an ARPA file: plain, gzip, bzip2, xz or zstd by its first bytes.
 
     Raises
     ------
@@ -81,6 +82,9 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
             elif magic == b"\xfd7zXZ\0":
                 with lzma.LZMAFile(raw) as file:
                     yield cast(BinaryIO, file)
+            elif magic[:3] == b"BZh":
+                with bz2.BZ2File(raw) as unpacked:
+                    yield cast(BinaryIO, unpacked)
             elif magic[:4] == b"\x28\xb5\x2f\xfd":
                 with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
                     yield cast(BinaryIO, file)

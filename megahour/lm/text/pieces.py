@@ -17,7 +17,7 @@ from megahour.units.texts import input_lines
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
 
-MAGIC = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+MAGIC = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh", b"PAR1")
 Piece = Mapping[str, Any]
 
 

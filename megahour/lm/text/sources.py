@@ -7,6 +7,7 @@ asked for.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import lzma
@@ -152,7 +153,7 @@ def _column(url: str, name: str) -> Iterator[str]:
             for batch in table.iter_batches(ROWS, columns=[name]):
                 values = batch.column(0).cast(pa.large_string())
                 yield from (value for value in values.to_pylist() if value is not None)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError) as error:  # ValueError: fsspec's, of servers that send whole files only
         raise MegahourError(f"not text in Parquet: {error}", where=f"{url}:{name}") from None
 
 
@@ -160,16 +161,21 @@ def _column(url: str, name: str) -> Iterator[str]:
 def _unpacked(raw: BinaryIO, name: str) -> Iterator[Readable]:
     """The file's text, whatever its compression.
 
-    Raises MegahourError: the compressed data are damaged or end early.
+    Raises MegahourError: the compressed data are damaged or end early. ConfigError: it is a table, which is no text.
     """
     magic = raw.read(6)
     raw.seek(0)
+    if magic[:4] == b"PAR1":
+        raise ConfigError("a Parquet table, not text", where=name, remedy="name a column: FILE.parquet:COLUMN")
     try:
         if magic[:2] == b"\x1f\x8b":
             with gzip.open(raw) as unzipped:
                 yield cast(Readable, unzipped)
         elif magic == b"\xfd7zXZ\0":
             with lzma.open(raw) as unpacked:
+                yield cast(Readable, unpacked)
+        elif magic[:3] == b"BZh":
+            with bz2.open(raw) as unpacked:
                 yield cast(Readable, unpacked)
         elif magic[:4] == b"\x28\xb5\x2f\xfd":
             from pyarrow import CompressedInputStream, PythonFile
