@@ -5,13 +5,15 @@
 Two processes train a small LSTM on made-up features under PyTorch's elastic agent. Every few seconds one of them gets
 SIGKILL; the agent ends the other, starts both again, and they go on from the newest whole checkpoint. Compared are the
 bytes of the weights, all losses of the curve, and the count and key sum of all pieces trained on, which would show one
-that was skipped or repeated. The work lost is the time since what the newest checkpoint holds was on disk.
+that was skipped or repeated. The work lost is batches trained on beyond the newest checkpoint, in seconds at the pace
+of the quiet run.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -56,18 +58,19 @@ class Killer(threading.Thread):
     def __init__(self, folder: Path, times: int, seed: int) -> None:
         super().__init__(daemon=True)
         self.folder, self.times, self.moments = folder, times, random.Random(seed)
-        self.lost_s: list[float] = []
+        self.progress = folder / "work" / "progress.json"
+        self.lost: list[int] = []
         self.ended = threading.Event()
 
     def run(self) -> None:
         known: set[int] = set()
-        while len(self.lost_s) < self.times and not self.ended.is_set():
+        while len(self.lost) < self.times and not self.ended.is_set():
             found = {process.pid for process in workers()}
             if not found or found <= known:
                 self.ended.wait(0.05)
                 continue
             known |= found
-            if len(self.lost_s) % 3 == 0:
+            if len(self.lost) % 3 == 0:
                 self.ended.wait(self.moments.uniform(0.0, STARTING_S))
             else:
                 self.wait_for_progress(found)
@@ -81,24 +84,27 @@ class Killer(threading.Thread):
             time.sleep(0.02)
 
     def kill(self) -> None:
-        living = [process.pid for process in workers()]
+        living = workers()
         if living:
-            lost_s = self.unsaved_s()
+            lost = self.unsaved(living)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.moments.choice(living), signal.SIGKILL)
-                self.lost_s.append(lost_s)
+                os.kill(self.moments.choice(living).pid, signal.SIGKILL)
+                self.lost.append(lost)
 
-    def unsaved_s(self) -> float:
-        """Seconds of training since the newest whole checkpoint was begun; 0 where none has gone on after it."""
-        whole = [path.parent for path in self.folder.glob("work/checkpoints/*/checkpoint.json")]
-        marks = [(folder / "rank-00000.safetensors").stat().st_mtime for folder in whole if folder.exists()]
-        return max(0.0, time.time() - max(marks)) if marks and self.said() > max(marks) else 0.0
+    def unsaved(self, living: list[psutil.Process]) -> int:
+        """Batches that these workers have trained on beyond the newest whole checkpoint, as far as worker 0 has said."""
+        try:
+            began_s = max(process.create_time() for process in living)
+            done = json.loads(self.progress.read_text())["done"] if self.said() > began_s else 0
+        except (psutil.Error, FileNotFoundError):
+            return 0
+        saved = [int(path.parent.name) for path in self.folder.glob("work/checkpoints/??????????/checkpoint.json")]
+        return max(0, int(done) - max(saved, default=0))
 
     def said(self) -> float:
         """When worker 0 last said how far it is."""
-        path = self.folder / "work" / "progress.json"
         try:
-            return path.stat().st_mtime
+            return self.progress.stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
@@ -112,13 +118,14 @@ def run(folder: Path, data: dict[str, Artifact], **values: Any) -> Outcome:
 def row(trainer: str, quiet: Outcome, disturbed: Outcome, killer: Killer) -> str:
     losses = [[r["loss"] for r in outcome.rows] for outcome in (quiet, disturbed)]
     pieces = [seen(outcome.rows) for outcome in (quiet, disturbed)]
+    lost, total = max(killer.lost, default=0), json.loads(killer.progress.read_text())["total"]
     cells = [
         trainer,
-        str(len(killer.lost_s)),
+        str(len(killer.lost)),
         "equal" if quiet.weights == disturbed.weights else "other",
         "equal" if losses[0] == losses[1] else f"last {losses[0][-1]:.4f} / {losses[1][-1]:.4f}",
         f"{pieces[0][0]:,} / {pieces[1][0]:,}, keys {'equal' if pieces[0] == pieces[1] else 'DIFFER'}",
-        f"{max(killer.lost_s, default=0.0):.1f} s",
+        f"{lost} batches of {total:,}: {lost / total * quiet.seconds:.1f} s",
         f"{quiet.seconds:.0f} s / {disturbed.seconds:.0f} s",
     ]
     return f"| {' | '.join(cells)} |"
