@@ -92,7 +92,7 @@ class Killer(threading.Thread):
                 self.lost.append(lost)
 
     def unsaved(self, living: list[psutil.Process]) -> int:
-        """Batches that these workers have trained on beyond the newest whole checkpoint, as far as worker 0 has said."""
+        """Batches that these workers have trained on beyond the newest checkpoint, as far as worker 0 has said."""
         try:
             began_s = max(process.create_time() for process in living)
             done = json.loads(self.progress.read_text())["done"] if self.said() > began_s else 0
