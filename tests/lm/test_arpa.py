@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import bz2
+import gzip
 import io
 import sys
 from pathlib import Path
