@@ -36,6 +36,7 @@ def stoppable(left: str = "nothing half is left") -> Iterator[None]:
 @click.option("--prune", default="0", show_default=True, metavar="N,N,…", help="drop k-grams seen at most so often")
 @click.option("--vocabulary", type=click.IntRange(0), default=0, help="keep so many most frequent words; 0: all")
 @click.option("--vocabulary-file", default="", metavar="FILE", help="keep the words of this list only")
+@click.option("--limit-vocabulary", default="", metavar="FILE", help="leave out n-grams with words that it lacks")
 @click.option("--min-count", type=click.IntRange(1), default=1, show_default=True, help="keep words seen so often")
 @click.option("--skip-symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text; they are errors else")
 @click.option(
@@ -55,6 +56,7 @@ def train(
     prune: str,
     vocabulary: int,
     vocabulary_file: str,
+    limit_vocabulary: str,
     min_count: int,
     skip_symbols: bool,
     smoothing: str,
@@ -83,7 +85,7 @@ def train(
 
     job = Job(
         sources, Path(out), order, counts_of(prune, order), vocabulary, vocabulary_file, min_count, skip_symbols,
-        parse_bytes(memory) if memory else 0, threads, smoothing, scratch,
+        parse_bytes(memory) if memory else 0, threads, smoothing, scratch, limit_vocabulary,
     )  # fmt: skip
     left = "what is on disk stays: the same command resumes" if memory else "nothing half is left"
     with stoppable(left), Phases() as phases:

@@ -12,7 +12,8 @@ import numpy as np
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.estimate.estimate import Smoothing, estimate, thresholds
 from megahour.lm.estimate.katz_model import estimate_katz
-from megahour.lm.estimate.reading import Reading, read_corpus, vocabulary_of
+from megahour.lm.estimate.reading import Reading, allowed_words, read_corpus, vocabulary_of
+from megahour.lm.estimate.sweep import Words
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, pack, replacing
 from megahour.lm.text.sources import Block, blocks, sources_digest, text_bytes
@@ -29,7 +30,9 @@ Progress = Callable[[str, int, int], None]
 class Job:
     """sources: files, globs, URLs, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so many most
     frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory. smoothing: kneser-ney,
-    good-turing or stupid. scratch: directory for what does not fit into `memory`; empty: that of `out`."""
+    good-turing or stupid. scratch: directory for what does not fit into `memory`; empty: that of `out`.
+    vocabulary_file, limit_vocabulary: lists of words; others are `<unk>` with the first, and with the second they are
+    counted, but n-grams that have them are left out."""
 
     sources: Sequence[str]
     out: Path
@@ -43,6 +46,7 @@ class Job:
     threads: int = 1
     smoothing: str = "kneser-ney"
     scratch: str = ""
+    limit_vocabulary: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,9 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
             "--memory writes ARPA files only", where=str(job.out), remedy="train to .arpa, then: megahour lm convert"
         )
     _check_smoothing(job, form)
+    if job.limit_vocabulary and (job.memory or job.smoothing != "kneser-ney"):
+        other = "--memory" if job.memory else f"--smoothing {job.smoothing}"
+        raise ConfigError(f"--limit-vocabulary does not go with {other}", remedy="leave one out, or --vocabulary-file")
     if any(source.endswith(PACKED) or ".parquet" in source for source in job.sources):
         size *= PACKED_FACTOR
     if job.scratch and not Path(job.scratch).is_dir():
@@ -171,15 +178,25 @@ def _arpa(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained
         model = estimate_katz(reading.corpus, job.order, path, **options)
     else:
         smoothing: Smoothing = "stupid" if job.smoothing == "stupid" else "kneser-ney"
-        model = estimate(reading.corpus, job.order, path, smoothing=smoothing, **options)
+        model = estimate(
+            reading.corpus, job.order, path, allowed=_allowed(job, reading), smoothing=smoothing, **options
+        )
     return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading))
 
 
 def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained:
     text = _text(reading)
     options: dict[str, Any] = {"prune": job.prune, "threads": job.threads, "progress": progress}
-    model = estimate_mapped(reading.corpus, job.order, path, facts={"text": text}, **options)
+    allowed = _allowed(job, reading)
+    model = estimate_mapped(reading.corpus, job.order, path, allowed=allowed, facts={"text": text}, **options)
     return Trained(model.sizes, model.discounts, model.fallbacks, text)
+
+
+def _allowed(job: Job, reading: Reading) -> Words:
+    """(V,) which words n-grams may have; None: all."""
+    if not job.limit_vocabulary:
+        return None
+    return allowed_words(reading.corpus, vocabulary_of(blocks([job.limit_vocabulary])))
 
 
 def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:

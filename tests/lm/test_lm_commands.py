@@ -190,6 +190,10 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
             ["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--smoothing", "stupid", "--memory", "1GB"],
             "--smoothing stupid holds the text in memory",
         ),
+        (
+            ["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--limit-vocabulary", "w", "--memory", "1GB"],
+            "--limit-vocabulary does not go with --memory",
+        ),
         (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--smoothing", "good-turing"], "writes ARPA files only"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--scratch", "OUT/gone"], "no such directory"),
         (["score", "OUT/gone.arpa"], "no such file"),
@@ -211,6 +215,16 @@ def test_bounded_memory_takes_a_vocabulary_cut_by_count_and_shows_what_was_cut_o
     assert (tmp_path / "bounded.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     assert "positions in memory, 1 shards in 1 round(s)" in said
     assert "*-entries" in said
+
+
+@pytest.mark.parametrize("name", ["a.arpa", "a.mlm"])
+def test_limiting_the_vocabulary_gives_lmplzs_n_grams(name: str, tmp_path: Path) -> None:
+    """Expected: `lmplz -o 4 --limit_vocab_file limited.words.txt`."""
+    options = ["--order", "4", "--limit-vocabulary", EXPECTED / "limited.words.txt", "--out", tmp_path / name]
+    assert megahour("train", HERE / "small.txt", *options).exit_code == 0
+    found, expected = entries(read_model(tmp_path / name)), entries(read_arpa(EXPECTED / "order4-limited.arpa"))
+    assert found.keys() == expected.keys()
+    assert all(found[gram] == pytest.approx(expected[gram], abs=1e-5) for gram in expected)
 
 
 def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(tmp_path: Path) -> None:
