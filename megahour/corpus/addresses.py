@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
@@ -25,6 +26,7 @@ PACKAGES = {
     **{"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"},
     **{"http": "aiohttp", "https": "aiohttp"},
 }
+CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages with errors of their own
 HDFS = (
     "hdfs:// needs Java and Hadoop's client on this machine: set JAVA_HOME, HADOOP_HOME and "
     "CLASSPATH=$(hadoop classpath --glob), and ARROW_LIBHDFS_DIR if libhdfs.so is elsewhere"
@@ -71,6 +73,35 @@ def file_system(address: str) -> tuple[Any, str]:
         remedy = HDFS if protocol == "hdfs" else "check the address and the network"
         raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
     return fs, str(path)
+
+
+@contextmanager
+def reaching(address: str) -> Iterator[None]:
+    """Raise ConfigError where a store or server does not answer, or does not let us in, while it is listed or read."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and not _is_of_a_store(error):
+            raise
+        raise _unread(address, error) from error
+
+
+def _is_of_a_store(error: Exception) -> bool:
+    """Whether a store's client raised it: botocore's errors, of missing credentials for one, are no OSErrors."""
+    return type(error).__module__.partition(".")[0] in CLIENTS
+
+
+def _unread(address: str, error: Exception) -> ConfigError:
+    remedy = "check the address, the credentials and the network"
+    return ConfigError(f"cannot be read: {explained(error)}", where=address, remedy=remedy)
+
+
+def explained(error: BaseException) -> str:
+    """What went wrong, in words: fsspec's own "not found" of a web server says nothing but the address."""
+    behind = error.__cause__ if isinstance(error, FileNotFoundError) else None
+    if status := getattr(behind, "status", 0):
+        return f"the server answers {status} {getattr(behind, 'message', '')}".rstrip()
+    return str(behind or error) or type(behind or error).__name__
 
 
 def is_local(fs: Any) -> bool:
@@ -171,7 +202,11 @@ class Remote(RangeFile):
                     if not self._tolerant:
                         raise
                     reason = "missing-file" if missing else "unreachable-file"
-                    raise BadRecord(reason, f"{self._path}: {error or type(error).__name__}") from error
+                    raise BadRecord(reason, f"{self._path}: {explained(error)}") from error
+            except Exception as error:
+                if not _is_of_a_store(error):
+                    raise
+                raise _unread(self._path, error) from error
             time.sleep(PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
 

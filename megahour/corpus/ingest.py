@@ -31,7 +31,7 @@ from megahour.corpus.language_id import UNDETERMINED, UNSURE, same_language
 from megahour.corpus.licences import LicenceRefused
 from megahour.corpus.pairing import split_suffix
 from megahour.corpus.sideinfo import SideInfo, side_info
-from megahour.corpus.sources import Item
+from megahour.corpus.sources import Item, NotRead
 from megahour.corpus.tally import Tally
 from megahour.corpus.tar import TarWriter, tar_writer
 from megahour.corpus.transcripts import MAX_BYTES as MAX_TRANSCRIPT_BYTES
@@ -53,6 +53,9 @@ def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) ->
         for item in items:
             if item is None:
                 out.stat("transcripts_without_audio", 1)
+                continue
+            if isinstance(item, NotRead):
+                shard.tally.not_read(item.counts)
                 continue
             out.came_in()
             try:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from megahour.core.errors import BadRecord
 from megahour.corpus.addresses import open_at
 from megahour.corpus.archives import unpacked
-from megahour.corpus.sources import Item, archive_items, file_items, open_source
+from megahour.corpus.sources import Item, NotRead, archive_items, file_items, open_source
 from megahour.corpus.tables import is_table, table_items
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
     from megahour.corpus.stage import IngestParams
 
-Items = Iterator[Item | BadRecord | None]
+Items = Iterator[Item | BadRecord | NotRead | None]
 
 
 @contextmanager
@@ -29,13 +29,18 @@ def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], w
             yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
         elif is_table(p.source):
             offset, count = spec["table"]
-            yield table_items(p.source, offset, count, spec["row"])
+            yield table_items(p.source, offset, count, spec["row"], spec.get("repeated", ()))
         elif "archive" in spec:
             fs, root, _ = open_source(p.source)
             packed = stack.enter_context(open_at(fs, f"{root}/{spec['archive']}"))
-            yield _unpacked_items(packed, spec["archive"], p, work)
+            yield _with_unread(_unpacked_items(packed, spec["archive"], p, work), spec)
         else:
-            yield file_items(p.source, spec["files"])
+            yield _with_unread(file_items(p.source, spec["files"]), spec)
+
+
+def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
+    yield from items
+    yield NotRead(spec.get("not_read", {}))
 
 
 def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:

@@ -83,6 +83,17 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[Group]:
     return groups + [Group("", (path,), "") for path in orphans]
 
 
+def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "name") -> list[str]:
+    """Those of `paths`, all that a folder holds, that may say something of the media `chosen` in it."""
+    media: dict[str, list[str]] = {}
+    for path in chosen:
+        stem, suffix = split_suffix(path)
+        if suffix in MEDIA:
+            media.setdefault(stem, []).append(path)
+    texts = [path for path in paths if split_suffix(path)[1] in TRANSCRIPTS]
+    return [path for path in texts if pairing == "folder" or _owner(split_suffix(path)[0], media)]
+
+
 def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
     """(stem of the medium that a transcript's stem names, language tag)."""
     match = _LANGUAGE.search(stem)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import fingerprint
-from megahour.corpus.addresses import Blob, file_system, open_at
-from megahour.corpus.pairing import MEDIA, Group, Pairing, group_files, split_suffix
+from megahour.corpus.addresses import Blob, file_system, open_at, reaching
+from megahour.corpus.pairing import MEDIA, Group, Pairing, group_files, side_files, split_suffix
 
 if TYPE_CHECKING:
     from megahour.corpus.archives import Member
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+UNKNOWN_BYTES = 16_000_000  # a web server's listing has no sizes: about twenty minutes of MP3
+HIDDEN = "hidden"
+_HIDDEN = re.compile(r"(?:^|/)(?:\.|_[^/]*/)")  # ".DS_Store", "_temporary/part-0"; "_intro.mp3" is a file as any other
 
 
 @dataclass(frozen=True)
@@ -35,25 +39,38 @@ class Item:
 
 
 @dataclass(frozen=True)
+class NotRead:
+    """Files of a source that are neither media nor beside one: their number by suffix."""
+
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Listing:
-    """What a source holds: paths relative to `root` with their sizes, sorted."""
+    """What a source holds: paths relative to `root` with their sizes, sorted; `hidden` others are not looked at."""
 
     fs: Any
     root: str
     sizes: dict[str, int]
     versions: dict[str, str]  # changes when a file is written again: its time or, on object stores, its ETag
+    hidden: int = 0
 
     def blob(self, path: str) -> Blob:
         return Blob(path, lambda: open_at(self.fs, f"{self.root}/{path}"))
 
 
 def open_source(source: str) -> tuple[Any, str, str]:
-    """(file system, root, pattern) of a directory, file, glob or fsspec URL; the pattern is empty without a glob."""
+    """(file system, root, pattern) of a directory, file, glob or fsspec URL; the pattern is empty for a directory.
+
+    What is there by exactly that name is no glob: "Talks [2019]" is a folder.
+    """
     fs, path = file_system(source)
     path = path.rstrip("/")
-    if (magic := re.search(r"[*?\[]", path)) is None:
+    with reaching(source):
+        magic = re.search(r"[*?\[]", path)
+        if magic and not fs.exists(path):
+            return fs, path[: magic.start()].rpartition("/")[0], path
         return (fs, path, "") if fs.isdir(path) else (fs, path.rpartition("/")[0], path)
-    return fs, path[: magic.start()].rpartition("/")[0], path
 
 
 def list_source(source: str) -> Listing:
@@ -61,19 +78,63 @@ def list_source(source: str) -> Listing:
 
     Raises
     ------
-    ConfigError: there is nothing.
+    ConfigError: there is nothing, or no way to it.
     """
     fs, root, pattern = open_source(source)
-    found: dict[str, dict[str, Any]] = (
-        fs.glob(pattern, detail=True) if pattern else fs.find(root, detail=True) if fs.exists(root) else {}
-    )
+    with reaching(source):
+        found = _found(fs, root, pattern)
+    return _listing(fs, root, found, source)
+
+
+def list_media(source: str, pairing: Pairing = "name") -> Listing:
+    """`list_source`, and where that is a glob or a file, the transcripts and side files beside the media it names.
+
+    Raises
+    ------
+    ConfigError: as `list_source`.
+    """
+    fs, root, pattern = open_source(source)
+    with reaching(source):
+        found = _found(fs, root, pattern)
+        if pattern and not _is_web(fs):  # a server need not list what lies beside a file
+            found = {**_beside(fs, found, pairing), **found}
+    return _listing(fs, root, found, source)
+
+
+def _found(fs: Any, root: str, pattern: str) -> dict[str, dict[str, Any]]:
+    if not pattern:
+        found = fs.find(root, detail=True) if fs.exists(root) else {}
+    elif fs.exists(pattern):
+        found = {pattern: fs.info(pattern)}
+    else:
+        found = fs.glob(pattern, detail=True)
+    return {path: entry for path, entry in found.items() if entry["type"] == "file"}
+
+
+def _beside(fs: Any, found: dict[str, dict[str, Any]], pairing: Pairing) -> dict[str, dict[str, Any]]:
+    """Entries of the files that may belong to the media of `found`."""
+    by_folder: dict[str, list[str]] = {}
+    for path in found:
+        by_folder.setdefault(path.rpartition("/")[0], []).append(path)
+    beside = {}
+    for folder, paths in by_folder.items():
+        entries = {entry["name"]: entry for entry in fs.ls(folder, detail=True) if entry["type"] == "file"}
+        beside.update({path: entries[path] for path in side_files(entries, paths, pairing)})
+    return beside
+
+
+def _is_web(fs: Any) -> bool:
+    return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def _listing(fs: Any, root: str, found: dict[str, dict[str, Any]], source: str) -> Listing:
     prefix = len(root) + 1
-    sizes = {path[prefix:]: int(entry["size"]) for path, entry in found.items() if entry["type"] == "file"}
-    visible = {path: sizes[path] for path in sorted(sizes) if not re.search(r"(^|/)[._]", path)}
+    sizes = {path[prefix:]: UNKNOWN_BYTES if (size := found[path]["size"]) is None else int(size) for path in found}
+    visible = {path: sizes[path] for path in sorted(sizes) if not _HIDDEN.search(path)}
     if not visible:
         raise ConfigError(f"no files at {source}", where="source", remedy="give a directory, a glob, a .tar or a URL")
     versions = {path: _version(found[f"{root}/{path}"]) for path in visible}
-    return Listing(fs, root, visible, versions)
+    return Listing(fs, root, visible, versions, len(sizes) - len(visible))
 
 
 def _version(entry: dict[str, Any]) -> str:
@@ -84,38 +145,65 @@ def _version(entry: dict[str, Any]) -> str:
 
 def source_digest(source: str) -> str:
     """Changes when a file of the source comes, goes or is written again; reads no file."""
-    listing = list_source(source)
+    return _digest(list_source(source))
+
+
+def media_digest(source: str, pairing: Pairing = "name") -> str:
+    """`source_digest` of the media and of what lies beside them."""
+    return _digest(list_media(source, pairing))
+
+
+def _digest(listing: Listing) -> str:
     return fingerprint([[path, size, listing.versions[path]] for path, size in listing.sizes.items()])
 
 
 def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list[dict[str, Any]]:
     """Task specs: one for each archive, and runs of groups of about `shard_bytes` of media, in the order of names.
 
+    The first one says how many files of which kind no task reads (`not_read`).
+
     Raises
     ------
     ConfigError: no media and no archives.
     """
-    listing = list_source(source)
+    listing = list_media(source, pairing)
     archives = [path for path in listing.sizes if path.lower().endswith(ARCHIVES)]
+    groups = group_files(listing.sizes, pairing)
     specs: list[dict[str, Any]] = [{"archive": path} for path in archives]
     run: list[Group] = []
     filled = 0
-    for group in group_files(listing.sizes, pairing):
-        same_stem = run and split_suffix(run[-1].media)[0] == split_suffix(group.media)[0]
+    for group in groups:
+        same_stem = not group.media or (run and split_suffix(run[-1].media)[0] == split_suffix(group.media)[0])
         if filled >= shard_bytes and not same_stem:
-            specs.append({"files": [[media, list(texts), info] for media, texts, info in run]})
+            specs.append(_files(run))
             run, filled = [], 0
         run.append(group)
         filled += listing.sizes.get(group.media, 0)
     if any(group.media for group in run):
-        specs.append({"files": [[media, list(texts), info] for media, texts, info in run]})
+        specs.append(_files(run))
+    else:
+        groups = []  # orphans only
     if not specs:
         raise ConfigError(
             f"{len(listing.sizes)} files at {source}, none of them audio or tar",
             where="source",
             remedy=f"audio has one of the suffixes {' '.join(MEDIA)}",
         )
+    if unread := _not_read([path for path in listing.sizes if path not in archives], groups, listing.hidden):
+        specs[0]["not_read"] = unread
     return specs
+
+
+def _files(run: list[Group]) -> dict[str, Any]:
+    return {"files": [[media, list(texts), info] for media, texts, info in run]}
+
+
+def _not_read(paths: Iterable[str], groups: Iterable[Group], hidden: int = 0) -> dict[str, int]:
+    """Number of files that are in no group, by suffix."""
+    read = {path for group in groups for path in (group.media, *group.transcripts, group.info)}
+    counts = Counter(split_suffix(path)[1] or "no suffix" for path in paths if path not in read)
+    counts.update({HIDDEN: hidden} if hidden else {})
+    return dict(sorted(counts.items()))
 
 
 def file_items(source: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
@@ -128,7 +216,7 @@ def file_items(source: str, groups: Iterable[tuple[str, list[str], str]]) -> Ite
 
 def archive_items(
     file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name"
-) -> Iterator[Item | BadRecord | None]:
+) -> Iterator[Item | BadRecord | NotRead | None]:
     """Items of a tar in a seekable file, and a BadRecord for each member that must not be used."""
     from megahour.corpus.archives import read_members, window
 
@@ -142,8 +230,10 @@ def archive_items(
     def blob(path: str) -> Blob:
         return Blob(path, lambda: window(file, members[path]))
 
-    for group in group_files(members, pairing):
+    groups = group_files(members, pairing)
+    for group in groups:
         yield _item(group, blob, f"{label}!{group.media}") if group.media else None
+    yield NotRead(_not_read(members, groups))
 
 
 def _item(group: Group, blob: Callable[[str], Blob], source: str) -> Item:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,17 +66,18 @@ class IngestParams(Params):
 
     def identity(self) -> dict[str, Any]:
         """A changed source is another job: files that came, went or were written again make `ingest` run again."""
-        from megahour.corpus.sources import source_digest
+        from megahour.corpus.sources import media_digest, source_digest
 
-        paths = [path for path in (self.source, self.transcripts) if path]
-        return {**super().identity(), "digests": [source_digest(path) for path in paths]}
+        digests = [media_digest(self.source, self.pairing)] if self.source else []
+        digests += [source_digest(self.transcripts)] if self.transcripts else []
+        return {**super().identity(), "digests": digests}
 
 
 class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files or rows."""
 
     name = "ingest"
-    version = 3
+    version = 4
     params = IngestParams
     inputs = (Input("raw", optional=True),)
 
@@ -116,6 +118,7 @@ class Ingest(Stage[IngestParams]):
             "cues": sum(receipt.stats.get("cues", 0) for receipt in receipts),
             "words": sum(receipt.stats.get("words", 0) for receipt in receipts),
             "rate_hz": p.rate_hz,
+            "not_read": dict(sum((Counter(receipt.stats.get("not_read", {})) for receipt in receipts), Counter())),
             "licences": _added_up(receipt.stats.get("licences", {}) for receipt in receipts),
             "languages": _added_up(receipt.stats.get("languages", {}) for receipt in receipts),
         }

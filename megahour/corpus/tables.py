@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.records import key_of
 from megahour.corpus.addresses import Blob, file_system, open_at, open_listed
-from megahour.corpus.pairing import split_suffix
+from megahour.corpus.pairing import MEDIA, split_suffix
 from megahour.corpus.sources import Item
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -40,17 +42,24 @@ def is_table(source: str) -> bool:
 def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str, Any]]:
     """Task specs of about `shard_bytes` of media where the table has a column `bytes`, and of `shard_rows` elsewhere.
 
+    `repeated` of a task are its rows that have the name or the address of an earlier row, of whatever task.
+
     Raises
     ------
     ConfigError: no column of addresses, or no rows.
     """
     specs: list[dict[str, Any]] = []
     filled, named = 0.0, False
+    addresses, names = array("q"), array("q")  # hashes of all rows: 16 bytes a row
     for row, (offset, fields) in enumerate(_rows(source)):
         if row == 0 or filled >= 1:
             specs.append({"table": [offset, 0], "row": row})
             filled = 0.0
-        named = named or bool(_first(fields, AUDIO_COLUMNS))
+        address = str(_first(fields, AUDIO_COLUMNS)).strip()
+        named = named or bool(address)
+        # A row without an address is like no other.
+        addresses.append(key_of("address", address) if address else -1 - row)
+        names.append(key_of("name", _name(fields, address)) if address else -1 - row)
         size = _first(fields, SIZE_COLUMNS)
         filled += int(size) / shard_bytes if str(size).isdecimal() else 1 / shard_rows
         specs[-1]["table"][1] += 1
@@ -58,20 +67,41 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         raise ConfigError(
             f"no addresses of media in {source}", where="source", remedy=f"name a column {', '.join(AUDIO_COLUMNS)}"
         )
+    _mark_repeated(specs, addresses, names)
     return specs
 
 
-def table_items(source: str, offset: int, count: int, row: int) -> Iterator[Item | BadRecord]:
+def _mark_repeated(specs: list[dict[str, Any]], *columns: array[int]) -> None:
+    import numpy as np
+
+    repeated = np.zeros(len(columns[0]), bool)
+    for column in columns:
+        hashes = np.frombuffer(column, np.int64)
+        repeated[np.setdiff1d(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1])] = True
+    rows = np.flatnonzero(repeated)
+    for spec in specs:
+        low, high = np.searchsorted(rows, (spec["row"], spec["row"] + spec["table"][1]))
+        if low < high:
+            spec["repeated"] = rows[low:high].tolist()
+
+
+def table_items(
+    source: str, offset: int, count: int, row: int, repeated: Collection[int] = ()
+) -> Iterator[Item | BadRecord]:
     """Items of `count` rows from `offset` (of bytes, or in Parquet of rows); `row` is the first one's number.
 
     A row without an address, or with one that a table from elsewhere must not name, comes as a BadRecord
-    (``no-audio-address``, ``local-address``, ``unreadable-row``).
+    (``no-audio-address``, ``local-address``, ``unreadable-row``), and so does one of `repeated` (``duplicate-id``).
     """
+    seen_before = frozenset(repeated)
     base = source.rpartition("/")[0]
     local = "://" not in source or source.startswith("file://")
     for number, (_, fields) in zip(range(row, row + count), _rows(source, offset), strict=False):
         try:
-            yield _item(fields, base, local)
+            item = _item(fields, base, local)
+            if number in seen_before:
+                raise BadRecord("duplicate-id", f"an earlier row has the name {item.name} or the address {item.source}")
+            yield item
         except BadRecord as bad:
             bad.record = f"{source.rpartition('/')[2]} row {number + 1}"
             yield bad
@@ -85,7 +115,7 @@ def _item(fields: dict[str, Any], base: str, local: bool) -> Item:
         raise BadRecord("no-audio-address", f"columns {', '.join(str(name) for name in fields)[:200]}")
     transcripts = [each.strip() for each in _addresses(_first(fields, TRANSCRIPT_COLUMNS))]
     return Item(
-        name=str(_first(fields, NAME_COLUMNS) or split_suffix(re.sub(r"[?#].*$", "", address))[0]),
+        name=_name(fields, address),
         source=address,
         media=_blob(address, base, local),
         transcripts=tuple(_blob(each, base, local) for each in transcripts if each),
@@ -93,6 +123,14 @@ def _item(fields: dict[str, Any], base: str, local: bool) -> Item:
         fields=fields,
         text=str(_first(fields, TEXT_COLUMNS)),
     )
+
+
+def _name(fields: dict[str, Any], address: str) -> str:
+    """A row's own name, else its address without the suffix; of "/download?id=3" the query is what tells rows apart."""
+    if given := _first(fields, NAME_COLUMNS):
+        return str(given)
+    stem, suffix = split_suffix(re.sub(r"[?#].*$", "", address))
+    return stem if suffix in MEDIA else address
 
 
 def _addresses(value: Any) -> list[str]:

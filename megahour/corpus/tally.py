@@ -14,12 +14,13 @@ OTHER = "other"
 
 
 class Tally:
-    """Collects counts and writes them as the statistics `licences`, `languages`, `formats` and `examples`."""
+    """Collects counts, and writes them as `licences`, `languages`, `formats`, `not_read` and `examples`."""
 
     def __init__(self) -> None:
         self._licences: dict[str, dict[str, float]] = {}
         self._languages: dict[str, dict[str, float]] = {}
         self._formats: dict[str, int] = {}
+        self._not_read: dict[str, int] = {}
         self._examples: dict[str, list[dict[str, str]]] = {}
 
     def refused(self, licence: str) -> None:
@@ -38,6 +39,11 @@ class Tally:
         name = f"{container} {codec}"
         self._formats[name] = self._formats.get(name, 0) + 1
 
+    def not_read(self, counts: dict[str, int]) -> None:
+        """Files that nothing was made of, by suffix."""
+        for suffix, n in counts.items():
+            self._not_read[suffix] = self._not_read.get(suffix, 0) + n
+
     def example(self, reason: str, name: str, detail: str) -> None:
         """A good recording that was left out; the bad ones are in quarantine."""
         examples = self._examples.setdefault(reason, [])
@@ -47,7 +53,7 @@ class Tally:
     def write(self, out: ShardWriter) -> None:
         """Put the counts among the shard's statistics."""
         parts = {"licences": _rounded(self._licences), "languages": _rounded(self._languages),
-                 "formats": self._formats, "examples": self._examples}  # fmt: skip
+                 "formats": self._formats, "not_read": self._not_read, "examples": self._examples}  # fmt: skip
         out.stats.update({name: value for name, value in parts.items() if value})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,7 +225,41 @@ def test_globs_choose_files(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*", 10**9)
     assert spec["files"] == [["one.flac", ["one.srt"], "one.json"], ["two.WAV", ["two.en.vtt"], ""]]
     (alone,) = plan_files(f"{folder}/bob_3.mp3", 10**9)
-    assert alone["files"] == [["bob_3.mp3", [], ""]]
+    assert alone["files"] == [["bob_3.mp3", ["bob_3.txt"], ""]]
+
+
+def test_what_lies_beside_chosen_media_comes_along(folder: Path) -> None:
+    (spec,) = plan_files(f"{folder}/talks/*.flac", 10**9)
+    assert spec == {"files": [["one.flac", ["one.srt"], "one.json"]]}
+    before = IngestParams(source=f"{folder}/talks/*.flac").identity()
+    put(folder, "talks/one.srt", "1\n00:00:00,100 --> 00:00:00,900\nAnother text.\n")
+    assert IngestParams(source=f"{folder}/talks/*.flac").identity() != before
+
+
+def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
+    put(tmp_path, "Talks [2019]/what now?.wav", encode(murmur(1)))
+    put(tmp_path, "Talks [2019]/what now?.srt", SRT)
+    for source in ("Talks [2019]", "Talks [2019]/what now?.wav"):
+        assert plan_files(f"{tmp_path}/{source}", 10**9) == [{"files": [["what now?.wav", ["what now?.srt"], ""]]}]
+
+
+def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "media"
+    for name in ("one.wav", "_intro.wav"):  # a leading underscore hides folders (of Hadoop) only
+        put(root, name, encode(murmur(1, seed=len(name))))
+        put(root, name.replace(".wav", ".srt"), SRT)
+    for name in ("slides.pdf", "README", "notes.txt", "one.vtt", ".DS_Store", "_temporary/part.wav", "orphan.srt"):
+        put(root, name, "x")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in ("a.flac", "a.pdf"):
+            tar.addfile(tarfile.TarInfo(name))
+    put(root, "pack.tar", packed.getvalue())
+    out = ingest(tmp_path / "out", engine, source=str(root), licence="CC0", max_bad=1)
+    assert sorted(row["name"] for row in rows(out)) == ["_intro", "one"]
+    counts = {".pdf": 2, "no suffix": 1, ".txt": 1, ".vtt": 1, "hidden": 2}
+    assert out.manifest.summary["not_read"] == counts
+    assert sum(receipt.stats.get("transcripts_without_audio", 0) for receipt in out.receipts()) == 1
 
 
 @given(

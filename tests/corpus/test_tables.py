@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,32 @@ def test_tasks_read_their_own_rows_and_no_other(tmp_path: Path, suffix: str) -> 
         assert [(item.name, item.text) for item in items] == [(str(i), f"line one\nof {i}") for i in range(20)]  # type: ignore[union-attr]
     assert len(plan_table(source, 300, 5)) > 4
     assert len(plan_table(source, 10**9, 5)) == 1
+
+
+@pytest.mark.parametrize("shard_rows", [1, 3, 100])
+def test_a_row_that_came_before_is_a_duplicate_in_whatever_task(
+    tmp_path: Path, engine: LocalEngine, shard_rows: int
+) -> None:
+    for place, name in enumerate(("one", "two", "three")):
+        put(tmp_path, f"{name}.wav", encode(murmur(1, seed=place)))
+    listed = [("a", "one.wav"), ("b", "two.wav"), ("c", "one.wav"), ("b", "three.wav"), ("d", "")]
+    records = [{"id": name, "audio": path, "text": "Hello.", "licence": "CC0"} for name, path in listed]
+    out = ingest(tmp_path, engine, write_table(tmp_path / "table.jsonl", records), shard_rows=shard_rows)
+    assert [row["name"] for row in rows(out)] == ["a", "b"]
+    bad = [(record["id"], record["reason"]) for record in out.bad_records()]
+    duplicates = [(f"table.jsonl row {n}", "duplicate-id") for n in (3, 4)]
+    assert bad == [*duplicates, ("table.jsonl row 5", "no-audio-address")]
+
+
+def test_addresses_that_differ_in_their_query_only(tmp_path: Path) -> None:
+    table = write_table(
+        tmp_path / "table.csv",
+        [{"audio": f"https://host/{path}"} for path in ("get?id=1", "get?id=2", "a.mp3?signature=x")],
+    )
+    (spec,) = plan_table(table, 10**9, 10)
+    assert "repeated" not in spec
+    names = [item.name for item in table_items(table, *spec["table"], 0) if not isinstance(item, BadRecord)]
+    assert names == ["https://host/get?id=1", "https://host/get?id=2", "https://host/a"]
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path: Path, engine: LocalEngine) -> None:
@@ -197,6 +226,28 @@ def test_a_server_that_stumbles_is_asked_again(tmp_path: Path, monkeypatch: pyte
         server.flaky["/a.wav"] = 1000
         with pytest.raises(BadRecord, match="unreachable-file"):
             open_listed(f"{server.url}/a.wav")
+
+
+def test_what_a_server_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.corpus.addresses.PAUSE_S", 0.01)
+    with served(tmp_path) as server, pytest.raises(BadRecord, match=r"gone\.wav: the server answers 404"):
+        open_listed(f"{server.url}/gone.wav")
+    with pytest.raises(BadRecord, match="Cannot connect to host"):
+        open_listed(f"{server.url}/gone.wav")
+    for source in (f"{server.url}/talks", f"{server.url}/table.csv"):
+        with pytest.raises(ConfigError, match="cannot be read: Cannot connect to host"):
+            IngestParams(source=source).identity()
+
+
+def test_a_folder_of_a_web_server(tmp_path: Path, engine: LocalEngine) -> None:
+    put(tmp_path, "site/talks/one talk.wav", encode(murmur(1)))
+    put(tmp_path, "site/talks/one talk.srt", SRT)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        out = ingest(tmp_path, engine, f"http://127.0.0.1:{server.server_port}/talks/", licence="CC0")
+        server.shutdown()
+    assert [(row["name"], row["samples"]) for row in rows(out)] == [("one%20talk", 16_000)]
 
 
 def test_a_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
