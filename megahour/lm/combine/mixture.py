@@ -91,7 +91,9 @@ def check_weights(weights: Sequence[float], models: int) -> Float64:
     remedy = "give one weight ≥ 0 for each model, summing to 1, or none and a held-out text"
     if len(found) != models:
         raise MegahourError(f"{len(found)} weights for {models} models", remedy=remedy)
-    if not np.isfinite(found).all() or (found < 0).any() or abs(found.sum() - 1.0) > 0.01:
+    if not (np.isfinite(found) & (found >= 0)).all():
+        raise MegahourError(f"weights {list(weights)} are not all numbers ≥ 0", remedy=remedy)
+    if abs(found.sum() - 1.0) > 0.01:
         raise MegahourError(f"weights {list(weights)} sum to {found.sum():g}", remedy=remedy)
     return np.asarray(found / found.sum(), np.float64)
 

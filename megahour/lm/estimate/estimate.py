@@ -133,7 +133,7 @@ def estimate(
             raise ValueError("stupid back-off has no list of allowed words; map other words to <unk> by a vocabulary")
         allowed = allowed.copy()
         allowed[: len(RESERVED)] = 1
-    parts = Partitions(corpus, order, limits, threads, allowed, store_bytes, not stupid_too)
+    parts = Partitions(corpus, order, limits, threads, allowed, 0 if stupid_too else store_bytes)
     run = _score if stupid_too else _estimate
     if isinstance(to, Path):
         with ArpaSink(to) as sink:
@@ -162,8 +162,9 @@ def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     sink.begin(parts, counts.tallies, sizes, logp, backoff if parts.order > 1 else np.zeros_like(backoff))
 
     def score(number: int) -> None:
-        s, windows, _, (grams, nodes, _) = parts.kept(number)
-        stupid(windows, parts.order, parts.prune, grams, nodes, len(nodes), s.at, s.logp, s.backoff, s.sizes)
+        s, windows, _, n = parts.swept(number)
+        lists = s.at, s.logp, s.backoff, s.sizes
+        stupid(windows, parts.order, parts.prune, s.store.grams, s.store.nodes, n, *lists)
         sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
 
     _write(parts, sink, score, progress)
@@ -187,7 +188,7 @@ def _count(parts: Partitions, progress: Progress) -> _Counts:
 
     def count(number: int) -> Names:
         s, windows, n = parts.count(number, tallies[number])
-        found = Names.room(int(np.count_nonzero(s.store.nodes[:n, 0] > 1)))
+        found = Names.taken(s.names, int(np.count_nonzero(s.store.nodes[:n, 0] > 1)))
         # a word is in one partition only, so threads write different rows of contexts
         take_names(s.store.nodes, n, s.store.sums, s.store.first, windows, parts.owner, contexts, *found)
         return found

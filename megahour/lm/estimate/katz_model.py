@@ -44,7 +44,7 @@ def estimate_katz(
     limits = thresholds(order, prune)
     if len(corpus.tokens) <= PADDING:
         raise ValueError("no words to count: the text is empty; give at least one sentence")
-    parts = Partitions(corpus, order, limits, threads, None, 0, False)
+    parts = Partitions(corpus, order, limits, threads)
     if isinstance(to, Path):
         with TextSink(to, corpus) as sink:
             return _estimate(parts, sink, progress)
@@ -62,9 +62,9 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     alpha = np.zeros((order, len(corpus.tokens)), np.float32)
 
     def score(number: int) -> None:
-        s, windows, positions, (grams, nodes, _) = parts.kept(number)
+        s, windows, positions, n = parts.swept(number)
         katz(
-            windows, positions, order, parts.prune, ratios, unigram, grams, nodes, len(nodes), s.contexts.seats,
+            windows, positions, order, parts.prune, ratios, unigram, s.store.grams, s.store.nodes, n, s.contexts.seats,
             s.chain, alpha, s.at, s.logp, s.backoff, s.sizes,
         )  # fmt: skip
         if writing:

@@ -1,26 +1,41 @@
-"""What the first sweep of a partition leaves for the second pass: n-grams that are kept, and sums over their contexts.
+"""What the first sweep of a partition leaves for the second pass: n-grams that are kept, by context.
 
-n-grams that pruning drops are collapsed into one wildcard entry a context, `Σ a` of them, which is among its sums
-(SUMS): of "how to *" remains a single number.
+n-grams that pruning drops are collapsed into one wildcard entry a context, the sum of their counts: of "how to *"
+remains a single number. The other sums over a context are made again from its n-grams, which the second pass reads
+anyway, and words from the windows: memory that is touched for the first time costs more than that.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.sweep import SUMS, Int32, Int64, Store, Words, store
+from megahour.lm.estimate.sweep import Int32, Int64, Store, Words
 
-GRAM_BYTES, NODE_BYTES = 16, 16 + 4 * SUMS
-SHELF = 1 << 20  # positions that a shelf has room for, or more
+GRAM_BYTES, NODE_BYTES = 8, 12
+CHUNK = 1 << 22  # rows of an array that rows are kept in, or more
 
 
 class Kept(NamedTuple):
-    """grams (G, 4), nodes (N, 4), sums (N, SUMS): int32, as in `sweep.Store`, without the n-grams that are dropped."""
+    """grams: (G, 2) int32, an n-gram in a row: index i of a position that ends its first occurrence, ~i where it occurs
+    more than once; adjusted count. nodes: (N, 3) int32, a context in a row: words; the n-gram after its last, its first
+    being the one after the last of the context before; wildcard entry."""
 
     grams: Int32
     nodes: Int32
-    sums: Int32
+
+    @staticmethod
+    def room(grams: int, nodes: int) -> Kept:
+        """For so many n-grams and contexts."""
+        return Kept(np.empty((grams, 2), np.int32), np.empty((nodes, 3), np.int32))
+
+    @staticmethod
+    def shelves() -> tuple[Shelf, Shelf]:
+        """For the kept of one partition after the other."""
+        return Shelf(np.int32, 2), Shelf(np.int32, 3)
 
     @property
     def nbytes(self) -> int:
@@ -28,51 +43,47 @@ class Kept(NamedTuple):
 
 
 class Shelf:
-    """Room for a thread's sweeps: what one leaves and is taken stays where it is, and the next one goes behind it."""
+    """Rows of a kind one after the other, in large arrays: what is taken stays where it is, and the next go behind it.
 
-    def __init__(self, order: int) -> None:
-        self._order = order
-        self._store = store(order, 0)
+    Large arrays have huge pages, and pages that are never written take nothing; an array goes with its last view.
+    """
 
-    def room(self, positions: int) -> Store:
-        """For a partition of so many positions."""
-        rows = positions * (self._order - 1)
-        if min(len(self._store.grams), len(self._store.nodes)) < rows:
-            # Pages that are never written take nothing; the arrays before go with the last view of them.
-            self._store = store(self._order, max(positions, SHELF))
-        return self._store
+    def __init__(self, kind: npt.DTypeLike, *columns: int) -> None:
+        self._free: npt.NDArray[Any] = np.empty((0, *columns), kind)
 
-    def take(self, kept: Kept) -> None:
-        """Leave what the last sweep found alone."""
-        grams, nodes, sums, first = self._store
-        n = len(kept.nodes)
-        self._store = Store(grams[len(kept.grams) :], nodes[n:], sums[n:], first)
+    def room(self, rows: int) -> npt.NDArray[Any]:
+        """(rows, columns) to be written, the same ones until some are taken."""
+        if len(self._free) < rows:
+            self._free = np.empty((max(rows, CHUNK), *self._free.shape[1:]), self._free.dtype)
+        return self._free[:rows]
+
+    def take(self, rows: int) -> None:
+        """Leave the first rows of the room alone."""
+        self._free = self._free[rows:]
 
 
-def keep(store: Store, nodes: int, grams: int, windows: Int32, prune: Int64, allowed: Words) -> Kept:
-    """Drop n-grams from a store, in place. prune, allowed: see `sweep`."""
-    if prune.any() or allowed is not None:
-        grams = int(_drop(store.grams, store.nodes, nodes, windows, prune, allowed))
-    return Kept(store.grams[:grams], store.nodes[:nodes], store.sums[:nodes])
+def keep(store: Store, nodes: int, grams: int, windows: Int32, prune: Int64, allowed: Words, room: Kept) -> Kept:
+    """What a sweep found, in `room` for all of it, without the n-grams that are dropped. prune, allowed: of `sweep`."""
+    held = int(_pack(store.grams, store.nodes, store.sums, nodes, windows, prune, allowed, *room))
+    return Kept(room.grams[:held], room.nodes[:nodes])
 
 
 @compiled
-def _drop(grams, nodes, n, windows, prune, allowed):  # type: ignore[no-untyped-def]
+def _pack(grams, nodes, sums, n, windows, prune, allowed, grams_out, nodes_out):  # type: ignore[no-untyped-def]
     held = 0
     for node in range(n):
         length, begin, end = nodes[node, 0], nodes[node, 1], nodes[node, 2]
-        nodes[node, 1] = held
-        whole = True
+        whole, most = True, prune[length + 1]
         if allowed is not None:
             for j in range(1, length + 1):
                 whole = whole and allowed[windows[nodes[node, 3], j]] != 0
         for g in range(begin, end):
-            kept = whole and grams[g, 3] > prune[length + 1]
+            raw = grams[g, 3]
+            kept = whole and raw > most
             if allowed is not None:
                 kept = kept and allowed[grams[g, 0]] != 0
-            if kept:
-                for column in range(4):
-                    grams[held, column] = grams[g, column]
-                held += 1
-        nodes[node, 2] = held
+            grams_out[held, 0] = ~grams[g, 1] if raw > 1 else grams[g, 1]  # written over where it is dropped
+            grams_out[held, 1] = grams[g, 2]
+            held += kept
+        nodes_out[node, 0], nodes_out[node, 1], nodes_out[node, 2] = length, held, sums[node, 4]
     return held

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.estimate.kept import Shelf
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import SUMS, Int32, Int64
 
@@ -28,14 +29,17 @@ class Names(NamedTuple):
     sums: Int32
 
     @staticmethod
-    def room(size: int) -> Names:
-        """For so many contexts."""
-        return Names(
-            np.empty(size, np.int64),
-            np.empty(size, np.int8),
-            np.empty(size, np.uint16),
-            np.empty((size, SUMS), np.int32),
-        )
+    def shelves() -> tuple[Shelf, ...]:
+        """For the names of one partition after the other."""
+        return Shelf(np.int64), Shelf(np.int8), Shelf(np.uint16), Shelf(np.int32, SUMS)
+
+    @staticmethod
+    def taken(shelves: tuple[Shelf, ...], size: int) -> Names:
+        """So many contexts of shelves, to be written."""
+        rooms = [shelf.room(size) for shelf in shelves]
+        for shelf in shelves:
+            shelf.take(size)
+        return Names(*rooms)
 
 
 def exchange(

@@ -22,6 +22,7 @@ from megahour.lm.estimate.history import (
     sort_histories,
 )
 from megahour.lm.estimate.kept import Kept, Shelf, keep
+from megahour.lm.estimate.names import Names
 from megahour.lm.estimate.sweep import TALLIES, Open, Store, Words, open_contexts, store, sweep
 from megahour.lm.text.tokenise import Bytes, Tokens
 
@@ -63,7 +64,8 @@ class Scratch:
     stack: Int32
     contexts: Open
     store: Store
-    shelf: Shelf
+    kept: tuple[Shelf, Shelf]
+    names: tuple[Shelf, ...]
     chain: Float64
     at: Int32
     logp: npt.NDArray[np.float32]
@@ -83,8 +85,9 @@ class Scratch:
             np.zeros((3, max(vocabulary, min(vocabulary, room) + 1)), np.int32),
             np.empty(3 * room + 3, np.int32),
             open_contexts(order, vocabulary, room),
-            store(order, 0),
-            Shelf(order),
+            store(order, room),
+            Kept.shelves(),
+            Names.shelves(),
             np.empty((order, min(vocabulary, room) + 1)),
             np.empty((rows, room + 1), np.int32),
             np.empty((rows, room + 1), np.float32),
@@ -98,7 +101,7 @@ class Scratch:
 class Partitions:
     """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
     partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
-    that it does not hold are swept again, which gives the same. collapse: of n-grams that are dropped, keep the sum."""
+    that it does not hold are swept again, which gives the same."""
 
     corpus: Corpus
     order: int
@@ -106,7 +109,6 @@ class Partitions:
     threads: int
     allowed: Words = None
     store_bytes: int = 0
-    collapse: bool = True
     counts: Int64 = field(init=False)
     owner: npt.NDArray[np.uint16] = field(init=False)
     lengths: Int32 = field(init=False)
@@ -165,32 +167,47 @@ class Partitions:
         positions[:] = s.positions[:m]
         nodes, grams = self._sweep(s, windows, positions, tally)
         if self.store_bytes > 0:
-            kept = self._keep(s.store, windows, nodes, grams)
+            kept = self._keep(s, windows, nodes, grams)
             self.store_bytes -= kept.nbytes  # threads may both see room for the last one
             self._kept[number] = kept
-            s.shelf.take(kept)
+            for shelf, rows in zip(s.kept, kept, strict=True):
+                shelf.take(len(rows))
         return s, windows, nodes
 
     def kept(self, number: int) -> tuple[Scratch, Int32, Int32, Kept]:
         """Scratch, windows, positions, and n-grams of a partition that has been counted; once only."""
+        kept = self._kept.pop(number, None)
+        if kept is None:
+            s, windows, nodes, grams = self._again(number)
+            return s, windows, self._part(number), self._keep(s, windows, nodes, grams)
+        s, windows = self._sorted(number)
+        return s, windows, self._part(number), kept
+
+    def swept(self, number: int) -> tuple[Scratch, Int32, Int32, int]:
+        """Scratch with the store, windows, positions, and nodes of a partition that has been counted: dropped n-grams
+        are there too."""
+        s, windows, nodes, _ = self._again(number)
+        return s, windows, self._part(number), nodes
+
+    def _sorted(self, number: int) -> tuple[Scratch, Int32]:
+        """Windows of a partition that has been counted."""
         positions = self._part(number)
         s = self._scratch(len(positions))
         windows = s.sorted[: len(positions)]
         gather(self.corpus.tokens, positions, self.order, windows)
-        kept = self._kept.pop(number, None)
-        if kept is None:
-            nodes, grams = self._sweep(s, windows, positions, np.zeros((self.order + 1, TALLIES), np.int64))
-            kept = self._keep(s.store, windows, nodes, grams)
-        return s, windows, positions, kept
+        return s, windows
 
-    def _keep(self, found: Store, windows: Int32, nodes: int, grams: int) -> Kept:
-        if not self.collapse:
-            return Kept(found.grams[:grams], found.nodes[:nodes], found.sums[:nodes])
-        return keep(found, nodes, grams, windows, self.prune, self.allowed)
+    def _again(self, number: int) -> tuple[Scratch, Int32, int, int]:
+        s, windows = self._sorted(number)
+        tally = np.zeros((self.order + 1, TALLIES), np.int64)
+        return s, windows, *self._sweep(s, windows, self._part(number), tally)
+
+    def _keep(self, s: Scratch, windows: Int32, nodes: int, grams: int) -> Kept:
+        room = Kept(s.kept[0].room(grams), s.kept[1].room(nodes))
+        return keep(s.store, nodes, grams, windows, self.prune, self.allowed, room)
 
     def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
         words = self.allowed, self.lengths
-        s.store = s.shelf.room(len(positions))
         return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
 
     def _part(self, number: int) -> Int32:
@@ -202,7 +219,7 @@ class Partitions:
         if held is None or held.room < positions:
             grown = Scratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
             if held is not None:
-                grown.unigrams, grown.shelf = held.unigrams, held.shelf
+                grown.unigrams, grown.kept, grown.names = held.unigrams, held.kept, held.names
                 self._all.remove(held)
             self._own.scratch = held = grown
             self._all.append(held)

@@ -88,7 +88,6 @@ def smooth(  # type: ignore[no-untyped-def]
     unigram,
     grams,
     nodes,
-    sums,
     n,
     seats,
     chain,
@@ -104,7 +103,7 @@ def smooth(  # type: ignore[no-untyped-def]
     floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[floor, w]], and only orders
     above floor + 1 are filled.
 
-    tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes, sums: of `kept.keep`, n
+    tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept.keep`, n
     contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
     """
@@ -129,44 +128,55 @@ def smooth(  # type: ignore[no-untyped-def]
         shared, word = max(before, after), windows[i, 0]
         for length in range(after + 1, shared + 1):
             n -= 1
-            k, begin = length + 1, nodes[n, 1]
-            if begin == nodes[n, 2]:
+            k, begin, end = length + 1, nodes[n - 1, 1] if n else 0, nodes[n, 1]
+            if begin == end:
                 continue  # no n-gram is kept, nor any longer one that ends in it
-            total = 1.0 / sums[n, 0]
-            gamma = discounts[k, 1] * sums[n, 1] + discounts[k, 2] * sums[n, 2] + discounts[k, 3] * sums[n, 3]
-            gamma = (gamma + sums[n, 4]) * total
-            size = sizes[k]
+            size, total, ones, twos = sizes[k], np.int64(nodes[n, 2]), 0, 0
+            gamma = np.float64(total)
+            for g in range(begin, end):
+                total += grams[g, 1]
+                ones += grams[g, 1] == 1
+                twos += grams[g, 1] == 2
+            share = 1.0 / total
+            freed = discounts[k, 1] * ones + discounts[k, 2] * twos + discounts[k, 3] * (end - begin - ones - twos)
+            gamma = (freed + gamma) * share
             if n and nodes[n - 1, 0] + 1 < order:  # the context that comes next: γ of its n-grams
-                for g in range(nodes[n - 1, 1], min(nodes[n - 1, 1] + AHEAD, begin)):
-                    if grams[g, 3] > 1:
-                        key = positions[grams[g, 1]] * 8 + nodes[n - 1, 0] + 1
+                first = nodes[n - 2, 1] if n > 1 else 0
+                for g in range(first, min(first + AHEAD, begin)):
+                    if grams[g, 0] < 0:
+                        key = positions[~grams[g, 0]] * 8 + nodes[n - 1, 0] + 1
                         slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
                         prefetch(keys, np.int64(slot))
                         prefetch(values, np.int64(slot))
-            for g in range(begin, nodes[n, 2]):
-                if g + AHEAD < nodes[n, 2]:
-                    if k < order and grams[g + AHEAD, 3] > 1:
-                        slot = (np.uint64(positions[grams[g + AHEAD, 1]] * 8 + k) * GOLDEN >> np.uint64(32)) & mask
+            for g in range(begin, end):
+                if g + AHEAD < end:
+                    several = grams[g + AHEAD, 0] < 0
+                    row = ~grams[g + AHEAD, 0] if several else grams[g + AHEAD, 0]
+                    if k < order and several:
+                        slot = (np.uint64(positions[row] * 8 + k) * GOLDEN >> np.uint64(32)) & mask
                         prefetch(keys, np.int64(slot))
                         prefetch(values, np.int64(slot))
-                    prefetch(seats, length * vocabulary + grams[g + AHEAD, 0])
+                    ahead = np.int64(windows[row, 0])
+                    prefetch(seats, length * vocabulary + ahead)
                     if length == 1:
-                        prefetch(unigram, np.int64(grams[g + AHEAD, 0]))
+                        prefetch(unigram, ahead)
                     else:
-                        prefetch(seats, (length - 1) * vocabulary + grams[g + AHEAD, 0])
-                last, adjusted, raw = grams[g, 0], grams[g, 2], grams[g, 3]
+                        prefetch(seats, (length - 1) * vocabulary + ahead)
+                adjusted, several = grams[g, 1], grams[g, 0] < 0
+                row = ~grams[g, 0] if several else grams[g, 0]
+                last = windows[row, 0]
                 lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
-                p = (adjusted - discounts[k, min(adjusted, 3)]) * total + gamma * lower
+                p = (adjusted - discounts[k, min(adjusted, 3)]) * share + gamma * lower
                 seats[length, last] = g - begin
                 chain[length, g - begin] = p
-                at[k, size], held[k, size & (BLOCK - 1)] = grams[g, 1], p
+                at[k, size], held[k, size & (BLOCK - 1)] = row, p
                 weight = 0.0
                 if k < order and last != BOUNDARY:
                     weight = once[k + 1]
-                    if raw == 1 and allowed is not None and allowed[tokens[positions[grams[g, 1]] + 1]] == 0:
+                    if not several and allowed is not None and allowed[tokens[positions[row] + 1]] == 0:
                         weight = 0.0
-                    if raw > 1:
-                        key = positions[grams[g, 1]] * 8 + k
+                    if several:
+                        key = positions[row] * 8 + k
                         slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
                         while keys[slot] != key:
                             slot = (slot + np.uint64(1)) & mask

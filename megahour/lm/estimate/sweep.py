@@ -54,13 +54,13 @@ class Open(NamedTuple):
 
 
 def store(order: int, positions: int) -> Store:
-    """Room for so many positions."""
-    room = positions * (order - 1)
+    """Room for so many positions; only what is written takes memory."""
+    grams, nodes = positions * (order - 1), positions * (order - 1) // 2 + 1  # a stored context has two or more
     return Store(
-        np.empty((room, 4), np.int32),
-        np.empty((room, 4), np.int32),
-        np.empty((room, SUMS), np.int32),
-        np.empty(room, np.int64),
+        np.empty((grams, 4), np.int32),
+        np.empty((nodes, 4), np.int32),
+        np.empty((nodes, SUMS), np.int32),
+        np.empty(nodes, np.int64),
     )
 
 

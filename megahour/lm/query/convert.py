@@ -24,10 +24,7 @@ def convert(
     ConfigError: no such file or directory, a form that cannot be read or written. MegahourError: damaged.
     """
     given, wanted = form_of(source), form_to_write(out)
-    if given == "kenlm":
-        raise ConfigError(
-            "KenLM's binary form cannot be taken apart", where=str(source), remedy="convert its ARPA file"
-        )
+    _no_kenlm(source)
     with replacing(out) as making:
         if wanted == "arpa":
             model = read_model(source, progress)
@@ -45,8 +42,16 @@ def convert(
         return [len(grams) for grams in arrays.grams]
 
 
+def _no_kenlm(source: str | Path) -> None:
+    if form_of(source) == "kenlm":
+        raise ConfigError(
+            "KenLM's binary form cannot be taken apart", where=str(source), remedy="give the ARPA file it was made of"
+        )
+
+
 def read_model(source: str | Path, progress: Progress = lambda phase, done, total: None) -> NgramModel:
     """A model's n-grams as arrays, from the mapped form or an ARPA file. Raises MegahourError as `convert`."""
+    _no_kenlm(source)
     return to_arrays(open_mapped(source), progress) if form_of(source) == "mapped" else read_arpa(source, progress)
 
 

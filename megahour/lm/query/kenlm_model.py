@@ -35,7 +35,7 @@ class KenlmModel:
 
     def score_lines(self, lines: bytes) -> Scores:
         """Scores of lines, a sentence each."""
-        sentences = lines.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n") if lines else []
+        sentences = lines.removesuffix(b"\n").split(b"\n") if lines else []  # bytes: text of any encoding
         found = [list(self._model.full_scores(sentence)) for sentence in sentences]
         flat = [word for sentence in found for word in sentence]
         logp = np.array([word[0] for word in flat], np.float32)

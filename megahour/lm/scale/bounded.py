@@ -27,6 +27,9 @@ from megahour.lm.scale.token_file import Blocks
 from megahour.lm.text.cut import Cut
 from megahour.lm.text.tokenise import WordTable
 
+FORMAT = 2
+"""Of the scratch files: those of another one are not gone on with."""
+
 
 @dataclass(frozen=True)
 class Bounded:
@@ -85,7 +88,9 @@ def estimate_bounded(
     cut = Cut(most_frequent, min_count)
     held = Scratch(scratch)
     held.claim(
-        fingerprint([identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk, skip_symbols, *cut])
+        fingerprint(
+            [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk, skip_symbols, *cut]
+        )
     )
     job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress)
     if expected_bytes:

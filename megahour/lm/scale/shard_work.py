@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.estimate.history import Int32, Int64
-from megahour.lm.estimate.kept import keep
+from megahour.lm.estimate.kept import Kept, keep
 from megahour.lm.estimate.smooth import smooth
-from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, Store, open_contexts, sweep_from
+from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
 from megahour.lm.scale.shard_kernels import take_contexts
 from megahour.lm.scale.shard_lines import Lines, Piece, by_target, columns
 from megahour.lm.scale.shard_parts import Rows, Sorter
@@ -53,8 +53,7 @@ class ShardWorker:
             targets.append(to)
             share = self._share(shard.floor, positions)
             if keeping is not None:
-                kept = keep(self._store, n, grams, windows, self._text.prune, None)
-                keeping.put(Swept(windows, positions, kept, tally))
+                keeping.put(Swept(windows, positions, self._keep(n, grams, windows), tally))
         if keeping is not None:
             keeping.close()
         self._open.sizes[:] = 0
@@ -119,11 +118,14 @@ class ShardWorker:
             tally = np.zeros((self._text.order + 1, TALLIES), np.int64)
             n, grams = self._sweep(shard.floor, windows, positions, tally)
             self._open.sizes[:] = 0
-            yield Swept(windows, positions, keep(self._store, n, grams, windows, self._text.prune, None), tally)
+            yield Swept(windows, positions, self._keep(n, grams, windows), tally)
 
-    def _room_of(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64, Store]:
+    def _keep(self, n: int, grams: int, windows: Int32) -> Kept:
+        return keep(self._store, n, grams, windows, self._text.prune, None, self._kept)
+
+    def _room_of(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64, Kept]:
         self._make_room(m)
-        return *self._sorter.sorted_room(m, kind), self._store
+        return *self._sorter.sorted_room(m, kind), self._kept
 
     def _contexts(self, n: int, windows: Int32) -> tuple[Int32, Int64, Records, Int32]:
         """Words and sums of n contexts of one word; names of the others, and their targets."""
@@ -164,14 +166,8 @@ class ShardWorker:
         self._sorter = Sorter(order, size, room)
         self._open = open_contexts(order, size, room)
         self._chain = np.empty((order, min(size, room) + 1))
-        # Only what is written takes memory; a stored context has two positions or more.
-        grams, nodes = room * (order - 1), room * (order - 1) // 2 + 1
-        self._store = Store(
-            np.empty((grams, 4), np.int32),
-            np.empty((nodes, 4), np.int32),
-            np.empty((nodes, SUMS), np.int32),
-            np.empty(nodes, np.int64),
-        )
+        self._store = store(order, room)
+        self._kept = Kept.room(len(self._store.grams), len(self._store.nodes))
         shape = (order + 1, room + 1)
         self._at, self._logp, self._backoff = (np.empty(shape, kind) for kind in (np.int32, np.float32, np.float32))
 

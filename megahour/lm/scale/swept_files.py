@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.kept import Kept
-from megahour.lm.estimate.sweep import TALLIES, Store
+from megahour.lm.estimate.sweep import TALLIES
 from megahour.lm.scale.streams import StreamReader, StreamWriter, short_file
 
 
@@ -30,8 +30,8 @@ class Swept(NamedTuple):
     tally: Int64
 
 
-Room = Callable[[int, npt.DTypeLike], tuple[Int32, "Int32 | Int64", Store]]
-"""Windows and positions for so many positions of a type, and a store; used again for the next partition."""
+Room = Callable[[int, npt.DTypeLike], tuple[Int32, "Int32 | Int64", Kept]]
+"""Windows, positions of a type, and what is kept of so many at most; used again for the next partition."""
 
 
 class SweptFiles:
@@ -53,8 +53,8 @@ class SweptFiles:
         with closing(StreamReader(path)) as file:
             while file.fill(head):
                 m, wide, n, g = head[:4].tolist()
-                windows, positions, store = room(m, np.int64 if wide else np.int32)
-                kept = Kept(store.grams[:g], store.nodes[:n], store.sums[:n])
+                windows, positions, most = room(m, np.int64 if wide else np.int32)
+                kept = Kept(most.grams[:g], most.nodes[:n])
                 for array in (windows, positions, *kept):
                     if array.size and not file.fill(array):
                         raise short_file(path)
