@@ -201,6 +201,7 @@ def results(
     began_s = time.monotonic()
     missing = _rows_of(cells, path)[1]
     frames = load(folder) if missing and minutes > 0 else None
+    stacked_lstm.check_kernel()
     for cell in missing:
         if frames is None or time.monotonic() - began_s > 60 * minutes:
             break

@@ -1,4 +1,4 @@
-"""An LSTM classifier of frames that N workers run at once: every product is one batched product over the workers.
+"""An LSTM classifier of frames that N workers run at once; its gradients are those of `lstm_kernel`.
 
 The weights of a worker are one vector of 8,649 elements (for 24 inputs, 32 units, 41 classes), so that the model which
 a synchroniser sees is `Weights`, a module with a single parameter, and N of them stack to (N, D).
@@ -6,11 +6,12 @@ a synchroniser sees is `Weights`, a module with a single parameter, and N of the
 
 from __future__ import annotations
 
+import lstm_kernel
 import torch
+from lstm_kernel import CLASSES, INPUTS, UNITS
 from torch import Tensor, nn
 from torch.nn import functional
 
-INPUTS, UNITS, CLASSES = 24, 32, 41
 SHAPES = ((INPUTS, 4 * UNITS), (UNITS, 4 * UNITS), (1, 4 * UNITS), (UNITS, CLASSES), (1, CLASSES))
 SIZE = sum(rows * columns for rows, columns in SHAPES)
 
@@ -56,13 +57,30 @@ def logits(weights: Tensor, features: Tensor) -> Tensor:
 
 
 def gradients(weights: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient (N, D) of each worker's mean cross-entropy (N,), and that loss. Labels are (N, M, T)."""
-    weights = weights.detach().requires_grad_()
-    scores = logits(weights, features)
-    losses = functional.cross_entropy(scores.flatten(0, 2), labels.transpose(1, 2).flatten(), reduction="none")
-    mean = losses.view(weights.shape[0], -1).mean(1)
-    (gradient,) = torch.autograd.grad(mean.sum(), weights)
-    return gradient, mean.detach()
+    """Gradient (N, D) of each worker's mean cross-entropy (N,), and that loss; (N, M, T, 24), (N, M, T).
+
+    M is a multiple of four.
+    """
+    if features.shape[1] % 4:
+        raise ValueError(f"{features.shape[1]} chunks a worker: the kernel takes four at a time")
+    found, losses = torch.empty(weights.shape), torch.empty(weights.shape[0])
+    arrays = [tensor.detach().contiguous().numpy() for tensor in (weights, features, labels)]
+    lstm_kernel.gradients(*arrays, found.numpy(), losses.numpy())
+    return found, losses
+
+
+def check_kernel() -> None:
+    """Raises unless the kernel's gradients and losses are those of torch for `logits`, up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.stack([Weights(seed).vector.detach() for seed in range(3)]).requires_grad_()
+    features = torch.randn(3, 8, 10, INPUTS, generator=generator)
+    labels = torch.randint(0, CLASSES, (3, 8, 10), generator=generator)
+    scores = logits(weights, features).flatten(0, 2)
+    each = functional.cross_entropy(scores, labels.transpose(1, 2).flatten(), reduction="none").view(3, -1).mean(1)
+    (expected,) = torch.autograd.grad(each.sum(), weights)
+    found, losses = gradients(weights, features, labels)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(losses, each.detach(), rtol=1e-5, atol=0)
 
 
 @torch.no_grad()
