@@ -68,12 +68,17 @@ def test_kenlm_models_are_scored_through_its_package(arpa: Path) -> None:
     pytest.importorskip("kenlm", reason="pip install kenlm to score its models")
     if "order1" in arpa.name:
         pytest.skip("KenLM does not read unigram models")
-    lines = b"the boat\n\nzzz saw the old house\n"
+    lines = (
+        "the boat\n\nzzz saw the old house\n<s> na\u00efve the\u00a0boat \n".encode()
+        + b"the\0boat the\x0bhouse\n"
+        + b"caf\xe9 the boat\n"
+    )
     theirs, ours = KenlmModel(arpa).score_lines(lines), score_lines(load_arpa(arpa), lines)
     assert theirs.log10_prob == pytest.approx(ours.log10_prob, abs=1e-5)
     assert theirs.log10_oov == pytest.approx(ours.log10_oov, abs=1e-5)
     assert (theirs.words.tolist(), theirs.oov.tolist()) == (ours.words.tolist(), ours.oov.tolist())
     assert ((theirs.tokens == BOUNDARY) == (ours.tokens == BOUNDARY)).all()
+    assert theirs.ngram_length.tolist() == ours.ngram_length.tolist()
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.arpa.model import read_arpa, write_arpa
 from megahour.lm.combine_commands import interpolate, loglinear, plan, prune, run
 
@@ -47,12 +47,18 @@ def test_given_weights_need_no_text_and_gz_holds_the_same(files: dict[str, str])
     assert entries(read_arpa(files["out.arpa"])) == entries(read_arpa(files["out.arpa.gz"]))
     said = CliRunner().invoke(interpolate, [files["tales.arpa"], "--out", files["out.arpa"]])
     assert "give --weights, or --heldout text" in said.output
-    with pytest.raises(ConfigError, match="are not numbers"):
-        CliRunner().invoke(
-            interpolate,
-            [files["tales.arpa"], "--weights", "one", "--out", files["out.arpa"]],
-            catch_exceptions=False,
-        )
+    for weights, message in (("one,0", "are not numbers"), ("-1,2", "are not all numbers ≥ 0"), ("1,2", "sum to 3")):
+        arguments = [files["tales.arpa"], files["notes.arpa"], "--weights", weights, "--out", files["out.arpa"]]
+        with pytest.raises(MegahourError, match=message):
+            CliRunner().invoke(interpolate, arguments, catch_exceptions=False)
+
+
+def test_kenlms_binary_form_is_refused_as_such(files: dict[str, str]) -> None:
+    Path(files["out.arpa"]).write_bytes(b"mmap lm http://kheafield.com/code format version 5\n" + bytes(100))
+    for command in ([interpolate, "--weights", "1"], [prune, "--ngrams", "90"]):
+        arguments = [files["out.arpa"], *command[1:], "--out", files["out.arpa.gz"]]
+        with pytest.raises(ConfigError, match="cannot be taken apart"):
+            CliRunner().invoke(command[0], arguments, catch_exceptions=False)
 
 
 def test_prune_says_sizes_and_perplexities_before_and_after(files: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.query.batch import Scores
+from megahour.lm.query.batch import Scores, spelled
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
 KNOWN = -1  # in place of word numbers, which the package does not tell
+UNSEEN = b"<unk>"
+_SPACES = re.compile(rb"[\v\f]")
 
 
 class KenlmModel:
@@ -34,9 +37,9 @@ class KenlmModel:
         self.order: int = self._model.order
 
     def score_lines(self, lines: bytes) -> Scores:
-        """Scores of lines, a sentence each."""
-        sentences = lines.removesuffix(b"\n").split(b"\n") if lines else []  # bytes: text of any encoding
-        found = [list(self._model.full_scores(sentence)) for sentence in sentences]
+        """Scores of lines, a sentence each. Words are parted as in all other forms, not as the package does."""
+        sentences = lines.removesuffix(b"\n").split(b"\n") if lines else []
+        found = [list(self._model.full_scores(_parted(sentence))) for sentence in sentences]
         flat = [word for sentence in found for word in sentence]
         logp = np.array([word[0] for word in flat], np.float32)
         unknown = np.array([word[2] for word in flat], np.bool_)
@@ -54,6 +57,12 @@ class KenlmModel:
             logp,
             np.array([word[1] for word in flat], np.int8),
         )
+
+
+def _parted(line: bytes) -> bytes:
+    """The line as the package parts it into the words that all other forms see. It takes VT and FF for spaces, and so
+    cannot look up a word that has one."""
+    return b" ".join(UNSEEN if _SPACES.search(word) else word for word in spelled(line))
 
 
 def _sums(values: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
