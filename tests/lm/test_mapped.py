@@ -35,8 +35,8 @@ EXPECTED = Path(__file__).parent / "lmplz"
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ARPA file of lmplz's, in the mapped form."""
     path = tmp_path_factory.mktemp("mapped") / "small.mlm"
-    with path.open("wb") as file:
-        build(read_arrays(EXPECTED / "order3.arpa"), DiskFile(file), "order3")
+    with DiskFile(path) as file:
+        build(read_arrays(EXPECTED / "order3.arpa"), file, "order3")
     return path
 
 

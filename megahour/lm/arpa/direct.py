@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import threading
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,42 @@ class DirectStream:
     def _write(self, buffer: Bytes, pieces: list[tuple[int, int, int]]) -> None:
         for begin, end, place in pieces:
             self._file.write(buffer, begin, end, place)
+
+
+class ThreadedFile:
+    """A new file that threads fill together, each by a stream of its own; another thread writes, so that none of them
+    waits for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = DirectFile(path)
+        self._writer = ThreadPoolExecutor(1)
+        self._own = threading.local()
+        self._streams: list[DirectStream] = []
+
+    def stream(self) -> DirectStream:
+        """This thread's."""
+        held: DirectStream | None = getattr(self._own, "stream", None)
+        if held is None:
+            self._own.stream = held = DirectStream(self._file, self._writer)
+            self._streams.append(held)
+        return held
+
+    def write(self, data: memoryview | bytes, place: int) -> None:
+        """Write something small at once."""
+        buffer = np.frombuffer(data, np.uint8)
+        self._file.write(buffer, 0, len(buffer), place)
+
+    def end(self) -> None:
+        """Write what the streams still hold, and wait for all of it. Raises OSError: the disk is full, …."""
+        for stream in self._streams:
+            stream.flush()
+        for stream in self._streams:
+            stream.wait()
+
+    def close(self) -> None:
+        """After `end`, or to give up."""
+        self._writer.shutdown(cancel_futures=True)
+        self._file.close()
 
 
 def _open_direct(path: Path) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.arpa.direct import DirectFile, DirectStream
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.lines import ROOM, Spelling, line_bytes, spell_lines, spelling
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, Int32, Int64
@@ -24,10 +22,7 @@ class ArpaSink:
     """Takes a model from `estimate` and writes it to a new file; a context, which closes the file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = DirectFile(path)
-        self._writer = ThreadPoolExecutor(1)  # so that the threads that make lines need not wait for the disk
-        self._own = threading.local()
-        self._streams: list[DirectStream] = []
+        self._file = ThreadedFile(path)
         self._places: Int64 = np.zeros((0, 0), np.int64)
         self._tallies: Int64 = np.zeros((0, 0, 0), np.int64)
         self._order = self._longest = 0
@@ -37,7 +32,6 @@ class ArpaSink:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._writer.shutdown(cancel_futures=True)
         self._file.close()
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
@@ -67,16 +61,13 @@ class ArpaSink:
 
     def end(self) -> None:
         """Write what threads still hold, and wait for all of it."""
-        for stream in self._streams:
-            stream.flush()
-        for stream in self._streams:
-            stream.wait()
+        self._file.end()
 
     def _lines(
         self, k: int, length: int, place: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32
     ) -> int:
         """Lines of k-grams to a place of the file, `length` bytes; how many they were."""
-        stream, used, highest = self._stream(), 0, k == self._order
+        stream, used, highest = self._file.stream(), 0, k == self._order
         for first in range(0, len(at), LINES):
             rows = slice(first, first + LINES)
             count = len(at[rows])
@@ -89,17 +80,9 @@ class ArpaSink:
             used += size
         return used
 
-    def _stream(self) -> DirectStream:
-        """This thread's."""
-        held: DirectStream | None = getattr(self._own, "stream", None)
-        if held is None:
-            self._own.stream = held = DirectStream(self._file, self._writer)
-            self._streams.append(held)
-        return held
-
     def _text(self, text: bytes, place: int) -> int:
         """Write text at a place; where it ends."""
-        self._file.write(np.frombuffer(text, np.uint8), 0, len(text), place)
+        self._file.write(text, place)
         return place + len(text)
 
     def _unigrams(self, corpus: Corpus, logp: Float32, backoff: Float32) -> bytes:

@@ -37,8 +37,8 @@ def convert(
             progress("copy", 1, 1)
             return mapped.sizes
         arrays = read_arrays(source, progress)
-        with making.open("wb") as file:
-            build(arrays, DiskFile(file), str(source), progress)
+        with DiskFile(making) as file:
+            build(arrays, file, str(source), progress)
         return [len(grams) for grams in arrays.grams]
 
 

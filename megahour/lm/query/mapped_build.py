@@ -13,7 +13,7 @@ from megahour.core.errors import MegahourError
 from megahour.lm.query.filling import FULL, TWICE, insert, insert_partition
 from megahour.lm.query.lookup import LINE, LOAD, SLOT_BYTES, checksum
 from megahour.lm.query.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
-from megahour.lm.query.output import PIECE, DiskFile, MemoryFile
+from megahour.lm.query.output import DiskFile, MemoryFile
 from megahour.lm.text.tokenise import PADDING, WordTable
 
 Float32 = npt.NDArray[np.float32]
@@ -22,6 +22,7 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 Level = tuple[Int32, Int32, Float32, Float32, int]
 """windows, at, log10 p, log10 back-off, how many: n-grams of one order in a segment, as `filling.insert` takes them."""
+PIECE = 1 << 21  # of a huge page: large tables begin where one may
 
 
 class Duplicate(MegahourError):
@@ -77,53 +78,59 @@ class Builder:
 
     def fill(self, number: int, levels: Iterable[Level]) -> None:
         """Build segment `number` from its n-grams of order 2, 3, …; threads may do so together. Raises Duplicate."""
-        capacity, levels = int(self.segments[number, 1]), list(levels)
-        while (keys := self._inserted(levels, capacity)) is None:
-            capacity *= 2
-        self._put(number, keys)
+        base, capacity = self.segments[number].tolist()
+        levels, keys = list(levels), self._room(base, capacity)
+        if not self._inserted(keys, levels):
+            keys = self._grown(levels, capacity)
+            with self._lock:
+                base, self._end = self._end, self._end + len(keys) // 2
+            self.segments[number] = base, len(keys) // 2
+            self._room(base, len(keys) // 2)[:] = keys
+        self._put(base, keys)
 
     def fill_partition(
         self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64, end: int
     ) -> None:
         """Build segment `number` from an estimator's partition, all of it, as `filling.insert_partition` wants it."""
-        keys = self._slots(int(self.segments[number, 1]))
+        base, capacity = self.segments[number].tolist()
+        keys = self._room(base, capacity)
         scratch = self._scratch(len(windows), at.shape[1])
         arrays = windows, self.order, at, logp, backoff, sizes, end, *scratch
-        if insert_partition(keys, keys.view(np.float32), len(keys) // 2, *arrays) == FULL:
-            raise AssertionError(f"segment {number}: {sizes[2:].sum()} n-grams in {len(keys) // 2} slots")
-        self._put(number, keys)
+        if insert_partition(keys, keys.view(np.float32), capacity, *arrays) == FULL:
+            raise AssertionError(f"segment {number}: {sizes[2:].sum()} n-grams in {capacity} slots")
+        self._put(base, keys)
 
-    def _put(self, number: int, keys: UInt64) -> None:
-        """Write a segment where it has its place, or to the end if it has grown."""
-        base, capacity = self.segments[number].tolist()
-        if len(keys) != 2 * capacity:
-            with self._lock:
-                base, self._end = self._end, self._end + len(keys) // 2
-            self.segments[number] = base, len(keys) // 2
-        total = int(checksum(keys, 2 * base))
-        with self._lock:
-            self._sum += total
-        self.file.write(keys.data, self._entries + base * SLOT_BYTES)
-
-    def _inserted(self, levels: list[Level], capacity: int) -> UInt64 | None:
-        """Slots of a segment; None when they are too few."""
-        keys = self._slots(capacity)
-        values, used = keys.view(np.float32), 0
-        for k, (windows, at, logp, backoff, count) in enumerate(levels, 2):
-            used, failed, item = insert(keys, values, capacity, used, windows, at, logp, backoff, count, k)
-            if failed == FULL:
-                return None
-            if failed == TWICE:
-                raise Duplicate(k, int(at[item]))
+    def _room(self, base: int, capacity: int) -> UInt64:
+        """Where slots go, empty ones."""
+        keys: UInt64 = self.file.room(capacity * SLOT_BYTES, self._entries + base * SLOT_BYTES).view(np.uint64)
+        keys[:] = 0
         return keys
 
-    def _slots(self, capacity: int) -> UInt64:
-        """This thread's scratch, empty slots: new memory each time would cost more than filling it."""
-        held: UInt64 | None = getattr(self._own, "slots", None)
-        if held is None or len(held) < 2 * capacity:
-            self._own.slots = held = np.empty(2 * capacity, np.uint64)
-        held[: 2 * capacity] = 0
-        return held[: 2 * capacity]
+    def _put(self, base: int, keys: UInt64) -> None:
+        """The room for a segment's slots is filled with these."""
+        total = int(checksum(keys, 2 * base))
+        self.file.wrote(keys.nbytes)
+        with self._lock:
+            self._sum += total
+
+    def _inserted(self, keys: UInt64, levels: list[Level]) -> bool:
+        """Fill empty slots; False when they are too few."""
+        values, used = keys.view(np.float32), 0
+        for k, (windows, at, logp, backoff, count) in enumerate(levels, 2):
+            used, failed, item = insert(keys, values, len(keys) // 2, used, windows, at, logp, backoff, count, k)
+            if failed == FULL:
+                return False
+            if failed == TWICE:
+                raise Duplicate(k, int(at[item]))
+        return True
+
+    def _grown(self, levels: list[Level], capacity: int) -> UInt64:
+        """Slots of n-grams that with their blanks fill `capacity`."""
+        while True:
+            capacity *= 2
+            keys = np.zeros(2 * capacity, np.uint64)
+            if self._inserted(keys, levels):
+                return keys
 
     def _scratch(self, rows: int, ngrams: int) -> tuple[Int32, Int32, Int32]:
         """This thread's for `insert_partition`: starts, seats, slots."""

@@ -71,8 +71,8 @@ def estimate_mapped(
 
     prune, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
     """
-    with path.open("wb") as file:
-        sink = MappedSink(DiskFile(file))
+    with DiskFile(path) as file:
+        sink = MappedSink(file)
         model = estimate(corpus, order, sink, prune=prune, allowed=allowed, threads=threads, progress=progress)
         made = asdict(model)
         del made["order"], made["sizes"]

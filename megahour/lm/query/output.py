@@ -1,20 +1,19 @@
-"""Where a mapped model is written to: memory, or a file in large aligned pieces.
+"""Where a mapped model is written to: memory, or a file past the page cache.
 
-Linux keeps what is written 2 MB at a time, from a multiple of 2 MB on, in huge pages: writing then takes a quarter of
-the system's time, and looking up n-grams in the mapped file half of the misses of page tables.
+A model is several times larger than what it is looked up in at once, and copying it into the page cache takes the
+kernel as long as building it. Whoever maps it has it read a huge page at a time.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from typing import BinaryIO
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.text.tokenise import Bytes
 
-PIECE = 1 << 21
 LINE_BYTES = 64
 
 
@@ -29,7 +28,7 @@ class MemoryFile:
 
     def __init__(self) -> None:
         self._room: Bytes = aligned(1 << 20)
-        self._size = 0
+        self._size = self._end = 0
 
     @property
     def data(self) -> Bytes:
@@ -38,67 +37,56 @@ class MemoryFile:
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
         view = np.frombuffer(data, np.uint8)
-        stop = offset + len(view)
+        self.room(len(view), offset)[:] = view
+        self.wrote(len(view))
+
+    def room(self, size: int, offset: int) -> Bytes:
+        """See `DiskFile.room`."""
+        stop = offset + size
         if stop > len(self._room):
             grown = aligned(max(stop, 2 * len(self._room)))
             grown[: self._size] = self._room[: self._size]
             self._room = grown
-        self._size = max(self._size, stop)
-        self._room[offset:stop] = view
+        self._end = stop
+        return self._room[offset:stop]
+
+    def wrote(self, size: int) -> None:
+        """See `DiskFile.wrote`."""
+        self._size = max(self._size, self._end)
 
     def close(self) -> None:
         """Nothing is left to write."""
 
 
 class DiskFile:
-    """A file that threads write to at places of their own, each byte once; what is left between them is zero."""
+    """A new file that threads write to at places of their own, each byte once; what is left between them is zero. A
+    context, at the end of which a file that has not been closed is given up."""
 
-    def __init__(self, file: BinaryIO, piece: int = PIECE) -> None:
-        self._file, self._piece = file.fileno(), piece
-        self._begun: dict[int, tuple[Bytes, int]] = {}  # pieces by number: bytes, and how many of them are there
-        self._spare: list[Bytes] = []  # buffers to use again: pages touched first cost as much as writing them
-        self._end = 0
-        self._lock = threading.Lock()
+    def __init__(self, path: Path) -> None:
+        self._file, self._open = ThreadedFile(path), True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._open:
+            self._open = False
+            self._file.close()
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
-        """Whole pieces go to the file, of others the bytes are kept until their pieces are whole."""
-        view = np.frombuffer(data, np.uint8)
-        at = min(-offset % self._piece, len(view))
-        whole = (len(view) - at) // self._piece * self._piece
-        self._add(view[:at], offset)
-        self._put(view[at : at + whole], offset + at)
-        self._add(view[at + whole :], offset + at + whole)
+        """Write something small."""
+        self._file.write(data, offset)
+
+    def room(self, size: int, offset: int) -> Bytes:
+        """Where this thread may put so many bytes for `offset`; they are as far into a page as that."""
+        return self._file.stream().room(size, offset)
+
+    def wrote(self, size: int) -> None:
+        """The room that this thread asked for last is filled, all of it; without this it is as if not asked for."""
+        self._file.stream().wrote(size)
 
     def close(self) -> None:
-        """Write the pieces that never became whole."""
-        for number, (held, _) in sorted(self._begun.items()):
-            self._put(held[: self._end - number * self._piece], number * self._piece)
-        self._begun.clear()
-
-    def _add(self, part: Bytes, offset: int) -> None:
-        """Bytes of a single piece."""
-        if not len(part):
-            return
-        number, at = divmod(offset, self._piece)
-        with self._lock:
-            self._end = max(self._end, offset + len(part))
-            begun = self._begun.pop(number, None)
-            held, count = begun if begun is not None else (self._empty(), 0)
-            held[at : at + len(part)] = part
-            count += len(part)
-            if count < self._piece:
-                self._begun[number] = held, count
-        if count == self._piece:
-            self._put(held, number * self._piece)
-            self._spare.append(held)
-
-    def _empty(self) -> Bytes:
-        held = self._spare.pop() if self._spare else np.empty(self._piece, np.uint8)
-        held[:] = 0
-        return held
-
-    def _put(self, data: Bytes, offset: int) -> None:
-        rest = data.data
-        while len(rest):
-            done = os.pwrite(self._file, rest, offset)
-            rest, offset = rest[done:], offset + done
+        """Write what threads still hold. Raises OSError: the disk is full, …."""
+        self._file.end()
+        self._open = False
+        self._file.close()
