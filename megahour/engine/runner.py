@@ -12,17 +12,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import Params
-from megahour.core.errors import ConfigError, MegahourError, TooManyBad
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.transfer import is_local, publish_text
+from megahour.engine.bad_share import BadShare
 from megahour.engine.base import Failure
 from megahour.engine.job import Job, blame, merge_partition, run_task, split_task
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from megahour.engine.accelerator.spec import ModelSpec, ServiceAddress
     from megahour.engine.base import Engine
 
-EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
 ASKED_FOR = "tensorboard"  # what a finished stage leaves in its scratch directory, where its parameters asked for it
 
 
@@ -175,7 +175,7 @@ def _make_shards(
         if receipt is not None and receipt.fingerprint == job.fingerprint:
             receipts[shard] = receipt
     monitor.started(stage.name, total, len(receipts))
-    watch = _BadShare(p.max_bad, output)
+    watch = BadShare(p.max_bad, output)
     for receipt in receipts.values():
         watch.add(receipt.counts)
     spec = stage.accelerator(p, inputs) if len(receipts) < total else None
@@ -235,33 +235,6 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
     devices = models.devices or ("cpu",) * max(1, min(engine.workers, os.cpu_count() or 1))
     with serve(spec, devices=devices, host=models.host) as service:
         yield service.endpoint
-
-
-@dataclass
-class _BadShare:
-    """Fails a stage whose quarantine grows past the allowed share of the records that came in."""
-
-    limit: float
-    output: Artifact
-    total: Counts = field(default_factory=Counts)
-
-    def add(self, counts: Counts) -> None:
-        self.total.add(counts)
-        if self.total.came_in >= EARLY_CHECK:
-            self.close()
-
-    def close(self) -> None:
-        bad, seen = self.total.bad, self.total.came_in
-        if bad > self.limit * max(seen, bad):
-            worst = sorted(self.total.dropped.items(), key=lambda item: -item[1])[:3]
-            others = sum(self.total.dropped.values()) - bad
-            raise TooManyBad(
-                f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
-                + ", ".join(f"{reason} {n}" for reason, n in worst)
-                + (f"; {others} of what was dropped are good records that policy left out" if others else ""),
-                where=self.output.url,
-                remedy=f"look at {self.output.path('quarantine')}, mend the input, or raise max_bad",
-            )
 
 
 def _close(
