@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -76,22 +77,24 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
     rows = []
     with resumable(loaded.run):
         for done in execute(loaded, lambda name: TerminalMonitor(step=name), until=until):
-            audio_s = sum(map(audio_seconds, Artifact(done.step.output).receipts()))
-            rows.append((done.step.name, done.manifest, done.seconds, audio_s))
+            output = Artifact(done.step.output)
+            wall_s = output.wall().get("seconds") or done.seconds or 1.0
+            speed = sum(map(audio_seconds, output.receipts())) / wall_s
+            rows.append((done.step.name, done.manifest, done.seconds, speed))
     output_console().print(summary_table(rows))
     seconds = sum(row[2] or 0.0 for row in rows)
     click.echo(f"{len(rows)} steps, {seconds:.1f} s of work in this session; artifacts are in {loaded.run}")
-    _say_results(loaded)
+    _say_results(loaded, {row[0] for row in rows})
 
 
-def _say_results(recipe: Recipe) -> None:
-    """Print the tables that scoring steps made, and where the report is."""
+def _say_results(recipe: Recipe, steps: Collection[str]) -> None:
+    """Print the tables that scoring steps made, and where the report is; of other steps they may be outdated."""
     from megahour.core.store import Artifact
 
     for step in recipe.steps:
-        output = Artifact(step.output)
-        if not output.complete:
+        if step.name not in steps:
             continue
+        output = Artifact(step.output)
         for receipt in output.receipts():
             if ".md" in receipt.files:
                 click.echo("\n" + output.read_bytes(receipt.shard, ".md").decode())

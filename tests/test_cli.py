@@ -73,6 +73,25 @@ def test_a_stage_alone(tmp_path: Path) -> None:
     assert "6 records kept" not in megahour("toy-parity", "--numbers", out, "--out", str(tmp_path / "grouped"))
 
 
+def test_hours_per_hour_are_those_of_all_sessions(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    megahour("run", recipe, "numbers.shards=4")
+    numbers = tmp_path / "run" / "numbers"
+    (numbers / "timings" / "total.json").write_text('{"seconds": 7200.0, "workers": 2}')  # an earlier session was slow
+    (numbers / "manifest.json").unlink()
+    table = megahour("run", recipe, "numbers.shards=4")
+    (row,) = (line.replace("│", " ").split() for line in table.splitlines() if line.startswith("│ numbers"))
+    assert row[-1] == "2", "four hours of audio in two hours and a moment"
+
+
+def test_tables_show_names_as_they_are(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    home = str(tmp_path / "run [old] [/x]")
+    megahour("run", recipe, f"run={home}", "--until", "numbers")
+    assert "[old] [/x]" in megahour("status", recipe, f"run={home}")
+    assert "'plain' → '[a-z]'" in megahour("plan", recipe, f"run={home}", "numbers.kind='[a-z]'")
+
+
 def test_too_many_bad_records_fail_loudly_and_resume_with_a_higher_limit(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     failed = megahour("run", recipe, "numbers.bad_every=2", code=1)

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -79,9 +80,12 @@ class TerminalMonitor(Monitor):
 
 
 def output_console() -> Console:
-    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file.
+
+    What they show is shown as it is: a path or a pattern may hold "[a-z]", which is no markup.
+    """
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=FILE_WIDTH)
 
 
 def audio_seconds(receipt: Receipt) -> float:
@@ -90,13 +94,19 @@ def audio_seconds(receipt: Receipt) -> float:
 
 
 def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) -> str:
-    """`step  in 120  kept 113  dropped 7 (too-short 5, low-confidence 2)  3.1 s  4,120 h of audio per hour`."""
+    """`step  in 120  kept 113  dropped 7 (too-short 5, low-confidence 2)  3.1 s  4,120 h of audio per hour`.
+
+    Files of a source that are no records (`not_read` of the summary) are named too: a loss must not be silent.
+    """
     counts = manifest.counts
     reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
     dropped = sum(counts.dropped.values())
     text = f"[bold]{step:<14}[/] in {counts.came_in:,}  kept {counts.kept:,}  dropped {dropped:,}"
     if reasons:
         text += " (" + ", ".join(f"{reason} {n:,}" for reason, n in reasons) + ")"
+    if not_read := manifest.summary.get("not_read"):
+        kinds = ", ".join(f"{kind} {n:,}" for kind, n in not_read.items())
+        text += f"  not read {sum(not_read.values()):,} files ({escape(kinds)})"
     text += f"  {seconds:.1f} s"
     if audio_s and seconds > 0:
         text += f"  {audio_s / seconds:,.0f} h of audio per hour"
@@ -104,14 +114,17 @@ def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) 
 
 
 def summary_table(rows: list[tuple[str, Manifest, float | None, float]]) -> Table:
-    """The closing table of a run; rows are (step, manifest, seconds of this session, seconds of audio)."""
+    """The closing table of a run; rows are (step, manifest, seconds of this session, times real time).
+
+    The last is of all sessions: what an earlier one has done is not this one's speed.
+    """
     table = Table(title="This run", title_justify="left")
     for heading in ("step", "in", "kept", "dropped", "seconds", "h of audio per h"):
         table.add_column(heading, justify="left" if heading in ("step", "dropped") else "right")
-    for step, manifest, seconds, audio_s in rows:
+    for step, manifest, seconds, speed in rows:
         counts = manifest.counts
         dropped = ", ".join(f"{reason} {n:,}" for reason, n in sorted(counts.dropped.items(), key=lambda r: -r[1]))
-        rate = f"{audio_s / seconds:,.0f}" if audio_s and seconds else ""
+        rate = f"{speed:,.0f}" if speed and seconds else ""
         took = "already made" if seconds is None else f"{seconds:.1f}"
         table.add_row(step, f"{counts.came_in:,}", f"{counts.kept:,}", dropped, took, rate)
     return table
