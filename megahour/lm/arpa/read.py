@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
@@ -86,6 +85,8 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
                 with bz2.BZ2File(raw) as unpacked:
                     yield cast(BinaryIO, unpacked)
             elif magic[:4] == b"\x28\xb5\x2f\xfd":
+                import pyarrow as pa
+
                 with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
                     yield cast(BinaryIO, file)
             else:

@@ -178,8 +178,7 @@ def _write(parts: Partitions, sink: Sink, write: Callable[[int], None], progress
 
 
 def _model(parts: Partitions, sizes: list[int], found: list[Discount], fallbacks: dict[int, str]) -> Model:
-    spread = parts.sizes
-    return Model(parts.order, sizes, found, fallbacks, (len(spread), int(spread.max()), int(np.median(spread))))
+    return Model(parts.order, sizes, found, fallbacks, parts.spread)
 
 
 def _count(parts: Partitions, progress: Progress) -> _Counts:

@@ -77,11 +77,10 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     writing = True
     _each(parts, score, "write", progress)
     sink.end()
-    spread = parts.sizes
     return Model(
         order, sizes, [tuple(each[1:-1].tolist()) for each, _ in found],
         {k: why for k, (_, why) in enumerate(found, 1) if why},
-        (len(spread), int(spread.max()), int(np.median(spread))),
+        parts.spread,
     )  # fmt: skip
 
 

@@ -140,6 +140,13 @@ class Partitions:
         return np.diff(self._edges)
 
     @property
+    def spread(self) -> tuple[int, int, int]:
+        """How many partitions, and positions of the largest and of the middle one."""
+        sizes = np.sort(self.sizes)
+        middle = sizes[(len(sizes) - 1) // 2 : len(sizes) // 2 + 1]  # `np.median` would load masked arrays
+        return len(sizes), int(sizes[-1]), int(middle.sum()) // len(middle)
+
+    @property
     def unigrams(self) -> Int64:
         """(V,) adjusted counts of words, once all partitions have been swept with their threads' own counts."""
         total: Int64 = np.sum([scratch.unigrams for scratch in self._all], axis=0)

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-import pyarrow as pa
-
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.arpa.read import Progress, opened
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
@@ -100,6 +98,8 @@ def pack(source: Path, target: Path, name: str, threads: int = 1) -> None:
             with lzma.LZMAFile(out, "wb", preset=1) as packed:
                 _copy(file, packed)
         elif name.endswith(".zst"):
+            import pyarrow as pa
+
             with pa.CompressedOutputStream(pa.PythonFile(out, "w"), "zstd") as packed:
                 _copy(file, packed)
         else:
