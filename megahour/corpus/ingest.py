@@ -125,6 +125,7 @@ class _Shard:
         self.out.stat("audio_s", round(stats.seconds_in, 3))
         self.out.stat("audio_samples_in", stats.samples_in)
         self.out.stat("clipped_samples", stats.clipped)
+        self.out.stat("dates_not_read", int(info.has_odd_date))
         self.tally.media(stats.format, stats.subtype)
 
     def _written(self, item: Item, info: SideInfo) -> list[Written]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from megahour.corpus.stage import IngestParams
 
 MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
+MAX_UNIX_S = 1 << 62
 ALIASES = {
     "licence": ("licence", "license", "licenseurl", "license_url"),
     "attribution": ("attribution", "credits", "creator", "author", "artist", "publisher"),
@@ -32,7 +33,7 @@ class SideInfo:
     """Who speaks what language under which licence (SPDX), and where it came from.
 
     `language` is a BCP 47 tag; `source` is what the side file says, else the path; `created_s` is Unix time, 0 when
-    unknown; `fields` is the table's row and the file.
+    unknown, and `has_odd_date` when something is written that is no date; `fields` is the table's row and the file.
     """
 
     speaker: str
@@ -42,6 +43,7 @@ class SideInfo:
     condition: str
     source: str
     created_s: int
+    has_odd_date: bool
     fields: dict[str, Any]
 
 
@@ -56,6 +58,7 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     """
     fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
     found = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
+    created_s = _unix_time(found["created_s"])
     licence = check_licence(_text(found["licence"]) or p.licence, p.licences)
     return SideInfo(
         speaker=_text(found["speaker"]) or _speaker_in_path(item.source, p.speaker_pattern) or p.speaker or item.source,
@@ -64,7 +67,8 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
         attribution=_text(found["attribution"]) or p.attribution,
         condition=_text(fields.get("condition", "")) or p.condition,
         source=_text(fields.get("source", "")) or item.source,
-        created_s=_unix_time(found["created_s"]),
+        created_s=created_s or 0,
+        has_odd_date=created_s is None,
         fields=fields,
     )
 
@@ -94,18 +98,18 @@ def _speaker_in_path(source: str, pattern: str) -> str:
     return match[1] or "" if match else ""
 
 
-def _unix_time(value: Any) -> int:
-    """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise)."""
+def _unix_time(value: Any) -> int | None:
+    """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise); None of what is no date, 0 of nothing."""
     if isinstance(value, int | float):
-        return int(value) if math.isfinite(value) else 0
-    if not value:
+        return int(value) if math.isfinite(value) and abs(value) < MAX_UNIX_S else None
+    if not (text := str(value).strip()):
         return 0
-    if re.fullmatch(r"\d{4}", text := str(value)):  # a year, as archives have it
-        text += "-01-01"
+    if re.fullmatch(r"\d{4}(?:-\d\d)?", text):  # a year or a month, as archives have them
+        text += "-01" * (2 if len(text) == 4 else 1)
     elif re.fullmatch(r"-?\d{5,12}", text):  # a number in a text file
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadRecord("unreadable-side-information", f"{value!r} is no date") from error
+    except ValueError:
+        return None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp())

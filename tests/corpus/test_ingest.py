@@ -177,6 +177,29 @@ def test_licences_and_missing_transcripts_are_policy_and_counted(tmp_path: Path,
     assert ingest(tmp_path / "wide", engine, source=str(tmp_path / "in"), **wider).manifest.counts.kept == 3
 
 
+@pytest.mark.parametrize(
+    ("written", "created_s", "not_read"),
+    [
+        ("2021", 1_609_459_200, 0),
+        ("2021-03", 1_614_556_800, 0),
+        ("2021-03-04", 1_614_816_000, 0),
+        (1_614_816_000.5, 1_614_816_000, 0),
+        ("", 0, 0),
+        ("circa May 2009", 0, 1),
+        (1e30, 0, 1),
+    ],
+)
+def test_a_date_that_nobody_can_read_is_no_reason_to_lose_a_recording(
+    tmp_path: Path, engine: LocalEngine, written: str | float, created_s: int, not_read: int
+) -> None:
+    put(tmp_path, "media/a.wav", encode(murmur(1)))
+    put(tmp_path, "media/a.srt", SRT)
+    put(tmp_path, "media/a.json", json.dumps({"license": "CC0", "date": written}))
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "media"))
+    assert [row["created_s"] for row in rows(out)] == [created_s]
+    assert out.receipts()[0].stats["dates_not_read"] == not_read
+
+
 def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) -> None:
     put(tmp_path / "in", "digits/1.wav", encode(murmur(1)))
     put(tmp_path / "in", "hello.wav", encode(murmur(1, seed=1)))
