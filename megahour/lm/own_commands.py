@@ -107,6 +107,8 @@ def counts_of(text: str, order: int) -> tuple[int, ...]:
         raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
     if len(counts) > order:
         raise ConfigError(f"--prune {text} is for orders 1 to {len(counts)}", remedy=f"--order is {order}")
+    if counts[:1] not in ((), (0,)) or list(counts) != sorted(counts):
+        raise ConfigError(f"--prune {text} must begin with 0 and not decrease", remedy="limit words by the vocabulary")
     return counts
 
 

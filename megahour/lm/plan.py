@@ -224,7 +224,10 @@ class Plan:
         path = self._record_path(step)
         if not path.is_file():
             return None
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        try:
+            record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError:  # damaged: the step runs again
+            return None
         return record
 
     def _identity(self, step: Step) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -95,3 +96,21 @@ def test_plan_shows_what_run_then_does(files: dict[str, str], tmp_path: Path) ->
     assert "3 steps ran" in done.output
     assert "0 steps ran" in CliRunner().invoke(run, [str(config)], catch_exceptions=False).output
     assert (tmp_path / "out" / "lm.arpa").is_file()
+
+
+def test_the_configuration_that_the_documentation_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs/language-models.md").read_text("utf-8")
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "lm.yaml").write_text(shown.replace("ngrams: 1000000", "threshold: 1e-3"), "utf-8")
+    (tmp_path / "news").mkdir()
+    (tmp_path / "news/one.gz").write_bytes(gzip.compress("\n".join(SMALL[:14]).encode()))
+    for name, lines in (("books.txt", SMALL[14:]), ("dev.txt", SMALL[10:14]), ("test.txt", SMALL[14:18])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", "utf-8")
+    with gzip.open(tmp_path / "old.arpa.gz", "wb") as file:
+        write_arpa(estimate_text(SMALL[5:20], 2).model, file)
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(run, ["lm.yaml"], catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    assert all((tmp_path / "models/lm" / name).is_file() for name in ("lm.arpa.gz", "lm.mlm", "evaluation.json"))
+    assert sum(json.loads((tmp_path / "models/lm/weights.json").read_text())["weights"].values()) == pytest.approx(1)
+    assert "0 steps ran" in CliRunner().invoke(run, ["lm.yaml"], catch_exceptions=False).output

@@ -160,6 +160,13 @@ def test_a_word_penalty_prefers_fewer_words_and_best_writes_text(folder: Path, t
     ("name", "text", "form", "message"),
     [
         ("n.jsonl", '{"id": "a", "nbest": [{"score": 1}]}\n', "jsonl", "n.jsonl:1: no key 'text'"),
+        ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "am": 1}]}\n', "jsonl", "n.jsonl:1: no key 'score'"),
+        (
+            "n.jsonl",
+            '{"id": "a", "nbest": [{"text": "\\ud800", "score": 1}]}\n',
+            "jsonl",
+            "n.jsonl:1: UnicodeEncodeError",
+        ),
         ("n.jsonl", '{"id": "a", "nbest": []}\nnot json\n', "jsonl", "n.jsonl:2: JSONDecodeError"),
         ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "score": NaN}]}\n', "jsonl", "no finite number"),
         ("words", "utterance the boat\n", "kaldi", "'utterance' is not UTTERANCE-N"),
@@ -184,6 +191,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "1,2"], "must begin with 0"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "x"], "no list of counts"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "0,0,0,1"], "is for orders 1 to 4"),
+        (["cluster", HERE / "small.txt", "--out", "OUT/c", "--prune", "0,2,1"], "must begin with 0 and not decrease"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--memory", "much"], "'much' is no size"),
         (["train", HERE / "small.txt", "--out", "OUT/a.mlm", "--memory", "1GB"], "--memory writes ARPA files only"),
         (

@@ -128,7 +128,8 @@ def test_outputs_that_are_gone_or_cut_are_made_again(settings: dict[str, Any]) -
     (plan.folder / "lm.arpa").unlink()
     mixed = plan.folder / "mixed.arpa"
     mixed.write_bytes(mixed.read_bytes()[:-9])
-    assert run(plan_of(settings)) == ["mix", "output lm.arpa"]
+    (plan.folder / "weights.json.step.json").write_text("{cut")
+    assert run(plan_of(settings)) == ["weights", "mix", "output lm.arpa"]
     assert contents(plan.folder) == before
 
 

@@ -73,7 +73,8 @@ def _rescored(utterances: list[Utterance], score: ScoreSentences, weights: Weigh
 def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
     """Utterances of JSON lines; blank lines are passed over.
 
-    Raises MegahourError naming the line: no JSON, keys missing, or a score that is no finite number.
+    Raises MegahourError naming the line: no JSON, keys missing, text that no file can hold, or a score that is no
+    finite number.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -82,7 +83,8 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
             whole = json.loads(line)
             items = [dict(item) for item in whole["nbest"]]
             texts = [" ".join(str(item["text"]).split()) for item in items]
-            scores = [_finite(item.get("score", 0.0)) for item in items]
+            "".join(texts).encode()  # JSON may have half a character: "\\ud800"
+            scores = [_finite(item["score"]) for item in items]
             yield Utterance(str(whole["id"]), texts, scores, items, whole)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             missing = isinstance(error, KeyError)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -26,6 +26,12 @@ class TallyParams(Params):
     prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
     ranges: int = Field(4, ge=1, description="partitions of the sums of words")
     groups: int = Field(64, ge=1, description="partitions of the sums of contexts")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.prune[:1] not in ([], [0]) or self.prune != sorted(self.prune):
+            raise ValueError(f"prune {self.prune} must begin with 0 and not decrease; limit words by the vocabulary")
+        return self
 
 
 class Tally(Stage[TallyParams]):
