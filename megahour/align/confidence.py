@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
-from megahour.align.ctc import Path, Problem, scale_of
+from megahour.align.ctc import Path, Problem, cue_frames, scale_of
 from megahour.align.document import BLANK, Document
 from megahour.align.hints import heed_hints
+from megahour.align.part_said import leave_out_unsaid
 from megahour.align.second_look import look_again
 
 
@@ -86,10 +87,11 @@ def align_document(
         path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
         path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
+    if path is not aligned.path:
+        aligned = _aligned(posteriors, problem, path, skip_token, refused)
+    path = leave_out_unsaid(posteriors, problem, path, aligned.frame_loss)
     path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance)
-    if path is aligned.path:
-        return aligned
-    return _aligned(posteriors, problem, path, skip_token, refused)
+    return aligned if path is aligned.path else _aligned(posteriors, problem, path, skip_token, refused)
 
 
 def unforced(anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray[np.float64]) -> list[tuple[int, int]]:
@@ -144,10 +146,11 @@ def frame_scores(
 
 
 def cue_losses(path: Path, problem: Problem, frame_loss: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(J,) loss per token over each cue's frames, from its first token to its last; NaN where the cue is skipped."""
-    first, last = path.start_frames[problem.boundaries[:-1]], path.end_frames[problem.boundaries[1:] - 1]
+    """(J,) loss per said token over each cue's frames, from its first to its last; NaN where the cue is skipped."""
+    first, last = cue_frames(path, problem.boundaries)
     total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
-    losses = (total[last] - total[first]) / np.diff(problem.boundaries)
+    said = np.add.reduceat((path.start_frames >= 0).astype(np.int32), problem.boundaries[:-1])
+    losses = (total[last] - total[first]) / np.maximum(said, 1)
     return np.where(first >= 0, losses, np.nan)
 
 

@@ -141,6 +141,13 @@ def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], ND
     return start_frames, end_frames
 
 
+def cue_frames(path: Path, boundaries: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(J,) first frame and frame after the last of what is said of each cue; -1 of a cue that is skipped."""
+    late = np.where(path.start_frames < 0, np.iinfo(np.int32).max, path.start_frames)
+    last = np.maximum.reduceat(path.end_frames, boundaries[:-1])
+    return np.where(last < 0, -1, np.minimum.reduceat(late, boundaries[:-1])).astype(np.int32), last
+
+
 def _lattice(problem: Problem) -> tuple[Any, ...]:
     """The problem as the kernels' arguments."""
     tokens = np.ascontiguousarray(problem.tokens, np.int32)

@@ -15,12 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.align.anchors import part
 from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
 FEWEST = 12  # spoken cues with hints below which nothing is concluded
 REACH = 8.0  # jitters that a cue may be off
 SHORT_TOKENS = 20  # a cue of more tokens is not moved
+SIGMAS = 6.0  # standard deviations of cue times in the tolerance
+DOUBT = 2.0  # standard deviations off its time beyond which a cue is looked at again
+MAX_CELLS = 2e7  # frames x tokens of a stretch that is aligned again
 SLOWEST = 3.0  # times the document's median frames per token that a cue may take
 
 Floats = NDArray[np.float64]
@@ -64,19 +69,53 @@ def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Fl
     expected = expect(path.start_frames[first], hints, least_frames)
     if expected is None:
         return path
+    pace = slow_pace(path, problem)
+    path = _in_time(posteriors, problem, path, expected, pace)
     off = expected.off(path.start_frames[first], problem)
     if not off.any():
         return path
     states = path.states.copy()
     spoken = np.flatnonzero(path.start_frames[first] >= 0)
     runs = np.split(spoken, np.flatnonzero(np.diff(off[spoken].astype(np.int8))) + 1)
-    pace = slow_pace(path, problem)
     for run in runs:
         if off[run[0]]:
             _search(posteriors, problem, path, states, run, expected, pace)
     found = _path(states, path)
     _leave_out(states, problem, expected.off(found.start_frames[first], problem) & off)
     return _path(states, path)
+
+
+def _in_time(posteriors: NDArray[Any], problem: Problem, path: Path, expected: Expected, pace: float) -> Path:
+    """`path` with the stretches around cues that start off their times aligned again, with their times."""
+    bounds = problem.boundaries
+    starts, ends = path.start_frames[bounds[:-1]], path.end_frames[bounds[1:] - 1]
+    sigma = expected.tolerance / SIGMAS
+    spoken = starts >= 0
+    off = spoken & (np.abs(starts - expected.start) > DOUBT * sigma)
+    if not off.any():
+        return path
+    states, done = path.states.copy(), 0
+    sure = np.flatnonzero(spoken & ~off)
+    for cue in np.flatnonzero(off).tolist():
+        if cue < done:
+            continue
+        at = int(np.searchsorted(sure, cue))
+        low, high = int(sure[at - 2]) + 1 if at > 1 else 0, int(sure[at + 1]) if at + 1 < len(sure) else len(spoken)
+        low = max(low, done)
+        done = high
+        left = int(ends[:low].max(initial=0))
+        right = int(starts[high:][starts[high:] >= 0].min(initial=len(states)))
+        if (right - left) * (bounds[high] - bounds[low]) > MAX_CELLS or right <= left:
+            continue
+        piece = part(problem, int(bounds[low]), int(bounds[high]))
+        room = pace * np.diff(bounds[low : high + 1])
+        entry = time_costs(expected.start[low:high] - left, room, sigma, right - left)
+        try:
+            found, _ = align_timed(posteriors[left:right], piece, entry)
+        except NoPathError:
+            continue
+        states[left:right] = np.where(found >= 0, found + bounds[low], found - bounds[low])
+    return path if np.array_equal(states, path.states) else _path(states, path)
 
 
 def slow_pace(path: Path, problem: Problem) -> float:

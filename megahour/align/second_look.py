@@ -1,83 +1,96 @@
 """A second look at cues that the path leaves out, where somebody speaks at their place.
 
 The cost of leaving a cue out fits the document's usual errors. A cue that the model hears badly, with words or sounds
-that it never learned, costs more, and goes although it is said. Whether it is, other texts of the same document tell:
-stretches as long as the cue, each aligned to the same place as the cue is,
-
-    C(y) = min over paths that speak y, with the star before and after it       N = the star alone
-
-A cue that is said fits better than such decoys; one that is not, beside speech that nobody wrote down, is a text like
-any other. It counts as said if C(y) is by MARGIN |C(d) - N| less than C(d) for every decoy d; where its time, too,
-says that it is here, if C(y) exceeds no more than TIMED_CHANCE of the C(d). A long cue must be said in each of its
-parts: of a text that ends otherwise than the speech does, the beginning alone would be enough to win.
+that it never learned, costs more, and goes although it is said. Whether it is, other texts and other places of the same
+document tell (`decoys`). A long cue must be said in each of its parts: of a text that ends otherwise than the speech
+does, the beginning alone would be enough to win. What nobody says of its end or beginning is left out (`part_said`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import greedy_path, kmers
-from megahour.align.ctc import NoPathError, Path, Problem, align, scale_of, spans
-from megahour.align.hints import expect, slow_pace
-from megahour.core.compiled import compiled
+from megahour.align.anchors import greedy_path
+from megahour.align.ctc import Path, Problem, cue_frames, spans
+from megahour.align.decoys import PLACES, Place, deviation
+from megahour.align.hints import Expected, expect, slow_pace
+from megahour.align.part_said import LEAST_SAID, align_part, said_tokens
 
-DECOYS = 100
-MARGIN = 0.2
-TIMED_CHANCE = 0.05
 FEWEST_TOKENS = 4  # of a cue: shorter ones fit anywhere
 PART_TOKENS = 24
 LEAST_HEARD, LEAST_HEARD_LONG = 0.5, 0.65  # greedy tokens at the place, for each token of the cue; of one with parts
 LEAST_SPOKEN = 0.5  # share of the cues on the path, below which text and audio hardly belong together
 NEAR = 0.5  # of the tolerance of `hints`: how far from its time a cue may begin
 MAX_CELLS = 4e5  # frames x tokens of a cue and its place
-SHARED = 0.3  # share of k-mers in common with the cue above which a decoy is the cue's own text again
-KMER = 4
+SAID = -2.33  # deviation that one text in a hundred has which is not said; enough where its time says that it is here
 
 Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Frames low .. high-1 where a cue may be, and whether its time says so.
+@dataclass(slots=True)
+class Look:
+    """A document's path while cues come back to it. first, last: (J,) frames of cues, -1 of those left out."""
 
-    costs (T, V), rest and star (T,): nats below each frame's best unit, of a unit, of silence within the cue, and of
-    whatever is around it.
-    """
+    posteriors: NDArray[Any]
+    problem: Problem
+    states: Ints
+    first: Ints
+    last: Ints
+    pace: float
+    expected: Expected | None
 
-    low: int
-    high: int
-    timed: bool
-    costs: Floats
-    rest: Floats
-    star: Floats
+    def place(self, cue: int) -> Place | None:
+        """Where `cue` may be, between its neighbours and near its time; None where there is no room, or no speech."""
+        length = int(self.problem.boundaries[cue + 1] - self.problem.boundaries[cue])
+        left, right = self.gap(cue)
+        low, high, timed = left, right, False
+        if self.expected is not None and np.isfinite(at := self.expected.start[cue]):
+            near = NEAR * self.expected.tolerance
+            low = int(np.clip(at - near, left, right))
+            high = int(np.clip(at + near + self.pace * length, low, right))
+            timed = True
+        if not length <= high - low <= MAX_CELLS / length:
+            return None
+        return Place.of(self.posteriors, self.problem, low, high, timed=timed)
 
-    @classmethod
-    def of(cls, posteriors: NDArray[Any], problem: Problem, low: int, high: int, *, timed: bool) -> Place:
-        costs = posteriors[low:high].astype(np.float32) * scale_of(posteriors)
-        costs = costs.max(axis=1, keepdims=True) - costs
-        star = np.minimum(costs[:, problem.blank], problem.star_nats)
-        if problem.free >= 0:
-            star = np.minimum(star, costs[:, problem.free])
-        return cls(low, high, timed, costs, costs[:, problem.blank].copy(), star)
+    def gap(self, cue: int) -> tuple[int, int]:
+        """Frames between the cues before and after `cue` that are on the path."""
+        after = self.first[cue + 1 :]
+        return int(self.last[:cue].max(initial=0)), int(after[after >= 0].min(initial=len(self.states)))
 
-    def says(self, own: Ints, text: Ints, begin: int = 0, end: int | None = None) -> bool:
-        """Whether `own` (U,) is said in frames begin .. end-1 of the place; decoys are stretches of `text`."""
-        others = decoys(text, own)
-        if len(others) < DECOYS // 2:
-            return False
-        part = slice(begin, end)
-        texts = np.vstack([own[None], others])
-        found = cue_costs(self.costs[part], self.rest[part], self.star[part], texts) - self.star[part].sum()
-        if self.timed and np.mean(found[1:] <= found[0]) <= TIMED_CHANCE:
-            return True
-        least = found[1:].min()
-        return bool(found[0] <= least - MARGIN * abs(least))
+    def elsewhere(self, cue: int, place: Place) -> list[Place]:
+        """Places as long as that of `cue`, each beginning as far before another cue of the path as its own does."""
+        if self.expected is None:
+            return []
+        bounds, tokens = self.problem.boundaries, self.problem.tokens
+        own, frames = tokens[bounds[cue] : bounds[cue + 1]].tobytes(), place.high - place.low
+        others = np.flatnonzero(self.first >= 0)
+        others = others[np.unique(np.linspace(0, len(others) - 1, PLACES).astype(np.intp))]
+        starts = self.first[others] - round(NEAR * self.expected.tolerance)
+        starts = np.clip(starts, 0, len(self.states) - frames).tolist()
+        return [
+            Place.of(self.posteriors, self.problem, start, start + frames, timed=False)
+            for other, start in zip(others.tolist(), starts, strict=True)
+            if own not in tokens[bounds[other] : bounds[other + 1]].tobytes()
+        ]
+
+    def heard(self, low: int, high: int) -> int:
+        """Tokens of the greedy path through frames low .. high-1, spaces apart."""
+        units, _ = greedy_path(self.posteriors[low:high], self.problem.blank)
+        return int(np.count_nonzero(units != self.problem.free))
+
+    def put_back(self, cue: int, place: Place, placed: Ints) -> None:
+        """Put `cue` on the path with the states `placed` of its place's frames."""
+        (left, right), bounds = self.gap(cue), self.problem.boundaries
+        own = place.low + np.flatnonzero(placed >= 0)
+        self.first[cue], self.last[cue] = own[0], own[-1] + 1
+        self.states[left : place.low], self.states[place.high : right] = ~bounds[cue], ~bounds[cue + 1]
+        self.states[place.low : place.high] = placed
 
 
 def look_again(
@@ -93,103 +106,48 @@ def look_again(
     posteriors: (T, V) as for `ctc.align`. refused: (J,) cues that are not to be looked for. hints, least_frames: as for
     `hints.heed_hints`.
     """
-    bounds = problem.boundaries
-    first, last = path.start_frames[bounds[:-1]].copy(), path.end_frames[bounds[1:] - 1].copy()
-    lengths = np.diff(bounds)
-    left_out = np.flatnonzero((first < 0) & ~refused & (lengths >= FEWEST_TOKENS))
+    first, last = cue_frames(path, problem.boundaries)
+    left_out = np.flatnonzero((first < 0) & ~refused & (np.diff(problem.boundaries) >= FEWEST_TOKENS))
     if not len(left_out) or np.mean(first >= 0) < LEAST_SPOKEN:
         return path
     expected = None if hints is None else expect(first, hints, least_frames)
-    pace, states = slow_pace(path, problem), path.states
+    look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected)
+    found = False
     for cue in left_out.tolist():
-        left, after = int(last[:cue].max(initial=0)), first[cue + 1 :]
-        right = int(after[after >= 0].min(initial=len(states)))
-        low, high, timed = left, right, False
-        if expected is not None and np.isfinite(at := expected.start[cue]):
-            near = NEAR * expected.tolerance
-            low = int(np.clip(at - near, left, right))
-            high = int(np.clip(at + near + pace * lengths[cue], low, right))
-            timed = True
-        if not lengths[cue] <= high - low <= MAX_CELLS / lengths[cue]:
-            continue
-        least = LEAST_HEARD if lengths[cue] < 2 * PART_TOKENS else LEAST_HEARD_LONG
-        if _heard(posteriors[low:high], problem) < least * lengths[cue]:
-            continue
-        place = Place.of(posteriors, problem, low, high, timed=timed)
-        placed = _said(posteriors, problem, cue, place)
-        if placed is not None:
-            own = low + np.flatnonzero(placed >= 0)
-            first[cue], last[cue] = own[0], own[-1] + 1
-            states = states.copy() if states is path.states else states
-            states[left:low], states[low:high], states[high:right] = ~bounds[cue], placed, ~bounds[cue + 1]
-    return path if states is path.states else Path(states, *spans(states, len(problem.tokens)), path.score)
+        place = look.place(cue)
+        placed = None if place is None else _said(look, cue, place)
+        if place is not None and placed is not None:
+            look.put_back(cue, place, placed)
+            found = True
+    return Path(look.states, *spans(look.states, len(problem.tokens)), path.score) if found else path
 
 
-def _said(posteriors: NDArray[Any], problem: Problem, cue: int, place: Place) -> Ints | None:
-    """States of the frames of `place` with `cue` spoken there, or None where it is not."""
-    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
-    own = problem.tokens[begin:end]
-    if not place.says(own, problem.tokens):
+def _said(look: Look, cue: int, place: Place) -> Ints | None:
+    """States of the frames of `place` with `cue` spoken there, whole or in part, or None where it is not."""
+    problem, posteriors = look.problem, look.posteriors[place.low : place.high]
+    own, text = problem.tokens[problem.boundaries[cue] : problem.boundaries[cue + 1]], problem.tokens
+    long = len(own) >= 2 * PART_TOKENS
+    heard, least = look.heard(place.low, place.high), LEAST_HEARD_LONG if long else LEAST_HEARD
+    if heard < least * len(own) * (LEAST_SAID if long else 1):
         return None
-    piece = replace(
-        problem,
-        tokens=own,
-        boundaries=np.array([0, end - begin], np.int32),
-        skip_nats=np.array([np.inf], np.float32),
-        star=np.ones(2, bool),
-    )
-    try:
-        path = align(posteriors[place.low : place.high], piece)
-    except NoPathError:  # more repeated tokens than frames
-        return None
-    edges = np.linspace(0, len(own), max(1, len(own) // PART_TOKENS) + 1).astype(np.intp).tolist()
-    for a, b in pairwise(edges) if len(edges) > 2 else ():
-        start = int(path.end_frames[a - 1]) if a else 0
-        stop = int(path.start_frames[b]) if b < len(own) else None
-        if not place.says(own[a:b], problem.tokens, start, stop):
+    if not place.says(own, text):
+        by_chance = long or not place.timed or deviation(place, look.elsewhere(cue, place), own, text) > SAID
+        if by_chance:
             return None
-    return np.where(path.states >= 0, path.states + begin, path.states - begin).astype(np.int32)
+    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    tokens = said_tokens(posteriors, problem, cue) if long else np.arange(begin, end, dtype=np.int32)
+    if heard < least * len(tokens):
+        return None
+    placed = align_part(look.posteriors, problem, cue, place, tokens)
+    return placed if placed is not None and (not long or _each_part(problem, place, tokens, placed)) else None
 
 
-def _heard(posteriors: NDArray[Any], problem: Problem) -> int:
-    """Tokens of the greedy path through posteriors (T, V), spaces apart."""
-    units, _ = greedy_path(posteriors, problem.blank)
-    return int(np.count_nonzero(units != problem.free))
-
-
-def decoys(text: Ints, own: Ints) -> Ints:
-    """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
-    length = len(own)
-    starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
-    shared = np.concatenate([[0], np.cumsum(np.isin(kmers(text, KMER), kmers(own, KMER)))])
-    share = (shared[starts + length - KMER + 1] - shared[starts]) / (length - KMER + 1)
-    found: Ints = text[starts[share <= SHARED, None] + np.arange(length)]
-    return found
-
-
-@compiled
-def cue_costs(costs, rest, star, texts):  # type: ignore[no-untyped-def]
-    """(N,) float32: nats of the best path through T frames that speaks each of `texts` (N, U) int32.
-
-    costs (T, V), rest and star (T,): as in `Place`. The recursion of `ctc` for one cue without a skip, without a way
-    back.
-    """
-    count, length = texts.shape
-    result = np.empty(count, np.float32)
-    emit, still = np.empty(length, np.float32), np.empty(length + 1, np.float32)
-    for n in range(count):
-        emit[:], still[:] = np.inf, np.inf
-        still[0] = 0
-        for t in range(costs.shape[0]):
-            still[length] = min(still[length], emit[length - 1]) + star[t]
-            for u in range(length - 1, -1, -1):
-                unit = texts[n, u]
-                enter, stay = min(emit[u], still[u]), still[u]
-                if u:
-                    stay = min(stay, emit[u - 1])
-                    if unit != texts[n, u - 1]:
-                        enter = min(enter, emit[u - 1])
-                emit[u] = enter + costs[t, unit]
-                still[u] = stay + (rest[t] if u else star[t])
-        result[n] = min(still[length], emit[length - 1])
-    return result
+def _each_part(problem: Problem, place: Place, tokens: Ints, states: Ints) -> bool:
+    """Whether the `tokens` of a long cue are said in each of their parts, where `states` (T,) of its place say them."""
+    edges = np.linspace(0, len(tokens), max(1, len(tokens) // PART_TOKENS) + 1).astype(np.intp).tolist()
+    for a, b in pairwise(edges):
+        start = int(np.flatnonzero(states == tokens[a - 1])[-1]) + 1 if a else 0
+        stop = int(np.flatnonzero(states == tokens[b])[0]) if b < len(tokens) else None
+        if not place.says(problem.tokens[tokens[a:b]], problem.tokens, start, stop):
+            return False
+    return True

@@ -53,7 +53,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 5
+    version = 6
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("aligner"), Input("posteriors", optional=True))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.align.confidence import Aligned, inner_frames, mean_between, outer_doubts, untranscribed, word_frames
+from megahour.align.ctc import cue_frames
 from megahour.align.document import Document
 from megahour.align.edges import Words, loud_frames, widen
 from megahour.align.trust import refusals
@@ -17,6 +18,7 @@ from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.fbank import SHIFT_S
 
 UNTRANSCRIBED = "untranscribed"
+NEVER = np.iinfo(np.int64).max
 Ints = NDArray[np.int64]
 
 
@@ -85,9 +87,9 @@ def segments_of(
 ) -> pa.Table:
     """ALIGNED_SEGMENTS (without the key) of one recording: its cues by their numbers, then untranscribed speech."""
     bounds, cues = document.boundaries, document.cues.astype(np.int64)
-    first, last = aligned.path.start_frames[bounds[:-1]], aligned.path.end_frames[bounds[1:] - 1]
+    first, last = cue_frames(aligned.path, bounds)
     confidence = mean_between(aligned.frame_posterior, first, last)
-    first_word, last_word = (np.searchsorted(document.word_cue, cues, side) for side in ("left", "right"))
+    first_word = np.searchsorted(document.word_cue, cues)
     reasons = refusals(
         aligned,
         document,
@@ -95,7 +97,9 @@ def segments_of(
         longest_word_frames=round(trust.longest_word_s / clock.shift_s),
     )
     reasons = np.where((reasons == "") & (confidence < trust.min_confidence), "low-confidence", reasons)
-    start, end = timed.start[first_word], timed.end[last_word - 1]
+    start = np.minimum.reduceat(np.where(timed.start < 0, NEVER, timed.start), first_word)
+    end = np.maximum.reduceat(timed.end, first_word)
+    start = np.where(end < 0, -1, start)
     own = _segments(cues, reasons, start, end, clock, confidence, aligned.cue_loss)
     others = np.array(sorted(left_out), np.int64)
     nowhere = np.full(len(others), -1, np.int64)

@@ -9,8 +9,9 @@ from speech import UNITS, say, sentences
 
 from megahour.align.confidence import Costs, align_document
 from megahour.align.ctc import NoPathError, Problem, align, quantise
+from megahour.align.decoys import DECOYS, Place, cue_costs, decoys
 from megahour.align.document import Document, spell
-from megahour.align.second_look import DECOYS, Place, cue_costs, decoys, look_again
+from megahour.align.second_look import look_again
 
 WRONG, OTHER = 0.65, 60  # errors of a badly heard sentence; sentences of a document
 PLACE = 30

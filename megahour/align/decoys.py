@@ -1,0 +1,138 @@
+"""Whether a text is said at a place: its cost there against that of other texts, and against its cost at other places.
+
+    C(y, p) = min over paths through the frames of place p that speak y, with the star before and after it
+    N(p)    = the star alone                                                    D(y, p) = C(y, p) - N(p)
+
+Texts of the document as long as y, decoys d, tell what any text would cost at the place. Rare letters, and sounds that
+the model never learned, make a text dear everywhere; what it would cost anywhere, other places q tell, where something
+else is said. What is left when both are taken away,
+
+    z = (D(y, p) - mean D(d, p) - mean D(y, q) + mean D(d, q)) / deviation,
+
+is 0 on average and has the deviation 1 of a text that is not said there, whatever the text and whatever the place.
+(Normalisation by cohorts of both sides is due to speaker verification: Auckenthaler et al. 2000.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import kmers
+from megahour.align.ctc import Problem, scale_of
+from megahour.core.compiled import compiled
+
+DECOYS = 100
+MARGIN = 0.2
+TIMED_CHANCE = 0.05
+SHARED = 0.3  # share of k-mers in common with the text above which a decoy is the text itself again
+KMER = 4
+PLACES = 60  # other places that are looked at
+DECOYS_ELSEWHERE = 33
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Frames low .. high-1 where a cue may be, and whether its time says so.
+
+    costs (T, V), rest and star (T,): nats below each frame's best unit, of a unit, of silence within the cue, and of
+    whatever is around it.
+    """
+
+    low: int
+    high: int
+    timed: bool
+    costs: Floats
+    rest: Floats
+    star: Floats
+
+    @classmethod
+    def of(cls, posteriors: NDArray[Any], problem: Problem, low: int, high: int, *, timed: bool) -> Place:
+        costs = posteriors[low:high].astype(np.float32) * scale_of(posteriors)
+        costs = costs.max(axis=1, keepdims=True) - costs
+        star = np.minimum(costs[:, problem.blank], problem.star_nats)
+        if problem.free >= 0:
+            star = np.minimum(star, costs[:, problem.free])
+        return cls(low, high, timed, costs, costs[:, problem.blank].copy(), star)
+
+    def excess(self, texts: Ints, begin: int = 0, end: int | None = None) -> Floats:
+        """(N,) D of each of `texts` (N, U) in frames begin .. end-1 of the place."""
+        part = slice(begin, end)
+        found: Floats = cue_costs(self.costs[part], self.rest[part], self.star[part], texts) - self.star[part].sum()
+        return found
+
+    def says(self, own: Ints, text: Ints, begin: int = 0, end: int | None = None) -> bool:
+        """Whether `own` (U,) is said in frames begin .. end-1 of the place; decoys are stretches of `text`.
+
+        It is if D(own) is by MARGIN |D(d)| less than D(d) for every decoy d; where its time, too, says that it is here,
+        if D(own) exceeds no more than TIMED_CHANCE of the D(d).
+        """
+        others = decoys(text, own)
+        if len(others) < DECOYS // 2:
+            return False
+        found = self.excess(np.vstack([own[None], others]), begin, end)
+        if not np.isfinite(found[0]):  # more tokens than frames
+            return False
+        if self.timed and np.mean(found[1:] <= found[0]) <= TIMED_CHANCE:
+            return True
+        least = found[1:].min()
+        return bool(found[0] <= least - MARGIN * abs(least))
+
+
+def deviation(place: Place, elsewhere: Sequence[Place], own: Ints, text: Ints) -> float:
+    """z of `own` (U,) at `place`; 0 without enough decoys of `text` or of the places `elsewhere`, which are as long."""
+    others = decoys(text, own)
+    if len(others) < DECOYS // 2 or len(elsewhere) < PLACES // 2:
+        return 0.0
+    texts = np.vstack([own[None], others[:: max(1, len(others) // DECOYS_ELSEWHERE)]])
+    here = place.excess(texts)
+    there = np.stack([each.excess(texts) for each in elsewhere])  # (places, texts)
+    mine, theirs = there[:, 0], there[:, 1:]
+    spread = float(np.std(theirs - theirs.mean(axis=0) - theirs.mean(axis=1, keepdims=True) + theirs.mean()))
+    value = float(here[0] - here[1:].mean() - mine.mean() + theirs.mean())
+    return value / spread if spread > 0 and np.isfinite(value) else 0.0
+
+
+def decoys(text: Ints, own: Ints) -> Ints:
+    """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
+    length = len(own)
+    starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
+    shared = np.concatenate([[0], np.cumsum(np.isin(kmers(text, KMER), kmers(own, KMER)))])
+    share = (shared[starts + length - KMER + 1] - shared[starts]) / (length - KMER + 1)
+    found: Ints = text[starts[share <= SHARED, None] + np.arange(length)]
+    return found
+
+
+@compiled
+def cue_costs(costs, rest, star, texts):  # type: ignore[no-untyped-def]
+    """(N,) float32: nats of the best path through T frames that speaks each of `texts` (N, U) int32.
+
+    costs (T, V), rest and star (T,): as in `Place`. The recursion of `ctc` for one cue without a skip, without a way
+    back.
+    """
+    count, length = texts.shape
+    result = np.empty(count, np.float32)
+    emit, still = np.empty(length, np.float32), np.empty(length + 1, np.float32)
+    for n in range(count):
+        emit[:], still[:] = np.inf, np.inf
+        still[0] = 0
+        for t in range(costs.shape[0]):
+            still[length] = min(still[length], emit[length - 1]) + star[t]
+            for u in range(length - 1, -1, -1):
+                unit = texts[n, u]
+                enter, stay = min(emit[u], still[u]), still[u]
+                if u:
+                    stay = min(stay, emit[u - 1])
+                    if unit != texts[n, u - 1]:
+                        enter = min(enter, emit[u - 1])
+                emit[u] = enter + costs[t, unit]
+                still[u] = stay + (rest[t] if u else star[t])
+        result[n] = min(still[length], emit[length - 1])
+    return result

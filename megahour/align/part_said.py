@@ -1,0 +1,108 @@
+"""Cues of which a part is said: words that nobody says are left out, and the rest stays.
+
+A transcript may end a sentence otherwise than the speaker does, or repeat a part of it; a clip may be cut off. The skip
+arc of `ctc` takes a cue or leaves it. Here each word of a doubtful cue may be left out, at the cue's own price a token,
+and what stays is aligned once more. No fewer than `FEWEST_LEFT` tokens in a row go, since a few tokens prove nothing;
+none that are said, badly heard as they may be (`decoys`); and not so many that less than `LEAST_SAID` of the cue stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+from megahour.align.decoys import Place
+from megahour.align.timed import align_timed
+
+FEWEST_LEFT = 12
+LEAST_SAID = 0.5
+
+Ints = NDArray[np.int32]
+
+
+def leave_out_unsaid(posteriors: NDArray[Any], problem: Problem, path: Path, frame_loss: NDArray[np.float32]) -> Path:
+    """`path` without the words of its cues that nobody says. The score stays the old path's.
+
+    posteriors: (T, V) as for `ctc.align`. frame_loss: (T,) nats by which the path's unit is behind the best one.
+    """
+    bounds = problem.boundaries
+    lengths = np.diff(bounds)
+    first, last = path.start_frames[bounds[:-1]], path.end_frames[bounds[1:] - 1]
+    total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
+    cost = np.where((first >= 0) & (last >= 0), total[last] - total[first], 0.0)
+    doubtful = (lengths >= 2 * FEWEST_LEFT) & (cost > problem.skip_nats * (FEWEST_LEFT / lengths))
+    states = path.states
+    for cue in np.flatnonzero(doubtful).tolist():
+        low, high = int(first[cue]), int(last[cue])
+        tokens = said_tokens(posteriors[low:high], problem, cue)
+        if len(tokens) == lengths[cue]:
+            continue
+        place = Place.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
+        placed = align_part(posteriors, problem, cue, place, tokens)
+        if placed is not None and not _rest_said(problem, cue, place, placed):
+            states = states.copy() if states is path.states else states
+            states[low:high] = placed
+    return path if states is path.states else Path(states, *spans(states, len(problem.tokens)), path.score)
+
+
+def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int) -> Ints:
+    """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all, where hardly any are."""
+    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    own, every = problem.tokens[begin:end], np.arange(begin, end, dtype=np.int32)
+    if problem.free < 0:
+        return every
+    words = np.concatenate([[0], np.flatnonzero(own[:-1] == problem.free) + 1, [len(own)]]).astype(np.int32)
+    price = (problem.skip_nats[cue] / len(own) * np.diff(words)).astype(np.float32)
+    star = np.zeros(len(words), bool)
+    star[[0, -1]] = True
+    by_word = replace(problem, tokens=own, boundaries=words, skip_nats=price, star=star)
+    states, _ = align_timed(posteriors, by_word)
+    said = np.isin(np.arange(len(price)), np.searchsorted(words, states[states >= 0], "right") - 1)
+    stays = np.ones(len(own), bool)
+    for first, last in _runs(~said):
+        if words[last] - words[first] >= FEWEST_LEFT:
+            ends = last == len(said)
+            stays[words[first] - int(ends and first > 0) : words[last]] = False  # with the space before an end
+    return every[stays] if stays.sum() >= LEAST_SAID * len(own) else every
+
+
+def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: Place, tokens: Ints) -> Ints | None:
+    """States (T,) of the frames of `place` in which those `tokens` of `cue` are said; None if they do not fit."""
+    piece = replace(
+        problem,
+        tokens=problem.tokens[tokens],
+        boundaries=np.array([0, len(tokens)], np.int32),
+        skip_nats=np.array([np.inf], np.float32),
+        star=np.ones(2, bool),
+    )
+    try:
+        found = align(posteriors[place.low : place.high], piece).states
+    except NoPathError:  # more repeated tokens than frames
+        return None
+    resting = np.append(tokens, problem.boundaries[cue + 1])
+    resting[0] = problem.boundaries[cue]
+    states: Ints = np.where(found >= 0, tokens[np.maximum(found, 0)], ~resting[np.maximum(~found, 0)])
+    return states
+
+
+def _rest_said(problem: Problem, cue: int, place: Place, states: Ints) -> bool:
+    """Whether words of `cue` that `states` (T,) leave out are said where they would be."""
+    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    missing = ~np.isin(np.arange(begin, end), states[states >= 0])
+    for first, last in _runs(missing):
+        before = np.flatnonzero((states >= 0) & (states < begin + first))
+        after = np.flatnonzero(states >= begin + last)
+        start, stop = int(before[-1]) + 1 if len(before) else 0, int(after[0]) if len(after) else len(states)
+        if place.says(problem.tokens[begin + first : begin + last], problem.tokens, start, stop):
+            return True
+    return False
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First place of each run of true values, and the one after its last."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
