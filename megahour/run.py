@@ -88,7 +88,9 @@ def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, s
 def _difference(step: Step, manifest: Manifest, inputs: dict[str, Artifact]) -> str:
     now = step.params.identity()
     changed = [
-        f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}"
+        "the files that it reads changed"
+        if key == "digests"
+        else f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}"
         for key in sorted(set(now) | set(manifest.params))
         if now.get(key) != manifest.params.get(key)
     ]

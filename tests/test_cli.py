@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import wave
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_a_run_resumes_explains_itself_and_verifies(tmp_path: Path) -> None:
     shard = next((tmp_path / "run" / "numbers" / "shards").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "the receipt says" in megahour("verify", recipe, code=1)
+
+
+def test_files_that_changed_are_a_reason_to_run_again(tmp_path: Path) -> None:
+    folder, recipe = tmp_path / "media", tmp_path / "recipe.yaml"
+    folder.mkdir()
+    with wave.open(str(folder / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(range(256)) * 125)
+    (folder / "a.txt").write_text("Good morning.")
+    recipe.write_text(
+        f"run: {tmp_path / 'run'}\nengine: {{workers: 1}}\nsteps:\n"
+        f"  recordings: {{stage: ingest, source: {folder}, licence: CC0}}\n"
+    )
+    assert "recordings in 1 kept 1" in " ".join(megahour("run", str(recipe)).split())
+    assert "0 of 1 steps would run" in megahour("plan", str(recipe))
+    (folder / "a.txt").write_text("Good evening.")
+    assert "the files that it reads changed" in megahour("plan", str(recipe))
 
 
 def test_a_stage_alone(tmp_path: Path) -> None:
