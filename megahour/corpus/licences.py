@@ -21,9 +21,10 @@ DEFAULT_ALLOWED = ("CC0", "public-domain", "CC-PDM", "CC-PDDC", "CC-BY", "CC-BY-
     "BSD-2-Clause", "BSD-3-Clause")  # fmt: skip
 
 _CC_URL = re.compile(r"creativecommons\.org/licen[sc]es/([a-z+-]+)(?:/(\d\.\d))?(?:/([a-z]{2,3})\b)?", re.IGNORECASE)
+_ADDRESS = re.compile(r"\S*creativecommons\.org\S*", re.IGNORECASE)
 _CC_TERMS = r"((?:[\s_,-]*(?:nc|non-?\s?commercial|sa|share-?\s?alike|nd|no-?\s?deriv\w*))*)"
 _CC_NAME = re.compile(
-    r"(?:(?:cc|creative[\s-]commons)[\s:_-]*(?:by|attribution)|^attribution)\b" + _CC_TERMS
+    r"(?:(?:cc|creative[\s-]commons)[\s:_-]*(?:by|attribution)|^attribution)(?![a-z])" + _CC_TERMS
     + r"(?:[\s_-]*licen[sc]e)?[\s_,-]*(?:v|version\s)?(?:(\d(?:\.\d)?))?\b",
     re.IGNORECASE,
 )  # fmt: skip
@@ -77,6 +78,13 @@ _PHRASES = tuple(
 _SPDX = re.compile(r"(?:LicenseRef-[A-Za-z0-9.-]+|[A-Z][A-Za-z]*(?:-[A-Za-z0-9.]+)*-\d+(?:\.\d+)*(?:-[A-Za-z]+)*)")
 _SPDX_PAGE = re.compile(r"spdx\.org/licenses/([A-Za-z0-9.-]+?)(?:\.html|\.json|\.txt)?/?$")
 _TERMS = (("nc", r"nc|non-?\s?commercial"), ("nd", r"nd|no-?\s?deriv"), ("sa", r"sa|share-?\s?alike"))
+# Beside a licence's name these take back what it gives, or say more than it does.
+_RESTRICTED = re.compile(
+    r"(?<![a-z])(?:nc|nd|sa|non-?\s?commercial\w*|no-?\s?deriv\w*|share-?\s?alike|only|"
+    r"(?:research|academic|educational|personal|private|evaluation)[\s-]+(?:use|purposes?))(?![a-z])",
+    re.IGNORECASE,
+)
+_DASHES = str.maketrans("‐‑‒–—−", "-" * 6)
 _NEGATED = re.compile(r"\b(?:not|no|never|isn't|without|except|unless|other than)\b", re.IGNORECASE)
 # Licences that were adapted to a country's law and have an identifier of their own.
 _PORTED_NAMES = (
@@ -122,12 +130,15 @@ def _single(name: str) -> str:
         return UNKNOWN
     if _CC_URL.search(name):
         return _from_url(name)
+    name = name.translate(_DASHES).replace("_", " ")
     found = {identifier for pattern, identifier in _PHRASES if pattern.search(name)}
     if "CC0-1.0" in found:
         found.discard(PUBLIC_DOMAIN)  # "CC0 1.0 Universal Public Domain Dedication"
     if "CC-PDM-1.0" in found:
         found.discard(PUBLIC_DOMAIN)
     found |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
+    if _RESTRICTED.search(_CC_NAME.sub(" ", name)):
+        return UNKNOWN
     # Two different licences in one sentence are a puzzle for a human.
     return found.pop() if len(found) == 1 else UNKNOWN
 
@@ -137,7 +148,13 @@ _PHRASES_WITH_NO = re.compile(r"no known copyright|^not (?:in )?(?:the )?public 
 
 def _from_url(address: str) -> str:
     found = {_cc_of(match) for match in _CC_URL.finditer(address)}
-    return found.pop() if len(found) == 1 else UNKNOWN
+    if len(found) != 1:
+        return UNKNOWN
+    single = found.pop()
+    beside = _ADDRESS.sub(" ", address).translate(_DASHES)
+    named = {_cc(match[1] or "", "").removeprefix("LicenseRef-") for match in _CC_NAME.finditer(beside)}
+    agrees = named <= _names(single) and not _RESTRICTED.search(_CC_NAME.sub(" ", beside))
+    return single if agrees else UNKNOWN
 
 
 def _cc_of(match: re.Match[str]) -> str:
