@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="over all trainers")
     parser.add_argument("--trainers", default="dense,gtc,bmuf,gossip")
-    parser.add_argument("--epochs", type=int, default=800)
+    parser.add_argument("--epochs", type=int, default=350)
     parser.add_argument("--write", action="store_true", help="write train_faults.md beside this file")
     arguments = parser.parse_args()
     trainers = arguments.trainers.split(",")
