@@ -72,7 +72,8 @@ def _any_of(written: Iterable[str]) -> str:
 
 def grouped_number(words: Tongue) -> str:
     """Digits with parted thousands, and perhaps decimals."""
-    return rf"\d{{1,3}}(?:{words.grouping}\d{{3}})+(?!\d)(?:{re.escape(words.decimal_sign)}\d++)?"
+    lakhs = r"|\d{1,2}(?:,\d\d){1,3},\d{3}" if words.decimal_sign == "." else ""  # 12,34,567, as India parts them
+    return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{re.escape(words.decimal_sign)}\d++)?"
 
 
 def _number(words: Tongue) -> str:

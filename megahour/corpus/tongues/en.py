@@ -92,6 +92,7 @@ class English(Tongue):
         "dB": noun("decibel", "decibels"),
         "min.": noun("minute", "minutes"),
         "hrs": noun("hour", "hours"),
+        "¢": noun("cent", "cents"),
     }
     symbols: ClassVar[dict[str, str]] = {
         **{"&": "and", "@": "at", "+": "plus", "=": "equals", "#": "number", "×": "times", "÷": "divided by"},
