@@ -24,7 +24,7 @@ from megahour.corpus.text import normalise
         ("In 2004 it cost $3.25.", "in two thousand four it cost three dollars and twenty five cents"),
         ("4.5% of $1,200", "four point five percent of one thousand two hundred dollars"),
         ("$1, £0.50 and $5 million", "one dollar fifty pence and five million dollars"),
-        ("₹12,34,567 or 50¢", "one million two hundred thirty four thousand five hundred sixty seven rupees or fifty cents"),
+        ("₹1,50,000 or 50¢", "one hundred fifty thousand rupees or fifty cents"),
         ("Mr. Smith’s on Park St. by St. Mary", "mister smith's on park street by saint mary"),
         ("Call 555-1234.", "call five five five one two three four"),
         ("(555) 010-4567", "five five five zero one zero four five six seven"),
