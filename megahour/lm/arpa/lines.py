@@ -89,6 +89,7 @@ def spell_lines(  # type: ignore[no-untyped-def]
     windows (m, order), at, logp, backoff: of `smooth`. slots, arena, starts: of `spelling`. end: the word that stands
     for a predicted BOUNDARY.
     """
+    windows, at = windows.view(np.uint32), at.view(np.uint32)  # an index needs no test whether it is negative
     size = front = behind = np.int64(0)
     last = np.int64(-1)
     digits, weights = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)

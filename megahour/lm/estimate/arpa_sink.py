@@ -21,6 +21,8 @@ LINES = 1 << 15  # spelled at a time
 class ArpaSink:
     """Takes a model from `estimate` and writes it to a new file; a context, which closes the file."""
 
+    spelled = True
+
     def __init__(self, path: Path) -> None:
         self._file = ThreadedFile(path)
         self._places: Int64 = np.zeros((0, 0), np.int64)

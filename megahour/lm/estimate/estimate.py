@@ -39,7 +39,10 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Sink(Protocol):
-    """Where a model goes, a partition at a time. `ArpaSink` is one."""
+    """Where a model goes, a partition at a time. `ArpaSink` is one. spelled: whether it wants to know the bytes of
+    words (CHARACTERS)."""
+
+    spelled: bool
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
         """Before all else. tallies (P, order + 1, TALLIES): by partition, of `sweep`; sizes: n-grams by order; logp,
@@ -133,7 +136,8 @@ def estimate(
             raise ValueError("stupid back-off has no list of allowed words; map other words to <unk> by a vocabulary")
         allowed = allowed.copy()
         allowed[: len(RESERVED)] = 1
-    parts = Partitions(corpus, order, limits, threads, allowed, 0 if stupid_too else store_bytes)
+    spelled = isinstance(to, Path) or to.spelled
+    parts = Partitions(corpus, order, limits, threads, allowed, 0 if stupid_too else store_bytes, spelled)
     run = _score if stupid_too else _estimate
     if isinstance(to, Path):
         with ArpaSink(to) as sink:

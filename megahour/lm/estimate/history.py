@@ -59,9 +59,9 @@ def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
         if i + AHEAD < m:
             prefetch(tokens, np.int64(positions[i + AHEAD]))
             prefetch(tokens, np.int64(positions[i + AHEAD]) - order + 1)
-        p = np.int64(positions[i])
+        p = np.uint64(positions[i])  # unsigned, as below
         for j in range(order):
-            windows[i, j] = tokens[p - j]
+            windows[i, j] = tokens[p - np.uint64(j)]
 
 
 @compiled
@@ -81,6 +81,9 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
     Scratch: scratch (m,) int32; seat (V,) int32; keys, sizes (≥ min(m, V) + 1,) int32; stack (≥ 3 m + 3,) int32. Nodes
     are split by the next word, seats being given in order of appearance, so that nothing is cleared between nodes.
     """
+    # as unsigned numbers, an index needs no test whether it is negative
+    windows, index, scratch = windows.view(np.uint32), index.view(np.uint32), scratch.view(np.uint32)
+    seat, keys, sizes = seat.view(np.uint32), keys.view(np.uint32), sizes.view(np.uint32)
     pairs = np.empty(SMALL, np.uint64)
     top = 3
     stack[0], stack[1], stack[2] = 0, len(index), 1

@@ -44,7 +44,7 @@ def estimate_katz(
     limits = thresholds(order, prune)
     if len(corpus.tokens) <= PADDING:
         raise ValueError("no words to count: the text is empty; give at least one sentence")
-    parts = Partitions(corpus, order, limits, threads)
+    parts = Partitions(corpus, order, limits, threads, spelled=False)
     if isinstance(to, Path):
         with TextSink(to, corpus) as sink:
             return _estimate(parts, sink, progress)
@@ -120,6 +120,8 @@ def _each(parts: Partitions, call: Callable[[int], None], phase: str, progress: 
 class TextSink:
     """An `estimate.Sink` that writes an ARPA file whose numbers may be of any size and sign, as back-off weights of
     Katz's are. A context; sections grow in files of their own beside the model's, partition by partition."""
+
+    spelled = False
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
         self._path, self._corpus = path, corpus

@@ -101,7 +101,7 @@ class Scratch:
 class Partitions:
     """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
     partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
-    that it does not hold are swept again, which gives the same."""
+    that it does not hold are swept again, which gives the same. spelled: whether tallies have the bytes of lines."""
 
     corpus: Corpus
     order: int
@@ -109,6 +109,7 @@ class Partitions:
     threads: int
     allowed: Words = None
     store_bytes: int = 0
+    spelled: bool = True
     counts: Int64 = field(init=False)
     owner: npt.NDArray[np.uint16] = field(init=False)
     lengths: Int32 = field(init=False)
@@ -214,7 +215,7 @@ class Partitions:
         return keep(s.store, nodes, grams, windows, self.prune, self.allowed, room)
 
     def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
-        words = self.allowed, self.lengths
+        words = self.allowed, self.lengths if self.spelled else None
         return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
 
     def _part(self, number: int) -> Int32:

@@ -107,6 +107,8 @@ def smooth(  # type: ignore[no-untyped-def]
     contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
     """
+    # as unsigned numbers, an index needs no test whether it is negative
+    windows, nodes, seats = windows.view(np.uint32), nodes.view(np.uint32), seats.view(np.uint32)
     mask, vocabulary = np.uint64(len(keys) - 1), len(unigram)
     sizes[:] = 0
     held = np.empty((order + 1, BLOCK))  # p of n-grams that have no logarithm yet
@@ -128,10 +130,10 @@ def smooth(  # type: ignore[no-untyped-def]
         shared, word = max(before, after), windows[i, 0]
         for length in range(after + 1, shared + 1):
             n -= 1
-            k, begin, end = length + 1, nodes[n - 1, 1] if n else 0, nodes[n, 1]
+            k, begin, end = length + 1, np.int64(nodes[n - 1, 1]) if n else np.int64(0), np.int64(nodes[n, 1])
             if begin == end:
                 continue  # no n-gram is kept, nor any longer one that ends in it
-            size, total, ones, twos = sizes[k], np.int64(nodes[n, 2]), 0, 0
+            size, total, ones, twos = sizes[k], np.int64(nodes[n, 2]), np.int64(0), np.int64(0)
             gamma = np.float64(total)
             for g in range(begin, end):
                 total += grams[g, 1]
@@ -141,7 +143,7 @@ def smooth(  # type: ignore[no-untyped-def]
             freed = discounts[k, 1] * ones + discounts[k, 2] * twos + discounts[k, 3] * (end - begin - ones - twos)
             gamma = (freed + gamma) * share
             if n and nodes[n - 1, 0] + 1 < order:  # the context that comes next: γ of its n-grams
-                first = nodes[n - 2, 1] if n > 1 else 0
+                first = np.int64(nodes[n - 2, 1]) if n > 1 else np.int64(0)
                 for g in range(first, min(first + AHEAD, begin)):
                     if grams[g, 0] < 0:
                         key = positions[~grams[g, 0]] * 8 + nodes[n - 1, 0] + 1

@@ -78,7 +78,7 @@ def sweep(
     order: int,
     prune: Int64,
     allowed: Words,
-    lengths: Int32,
+    lengths: Int32 | None,
     scratch: Open,
     out: Store,
     unigrams: Int64,
@@ -87,7 +87,8 @@ def sweep(
     """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
 
     prune (order + 1,): k-grams with raw ≤ prune[k] are dropped, and those with a word that is not `allowed`. lengths
-    (V,): bytes of words. Adds to unigrams (V,), the adjusted counts of words, and to tally (order + 1, TALLIES).
+    (V,): bytes of words; None: CHARACTERS are not counted. Adds to unigrams (V,), the adjusted counts of words, and to
+    tally (order + 1, TALLIES).
     """
     found: tuple[int, int] = sweep_from(
         0, windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally
@@ -120,16 +121,20 @@ def sweep_from(  # type: ignore[no-untyped-def]
 
     It is left open, its n-grams of these positions in sets[floor, :sizes[floor]]; `floor` is 0 for whole partitions.
     """
-    m, vocabulary = len(positions), len(lengths)
+    # as unsigned numbers, an index needs no test whether it is negative
+    windows, seats, sets = windows.view(np.uint32), seats.view(np.uint32), sets.view(np.uint32)
+    grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
+    m, vocabulary = len(positions), seats.shape[1]
     held = n = 0
     before = floor
     for i in range(m):
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
-        prefetch(lengths, np.int64(windows[ahead, 0]))
         for j in range(1, order):
             prefetch(seats, j * vocabulary + windows[ahead, 0])
-            prefetch(lengths, np.int64(windows[ahead, j]))
+        if lengths is not None:  # decided when the function is compiled
+            for j in range(order):
+                prefetch(lengths, np.int64(windows[ahead, j]))
         after, have = floor, 1  # words that the history shares with the next one; words of the history
         while have < order - 1 and windows[i, have] != BOUNDARY:
             have += 1
@@ -137,12 +142,15 @@ def sweep_from(  # type: ignore[no-untyped-def]
             while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
                 after += 1
         shared, word = max(before, after), windows[i, 0]
-        characters = np.int64(lengths[END if word == BOUNDARY else word])
+        characters = np.int64(0)
+        if lengths is not None:
+            characters += lengths[END if word == BOUNDARY else word]
         keep = True
-        if allowed is not None:  # decided when the function is compiled
+        if allowed is not None:  # likewise
             keep = allowed[word] != 0
         for k in range(2, have + 2):
-            characters += lengths[windows[i, k - 1]]
+            if lengths is not None:
+                characters += lengths[windows[i, k - 1]]
             if allowed is not None:
                 keep = keep and allowed[windows[i, k - 1]] != 0
             if k > shared + 1:
@@ -175,13 +183,15 @@ def sweep_from(  # type: ignore[no-untyped-def]
             characters = np.int64(0)
             keep = True
             for j in range(1, k):
-                characters += lengths[windows[i, j]]
+                if lengths is not None:
+                    characters += lengths[windows[i, j]]
                 if allowed is not None:
                     keep = keep and allowed[windows[i, j]] != 0
             for seat in range(sizes[length]):
                 if seat + AHEAD < sizes[length]:
                     ahead = np.int64(sets[length, seat + AHEAD, 0])
-                    prefetch(lengths, ahead)
+                    if lengths is not None:
+                        prefetch(lengths, ahead)
                     if length == 1:
                         prefetch(unigrams, ahead)
                     else:
@@ -199,7 +209,8 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     kept = kept and allowed[word] != 0
                 if kept:
                     tally[k, KEPT] += 1
-                    tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
+                    if lengths is not None:
+                        tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
                     ones += adjusted == 1
                     twos += adjusted == 2
                     more += adjusted > 2

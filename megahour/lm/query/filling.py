@@ -74,6 +74,9 @@ def insert_partition(  # type: ignore[no-untyped-def]
     The (k-1)-gram that a k-gram goes on from ends in the same word, and its context is a run of rows that the k-gram's
     row is among: in the order of runs, seats[w] has its slot. No n-gram may be there twice.
     """
+    # as unsigned numbers, an index needs no test whether it is negative
+    windows, at, starts = windows.view(np.uint32), at.view(np.uint32), starts.view(np.uint32)
+    seats, slots = seats.view(np.uint32), slots.view(np.uint32)
     lines = capacity // LINE
     if sizes[2 : order + 1].sum() >= capacity:
         return FULL

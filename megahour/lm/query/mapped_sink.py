@@ -21,6 +21,8 @@ from megahour.lm.text.tokenise import END, PADDING, WordTable
 class MappedSink:
     """An `estimate.Sink` that writes a mapped model. `builder` is there after `begin`."""
 
+    spelled = False
+
     builder: Builder
 
     def __init__(self, file: DiskFile) -> None:
