@@ -30,16 +30,26 @@ class Lost:
 
 
 def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost]]:
-    """Up to `each` by reason: a sample of `.dropped.parquet`, and the first of the quarantine."""
+    """Up to `each` by reason: a sample of `.dropped.parquet`, and the first of the quarantine and of the receipts.
+
+    A receipt has those of good records that a policy leaves out, as `ingest` does (`examples` of its statistics).
+    """
     found: dict[str, list[Lost]] = {}
     for reason, sample in _sampled(artifact, each, seed).items():
         found[reason] = list(_dropped(artifact, sample))
-    for bad in artifact.bad_records() if artifact.manifest.counts.bad else ():
-        reason = bad.get("reason", "")
-        here = found.setdefault(reason, []) if reason in found or len(found) < MOST_REASONS else None
+    for lost in _first(artifact):
+        here = found.setdefault(lost.reason, []) if lost.reason in found or len(found) < MOST_REASONS else None
         if here is not None and len(here) < each:
-            here.append(Lost(reason, bad.get("id", ""), bad.get("source", ""), bad.get("detail", "")))
+            here.append(lost)
     return found
+
+
+def _first(artifact: Artifact) -> Iterator[Lost]:
+    for bad in artifact.bad_records() if artifact.manifest.counts.bad else ():
+        yield Lost(bad.get("reason", ""), bad.get("id", ""), bad.get("source", ""), bad.get("detail", ""))
+    for receipt in artifact.receipts():
+        for reason, left_out in receipt.stats.get("examples", {}).items():
+            yield from (Lost(reason, each["name"], "", each["detail"]) for each in left_out)
 
 
 def _sampled(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:

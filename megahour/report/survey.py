@@ -99,16 +99,16 @@ def _count(found: Survey, table: pa.Table, long: bool) -> None:
         spoken = _floats(pc.list_value_length(table["words"]))
         values["words_per_s"] = np.divide(spoken, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
     for name, column in values.items():
-        _spread(found, name, column, tiers)
+        _spread(found, name, column, tiers, "recordings" if long else "utterances")
 
 
-def _spread(found: Survey, name: str, values: NDArray[Any], tiers: list[str | None] | None) -> None:
-    """Count `values` into the histogram of their name, a series for each tier."""
+def _spread(found: Survey, name: str, values: NDArray[Any], tiers: list[str | None] | None, many: str) -> None:
+    """Count `values` into the histogram of their name, a series for each tier; without tiers `many` names them."""
     histogram = found.histograms.setdefault(name, Histogram(EDGES[name]))
     known = np.isfinite(values)
     found.unknown[name] = found.unknown.get(name, 0) + int((~known).sum())
     if tiers is None or not any(tiers):
-        histogram.add("utterances", values[known])
+        histogram.add(many, values[known])
         return
     labels = np.array([tier or UNKNOWN for tier in tiers], dtype=object)
     for tier in sorted(set(labels)):

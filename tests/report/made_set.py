@@ -97,9 +97,11 @@ def fill_recordings(out: ShardWriter) -> None:
             texts = {field.name: "" for field in RECORDINGS if pa.types.is_string(field.type)}
             rows.append({**row, **texts, "samples": len(signal), "rate_hz": RATE_HZ, "language": "en"})
     out.table(pa.Table.from_pylist(rows, RECORDINGS))
-    out.came_in(4)
+    out.came_in(5)
     out.kept(3)
     out.quarantine(HOSTILE, "truncated-audio", f"{HOSTILE}: ends early")
+    out.drop("licence-unknown")
+    out.stats["examples"] = {"licence-unknown": [{"name": f"talk {HOSTILE}", "detail": "ask Bob"}]}
 
 
 def make_set(root: Path, shards: int = 2, n: int = 40, special: bool = True) -> Artifact:

@@ -120,7 +120,11 @@ def test_each_reason_has_examples_that_can_be_heard(data: Artifact) -> None:
         assert (lost.clip is None) == (lost.span is None)  # unspoken text has no place
         assert lost.clip is None or lost.clip.seconds == pytest.approx(0.25, abs=0.001)
     assert any(lost.clip for here in heard.values() for lost in here)
-    assert examples(recordings, each=4, seed=0)["truncated-audio"][0].name == HOSTILE
+    of_files = examples(recordings, each=4, seed=0)
+    assert of_files["truncated-audio"][0].name == HOSTILE
+    (by_policy,) = of_files["licence-unknown"]
+    assert (by_policy.name, by_policy.detail) == (f"talk {HOSTILE}", "ask Bob")
+    assert set(survey(recordings, rows=0, seed=0, advance=silent).histograms["minutes"].series) == {"recordings"}
 
 
 def test_recordings_must_be_recordings(data: Artifact, tmp_path: Path) -> None:
