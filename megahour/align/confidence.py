@@ -65,12 +65,13 @@ def align_document(
     *,
     exact: bool = False,
     hint_tolerance: float = np.inf,
+    said_chance: float = 0.1,
 ) -> Aligned:
     """Align with the starting costs, estimate the document's loss per token, and align again with costs that fit it.
 
     posteriors: (T, V) float32 log posteriors or uint8 costs. The anchors serve both times: they do not depend on the
     costs. exact: use anchors only to estimate the loss, and align the whole document at once with the fitted costs.
-    hint_tolerance: frames that a short cue may always be off its hint (see `hints`).
+    hint_tolerance: frames that a short cue may always be off its hint (see `hints`). said_chance: see `second_look`.
     Raises NoPathError and NoAnchorsError.
     """
     anchoring = anchoring or Anchoring()
@@ -90,7 +91,7 @@ def align_document(
     if path is not aligned.path:
         aligned = _aligned(posteriors, problem, path, skip_token, refused)
     path = leave_out_unsaid(posteriors, problem, path, aligned.frame_loss)
-    path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance)
+    path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance, said_chance)
     return aligned if path is aligned.path else _aligned(posteriors, problem, path, skip_token, refused)
 
 

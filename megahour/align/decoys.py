@@ -102,10 +102,10 @@ def deviation(place: Place, elsewhere: Sequence[Place], own: Ints, text: Ints) -
 
 def decoys(text: Ints, own: Ints) -> Ints:
     """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
-    length = len(own)
+    length, k = len(own), min(KMER, len(own))
     starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
-    shared = np.concatenate([[0], np.cumsum(np.isin(kmers(text, KMER), kmers(own, KMER)))])
-    share = (shared[starts + length - KMER + 1] - shared[starts]) / (length - KMER + 1)
+    shared = np.concatenate([[0], np.cumsum(np.isin(kmers(text, k), kmers(own, k)))])
+    share = (shared[starts + length - k + 1] - shared[starts]) / (length - k + 1)
     found: Ints = text[starts[share <= SHARED, None] + np.arange(length)]
     return found
 

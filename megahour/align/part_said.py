@@ -38,7 +38,7 @@ def leave_out_unsaid(posteriors: NDArray[Any], problem: Problem, path: Path, fra
     states = path.states
     for cue in np.flatnonzero(doubtful).tolist():
         low, high = int(first[cue]), int(last[cue])
-        tokens = said_tokens(posteriors[low:high], problem, cue)
+        tokens = said_tokens(posteriors[low:high], problem, cue, float(problem.skip_nats[cue]))
         if len(tokens) == lengths[cue]:
             continue
         place = Place.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
@@ -49,14 +49,17 @@ def leave_out_unsaid(posteriors: NDArray[Any], problem: Problem, path: Path, fra
     return path if states is path.states else Path(states, *spans(states, len(problem.tokens)), path.score)
 
 
-def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int) -> Ints:
-    """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all, where hardly any are."""
+def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: float) -> Ints:
+    """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all, where hardly any are.
+
+    nats: price of the whole cue.
+    """
     begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
     own, every = problem.tokens[begin:end], np.arange(begin, end, dtype=np.int32)
     if problem.free < 0:
         return every
     words = np.concatenate([[0], np.flatnonzero(own[:-1] == problem.free) + 1, [len(own)]]).astype(np.int32)
-    price = (problem.skip_nats[cue] / len(own) * np.diff(words)).astype(np.float32)
+    price = (nats / len(own) * np.diff(words)).astype(np.float32)
     star = np.zeros(len(words), bool)
     star[[0, -1]] = True
     by_word = replace(problem, tokens=own, boundaries=words, skip_nats=price, star=star)

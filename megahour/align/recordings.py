@@ -195,6 +195,8 @@ def _align_row(work: Shard, row: Row, transcripts: list[Transcript], heard: Hear
     words = words_of(chosen.document, aligned, timed, segments, clock)
     work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))
     work.words.append(keyed(row["key"], words, ALIGNED_WORDS))
+    kept = segments.filter(segments["kept"])["cue"].to_numpy()
+    out.stat("words_not_said", int(np.isin(chosen.document.word_cue, kept).sum()) - words.num_rows)
     written = segments.filter(pa.compute.greater_equal(segments["cue"], 0))
     for reason, count in sorted(Counter(written["reason"].to_pylist()).items()):
         out.stat(f"cues_{reason or 'kept'}", count)
@@ -228,6 +230,7 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *,
             anchoring,
             document.hint_s / frame_s,
             hint_tolerance=p.hint_tolerance_s / frame_s,
+            said_chance=p.said_chance,
         )
         asked = doubtful and p.decoy_margin > 0
         if asked and not belongs(heard.posteriors, first_problem(document, costs), anchoring, p.decoy_margin):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,19 @@ from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
 from megahour.align.ctc import Path, Problem, cue_frames, spans
-from megahour.align.decoys import PLACES, Place, deviation
+from megahour.align.decoys import PLACES, Place, decoys, deviation
 from megahour.align.hints import Expected, expect, slow_pace
 from megahour.align.part_said import LEAST_SAID, align_part, said_tokens
 
-FEWEST_TOKENS = 4  # of a cue: shorter ones fit anywhere
+FEWEST_TOKENS = 4  # of a cue without a time: shorter ones fit anywhere
+FEWEST_TIMED = 2
 PART_TOKENS = 24
-LEAST_HEARD, LEAST_HEARD_LONG = 0.5, 0.65  # greedy tokens at the place, for each token of the cue; of one with parts
+LEAST_HEARD = 0.5  # greedy tokens at the place, for each token of the cue
 LEAST_SPOKEN = 0.5  # share of the cues on the path, below which text and audio hardly belong together
 NEAR = 0.5  # of the tolerance of `hints`: how far from its time a cue may begin
 MAX_CELLS = 4e5  # frames x tokens of a cue and its place
-SAID = -2.33  # deviation that one text in a hundred has which is not said; enough where its time says that it is here
+DEAR = 0.5  # share of what decoys cost in all above which words of a long cue are not said
+MOST_HEARD = 2.0  # greedy tokens at the place for each token of such a cue
 
 Ints = NDArray[np.int32]
 
@@ -43,6 +46,9 @@ class Look:
     last: Ints
     pace: float
     expected: Expected | None
+    most: (
+        float  # deviation of `decoys` up to which a cue is said, where its time and the length of the speech are right
+    )
 
     def place(self, cue: int) -> Place | None:
         """Where `cue` may be, between its neighbours and near its time; None where there is no room, or no speech."""
@@ -100,18 +106,22 @@ def look_again(
     refused: NDArray[np.bool_],
     hints: NDArray[np.float64] | None = None,
     least_frames: float = np.inf,
+    said_chance: float = 0.1,
 ) -> Path:
     """`path` with those cues that it leaves out though they are said. The score stays the old path's.
 
     posteriors: (T, V) as for `ctc.align`. refused: (J,) cues that are not to be looked for. hints, least_frames: as for
-    `hints.heed_hints`.
+    `hints.heed_hints`. said_chance: of a cue that is not said to come back, where its time and the length of the speech
+    are right.
     """
     first, last = cue_frames(path, problem.boundaries)
-    left_out = np.flatnonzero((first < 0) & ~refused & (np.diff(problem.boundaries) >= FEWEST_TOKENS))
+    expected = None if hints is None else expect(first, hints, least_frames)
+    fewest = FEWEST_TOKENS if expected is None else np.where(np.isnan(expected.start), FEWEST_TOKENS, FEWEST_TIMED)
+    left_out = np.flatnonzero((first < 0) & ~refused & (np.diff(problem.boundaries) >= fewest))
     if not len(left_out) or np.mean(first >= 0) < LEAST_SPOKEN:
         return path
-    expected = None if hints is None else expect(first, hints, least_frames)
-    look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected)
+    most = NormalDist().inv_cdf(said_chance) if said_chance > 0 else -np.inf
+    look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected, most)
     found = False
     for cue in left_out.tolist():
         place = look.place(cue)
@@ -127,16 +137,19 @@ def _said(look: Look, cue: int, place: Place) -> Ints | None:
     problem, posteriors = look.problem, look.posteriors[place.low : place.high]
     own, text = problem.tokens[problem.boundaries[cue] : problem.boundaries[cue + 1]], problem.tokens
     long = len(own) >= 2 * PART_TOKENS
-    heard, least = look.heard(place.low, place.high), LEAST_HEARD_LONG if long else LEAST_HEARD
-    if heard < least * len(own) * (LEAST_SAID if long else 1):
+    heard = look.heard(place.low, place.high)
+    if heard < LEAST_HEARD * len(own) * (LEAST_SAID if long else 1):
         return None
-    if not place.says(own, text):
-        by_chance = long or not place.timed or deviation(place, look.elsewhere(cue, place), own, text) > SAID
-        if by_chance:
+    if len(own) < FEWEST_TOKENS or not place.says(own, text):
+        fits = place.timed and not long and heard <= MOST_HEARD * len(own)
+        if not fits or deviation(place, look.elsewhere(cue, place), own, text) > look.most:
             return None
     begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
-    tokens = said_tokens(posteriors, problem, cue) if long else np.arange(begin, end, dtype=np.int32)
-    if heard < least * len(tokens):
+    tokens = np.arange(begin, end, dtype=np.int32)
+    if long:  # its words are dear, or it would be on the path: as dear as any are the words that nobody says
+        any_text = DEAR * float(np.median(place.excess(decoys(text, own))))
+        tokens = said_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
+    if heard < LEAST_HEARD * len(tokens):
         return None
     placed = align_part(look.posteriors, problem, cue, place, tokens)
     return placed if placed is not None and (not long or _each_part(problem, place, tokens, placed)) else None

@@ -32,6 +32,12 @@ class AlignParams(Params):
     anchor_every_s: float = Field(45.0, gt=0, description="seconds between anchors, at least")
     max_hint_error_s: float = Field(60.0, gt=0, description="how far cue times may be off for an anchor")
     hint_tolerance_s: float = Field(1.5, gt=0, description="how far a short cue may be off its neighbours, at least")
+    said_chance: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="chance of a badly heard cue in its time to be kept though it is not said; 0: none",
+    )
     max_cells: float = Field(4e9, gt=0, description="frames x tokens without an anchor above which audio is refused")
     max_loss_nats: float = Field(3.0, gt=0, description="median loss per token above which a recording is refused")
     decoy_margin: float = Field(
