@@ -20,11 +20,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import sync_report
 import torch
 from convergence import Cell, Row, results, run_stacked, run_virtual
 from sync_frames import Frames
+
+from megahour.sync.block_momentum import cap
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 COUNTS = (128, 64, 8, 32, 16)  # those of the claims first
@@ -35,26 +38,29 @@ SEEDS = 3
 def bmuf_cells(quick: bool) -> list[Cell]:
     """Block momentum of equation 6 (C = 1) at 8 to 128 workers; capped at 128; the literal form; synchronous SGD.
 
-    Quick runs have fewer frames and shorter blocks, and so as many blocks as full ones; and one seed in the middle.
+    With the learning rate 1 at every N, as the prototype had, and with that of synchronous SGD times 1 - η: as far in
+    the long run. Quick runs have fewer frames and shorter blocks, and so as many blocks as full ones.
     """
     make = partial(Cell, "bmuf", chunks=4, frames=6.4e6 if quick else 16e6)
     blocks = {"block_steps": 2 if quick else 5, "eta_cap": None}
     capped, literal = blocks | {"eta_cap": "auto"}, blocks | {"form": "literal"}
+
+    def block_momentum(name: str, workers: int, rate: float, seed: int, options: dict[str, Any]) -> Cell:
+        return make(name, "bmuf", workers, learning_rate=rate, seed=seed, options=options)
+
+    blocks_128 = make("", "", 128, learning_rate=0).steps / blocks["block_steps"]
+    capped_rate = round(RATES[128] * (1 - cap(blocks_128, 1 - 1 / 128)), 4)
     cells = []
     for seed in range(SEEDS):
-        counts = COUNTS[:3] if seed and quick else COUNTS
-        for workers in counts:
-            cells.append(make("BMUF-NBM", "bmuf", workers, learning_rate=1.0, seed=seed, options=blocks))
-        cells.append(make("BMUF-NBM, η capped", "bmuf", 128, learning_rate=1.0, seed=seed, options=capped))
-        for workers in counts if not seed else counts[:1]:
-            cells.append(make("synchronous SGD", "dense", workers, learning_rate=RATES[workers], seed=seed))
-        for workers in () if seed else counts[:3]:
-            rate = RATES[workers] / workers
-            name = "BMUF-NBM, rates of synchronous SGD / N"
-            cells.append(make(name, "bmuf", workers, learning_rate=rate, options=blocks))
-    for workers in (64, 8):
-        name = "BMUF, equation 5 as printed"
-        cells.append(make(name, "bmuf", workers, learning_rate=1.0, options=literal))
+        for n in COUNTS:
+            cells.append(block_momentum("BMUF-NBM, rates of synchronous SGD / N", n, RATES[n] / n, seed, blocks))
+        name = "BMUF-NBM, η capped, rate of synchronous SGD (1 - η)"
+        cells.append(block_momentum(name, 128, capped_rate, seed, capped))
+        for n in COUNTS:
+            cells.append(make("synchronous SGD", "dense", n, learning_rate=RATES[n], seed=seed))
+        cells += [block_momentum("BMUF-NBM", n, 1.0, seed, blocks) for n in COUNTS]
+        cells.append(block_momentum("BMUF-NBM, η capped", 128, 1.0, seed, capped))
+    cells.append(block_momentum("BMUF, equation 5 as printed", 64, 1.0, 0, literal))
     return cells
 
 

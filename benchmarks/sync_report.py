@@ -58,27 +58,46 @@ def bmuf(rows: Sequence[Row]) -> str:
     """By number of workers; what more workers, momentum without a cap and with it cost."""
     blocks = {row["workers"]: row["steps"] / row["options"]["block_steps"] for row in rows if row["trainer"] == "bmuf"}
     length = next(row["options"]["block_steps"] for row in rows if row["trainer"] == "bmuf")
-    ratios = ", ".join(f"{blocks[n] / n:.3g} at {n}" for n in sorted(blocks))
+    ratios = ", ".join(f"{blocks[n] / n:,.1f} at {n}" for n in sorted(blocks))
     notes = [
         f"{rows[0]['frames'] / 1e6:g} M frames, four chunks a step of each worker, blocks of {length} steps, ζ = 1, "
-        f"learning rate 1 (BMUF), η = 1 - 1/N (capped: 1 - 20/blocks). R = blocks / N: {ratios}; where it is 20 or "
-        "more the cap changes nothing.",
+        f"η = 1 - 1/N (capped: 1 - 20/blocks), learning rate 1 where no other is said. R = blocks / N: {ratios}; where "
+        "it is 20 or more the cap changes nothing. Rates of synchronous SGD: "
+        + ", ".join(f"{row['learning_rate']:g} at {row['workers']}" for row in _first(rows, "synchronous SGD"))
+        + "; not tuned for each N.",
         *_compared(rows),
     ]
     return "\n".join([*_table("BMUF", "N", rows, _workers, str), "", "\n".join(f"- {note}" for note in notes), ""])
 
 
+def _first(rows: Sequence[Row], name: str) -> list[Row]:
+    """One row of that name for each number of workers."""
+    found = {row["workers"]: row for row in rows if row["name"] == name}
+    return [found[workers] for workers in sorted(found)]
+
+
 def _compared(rows: Sequence[Row]) -> list[str]:
     """One line for each pair of runs that a claim compares, over the seeds that both have."""
     counts = sorted({row["workers"] for row in rows})
-    nesterov, capped, synchronous = "BMUF-NBM", "BMUF-NBM, η capped", "synchronous SGD"
-    pairs = {
-        "BMUF-NBM against BMUF-NBM at N = 8": [((nesterov, n), (nesterov, 8)) for n in counts if n != 8],
-        "BMUF-NBM, η capped, against BMUF-NBM at N = 8": [((capped, n), (nesterov, 8)) for n in counts],
-        "BMUF-NBM, η capped, against not capped": [((capped, n), (nesterov, n)) for n in counts],
-        "BMUF-NBM against synchronous SGD": [((nesterov, n), (synchronous, n)) for n in counts],
-        "BMUF-NBM, η capped, against synchronous SGD": [((capped, n), (synchronous, n)) for n in counts],
-    }
+    sgd = "synchronous SGD"
+    families = (
+        ("Learning rate 1", "BMUF-NBM", "BMUF-NBM, η capped"),
+        (
+            "Rates of synchronous SGD times 1 - η",
+            "BMUF-NBM, rates of synchronous SGD / N",
+            "BMUF-NBM, η capped, rate of synchronous SGD (1 - η)",
+        ),
+    )
+    pairs = {}
+    for rates, plain, capped in families:
+        pairs |= {
+            f"{rates}, BMUF-NBM against N = 8": [((plain, n), (plain, 8)) for n in counts if n != 8],
+            f"{rates}, BMUF-NBM against synchronous SGD": [((plain, n), (sgd, n)) for n in counts],
+            f"{rates}, η capped, against synchronous SGD": [((capped, n), (sgd, n)) for n in counts],
+            f"{rates}, η capped, against BMUF-NBM at N = 8": [((capped, n), (plain, 8)) for n in counts],
+        }
+    printed = "BMUF, equation 5 as printed"
+    pairs["Equation 5 as printed against BMUF-NBM"] = [((printed, n), ("BMUF-NBM", n)) for n in counts]
     lines = []
     for what, both in pairs.items():
         found = [f"{own[1]}: {change}" for own, other in both if (change := _change(rows, own, other))]
