@@ -37,7 +37,7 @@ SLOWER = 5.0
 TRAINERS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp_bf16": {},
-    "ddp_powersgd": {"rank": 4, "start_step": 10},
+    "ddp_powersgd": {"rank": 4, "start_step": 2},
     "dense": {},
     "local_sgd": {"period_steps": 100},
     "gtc": {"density": 0.001},
