@@ -8,18 +8,12 @@ from typing import Any
 
 import click
 
-from megahour.lm.own_commands import counts_of, orders_table, stoppable
+from megahour.lm.command_parts import counts_of, orders_table, stoppable, text_options
 
 
 @click.command("cluster")
-@click.argument("sources", nargs=-1, required=True, metavar="TEXT…")
 @click.option("--out", required=True, metavar="DIR", help="directory or URL for the artifacts of all steps")
-@click.option("--order", type=click.IntRange(2, 7), default=3, show_default=True, help="longest n-gram")
-@click.option("--prune", default="0", show_default=True, metavar="N,N,…", help="drop k-grams seen at most so often")
-@click.option("--vocabulary", type=click.IntRange(0), default=0, help="keep so many most frequent words; 0: all")
-@click.option("--vocabulary-file", default="", metavar="FILE", help="keep the words of this list only")
-@click.option("--min-count", type=click.IntRange(1), default=1, show_default=True, help="keep words seen so often")
-@click.option("--skip-symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text; they are errors else")
+@text_options(least_order=2)
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", default="", metavar="URL", help="of Spark; default: local[WORKERS]")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="processes of the local engine")
@@ -71,8 +65,7 @@ def cluster(
         f"{sum(sharding['shards'])} shards in {sharding['rounds']} round(s), largest / median {sharding['skew']:.2f}, "
         f"left over by round: {', '.join(f'{rows:,}' for rows in sharding['left_over'])}"
     )
-    wildcards = [tuple(entry) for entry in made["wildcards"]]
-    orders_table(made["ngrams"], made["discounts"], made["fallbacks"], wildcards if any(map(any, wildcards)) else [])
+    orders_table(made["ngrams"], made["discounts"], made["fallbacks"], [tuple(each) for each in made["wildcards"]])
     click.echo(f"{model.path('shards/00000.arpa')}: {sum(made['ngrams']):,} n-grams")
 
 

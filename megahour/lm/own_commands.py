@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.command_parts import counts_of, orders_table, stoppable, text_options
 
 if TYPE_CHECKING:
     from megahour.lm.query.batch import Scores
@@ -19,26 +19,10 @@ if TYPE_CHECKING:
 _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
 
-@contextmanager
-def stoppable(left: str = "nothing half is left") -> Iterator[None]:
-    """Ctrl-C ends the command, and says what is left."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"\nStopped. The output was not written; {left}.", err=True)
-        sys.exit(130)
-
-
 @click.command("train")
-@click.argument("sources", nargs=-1, required=True, metavar="TEXT…")
 @click.option("--out", required=True, metavar="FILE", help=".arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
-@click.option("--order", type=click.IntRange(1, 7), default=3, show_default=True, help="longest n-gram")
-@click.option("--prune", default="0", show_default=True, metavar="N,N,…", help="drop k-grams seen at most so often")
-@click.option("--vocabulary", type=click.IntRange(0), default=0, help="keep so many most frequent words; 0: all")
-@click.option("--vocabulary-file", default="", metavar="FILE", help="keep the words of this list only")
+@text_options(least_order=1)
 @click.option("--limit-vocabulary", default="", metavar="FILE", help="leave out n-grams with words that it lacks")
-@click.option("--min-count", type=click.IntRange(1), default=1, show_default=True, help="keep words seen so often")
-@click.option("--skip-symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text; they are errors else")
 @click.option(
     "--smoothing",
     type=click.Choice(["kneser-ney", "good-turing", "stupid"]),
@@ -95,42 +79,8 @@ def train(
         click.echo(", ".join(f"{value:,} {key}" for key, value in made.text.items()))
     for note in made.notes:
         click.echo(note)
-    orders_table(made.sizes, made.discounts, made.fallbacks, made.wildcards if any(map(any, made.wildcards)) else [])
+    orders_table(made.sizes, made.discounts, made.fallbacks, made.wildcards)
     click.echo(f"{out}: {sum(made.sizes):,} n-grams, {Path(out).stat().st_size / 1e6:,.1f} MB")
-
-
-def counts_of(text: str, order: int) -> tuple[int, ...]:
-    """``0,0,1`` → (0, 0, 1), for a model of so long n-grams. Raises ConfigError."""
-    try:
-        counts = tuple(int(part) for part in text.replace(" ", ",").split(",") if part)
-    except ValueError:
-        raise ConfigError(f"--prune {text!r} is no list of counts", remedy="write it as 0,0,1") from None
-    if len(counts) > order:
-        raise ConfigError(f"--prune {text} is for orders 1 to {len(counts)}", remedy=f"--order is {order}")
-    if counts[:1] not in ((), (0,)) or list(counts) != sorted(counts):
-        raise ConfigError(f"--prune {text} must begin with 0 and not decrease", remedy="limit words by the vocabulary")
-    return counts
-
-
-def orders_table(
-    sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str], wildcards: list[tuple[int, int]] | None = None
-) -> None:
-    """A line an order. discounts: three of Kneser-Ney, more of Good-Turing; wildcards: of `Bounded`."""
-    from rich.table import Table
-
-    from megahour.engine.progress import output_console
-
-    width = len(discounts[0]) if discounts else 0
-    names = ["D1", "D2", "D3+"] if width == 3 else [f"d({r})" for r in range(1, width + 1)]
-    table = Table()
-    for heading in ("order", "n-grams", *names, *(["cut off: *-entries", "their counts"] if wildcards else []), ""):
-        table.add_column(heading, justify="left" if not heading else "right")
-    given = {int(order): why for order, why in fallbacks.items()}
-    for k, size in enumerate(sizes, 1):
-        each = [f"{value:.4f}" for value in discounts[k - 1]] if discounts else []
-        cut = [f"{number:,}" for number in wildcards[k - 1]] if wildcards else []
-        table.add_row(str(k), f"{size:,}", *each, *cut, f"fallback: {given[k]}" if k in given else "")
-    output_console().print(table)
 
 
 @click.command("info")
@@ -157,10 +107,10 @@ def info(model: str, verify: bool) -> None:
     if verify:
         mapped.verify()
     click.echo(f"{model}: mapped, {sum(mapped.sizes):,} n-grams, {size / 1e6:,.1f} MB, shared between processes")
-    orders_table(mapped.sizes, mapped.facts.get("discounts", []), mapped.facts.get("fallbacks", {}))
-    for key, value in mapped.facts.items():
-        if key not in ("discounts", "fallbacks"):
-            click.echo(f"{key}: {value}")
+    facts = dict(mapped.facts)
+    orders_table(mapped.sizes, facts.pop("discounts", []), facts.pop("fallbacks", {}), facts.pop("wildcards", []))
+    for key, value in facts.items():
+        click.echo(f"{key}: {value}")
     if verify:
         click.echo("checksums are right")
 
@@ -205,6 +155,11 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
                 total += found.total
                 if sentences or words:
                     _print_sentences(lines, found, words)
+    if not total.tokens:
+        raise MegahourError(
+            "no sentences to score: the text is empty", where=", ".join(texts) or "standard input",
+            remedy="give a sentence a line; an empty line is one too",
+        )  # fmt: skip
     click.echo(f"Perplexity including OOVs:\t{total.perplexity:.8g}")
     click.echo(f"Perplexity excluding OOVs:\t{total.perplexity_known:.8g}")
     click.echo(f"OOVs:\t{total.oov}\nTokens:\t{total.tokens}")

@@ -52,7 +52,7 @@ class Job:
 @dataclass(frozen=True)
 class Trained:
     """sizes: n-grams by order. discounts, fallbacks: see `estimate.Model`. text: counts of the text, where known.
-    wildcards: of `Bounded`, where n-grams were cut off in bounded memory; notes: what else to tell."""
+    wildcards: of `Model`, where n-grams were cut off; notes: what else to tell."""
 
     sizes: list[int]
     discounts: list[Any]
@@ -181,7 +181,7 @@ def _arpa(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained
         model = estimate(
             reading.corpus, job.order, path, allowed=_allowed(job, reading), smoothing=smoothing, **options
         )
-    return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading))
+    return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading), model.wildcards)
 
 
 def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Trained:
@@ -189,7 +189,7 @@ def _mapped(job: Job, path: Path, reading: Reading, progress: Progress) -> Train
     options: dict[str, Any] = {"prune": job.prune, "threads": job.threads, "progress": progress}
     allowed = _allowed(job, reading)
     model = estimate_mapped(reading.corpus, job.order, path, allowed=allowed, facts={"text": text}, **options)
-    return Trained(model.sizes, model.discounts, model.fallbacks, text)
+    return Trained(model.sizes, model.discounts, model.fallbacks, text, model.wildcards)
 
 
 def _allowed(job: Job, reading: Reading) -> Words:

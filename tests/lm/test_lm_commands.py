@@ -37,6 +37,9 @@ def megahour(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["lm", *map(str, arguments)], catch_exceptions=False)
 
 
+LIMITS: list[list[object]] = [["memory"], ["limit", "--memory", "1GB"]]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`small.txt` trained to three forms."""
@@ -92,6 +95,17 @@ def test_within_a_memory_limit_the_bytes_are_the_same(folder: Path, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["a.arpa"]
 
 
+def test_what_was_cut_off_is_told_alike_in_memory_within_a_limit_and_by_info(tmp_path: Path) -> None:
+    """Contexts with a wildcard entry, and what these entries hold."""
+    cut = [HERE / "small.txt", "--order", 3, "--prune", "0,0,1", "--threads", 1]
+    told = [megahour("train", *cut, "--out", tmp_path / f"{name}.arpa", *more).output for name, *more in LIMITS]
+    told += [megahour("train", *cut, "--out", tmp_path / "a.mlm").output, megahour("info", tmp_path / "a.mlm").output]
+    rows = [line.split() for line in told[0].splitlines() if line.startswith("│")]
+    assert "cut off" in told[0]
+    assert int(rows[2][11].replace(",", "")) > 0
+    assert all([line.split() for line in each.splitlines() if line.startswith("│")] == rows for each in told)
+
+
 @pytest.mark.parametrize("suffix", [".arpa", ".arpa.gz", ".arpa.xz", ".arpa.zst", ".mlm"])
 @pytest.mark.parametrize("source", ["a.arpa.gz", "a.mlm"])
 def test_conversion_keeps_every_number(source: str, suffix: str, folder: Path, tmp_path: Path) -> None:
@@ -123,6 +137,12 @@ def test_scores_by_sentence_and_by_word(folder: Path) -> None:
     assert [word.split("=")[0] for word, _, _ in words] == ["zzz", "boat", "</s>"]
     assert [length for _, length, _ in words] == ["1", "1", "2"]
     assert sum(float(p) for _, _, p in words) == pytest.approx(float(by_sentence.split("\t")[0]), abs=1e-4)
+
+
+def test_a_text_without_sentences_has_no_perplexity(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("")
+    with pytest.raises(MegahourError, match=r"text\.txt: no sentences to score.*\n.*an empty line is one"):
+        megahour("score", folder / "a.mlm", tmp_path / "text.txt")
 
 
 def test_info_tells_sizes_and_discounts(folder: Path) -> None:

@@ -14,7 +14,7 @@ word's partition sets the scratch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -59,13 +59,15 @@ class Sink(Protocol):
 class Model:
     """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; discounts: D(1), D(2),
     D(3+) by order, none of stupid back-off; fallbacks: orders and reasons; partitions: how many, and positions of the
-    largest and of the middle one."""
+    largest and of the middle one. wildcards: of Kneser-Ney with n-grams cut off, by order from 1: contexts with a
+    wildcard entry, and what these entries hold."""
 
     order: int
     sizes: list[int]
     discounts: list[Discount]
     fallbacks: dict[int, str]
     partitions: tuple[int, int, int]
+    wildcards: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
     sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
     _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
-    return _model(parts, sizes, found, fallbacks)
+    return _model(parts, sizes, found, fallbacks, _wildcards(parts, counts))
 
 
 def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
@@ -181,8 +183,29 @@ def _write(parts: Partitions, sink: Sink, write: Callable[[int], None], progress
     sink.end()
 
 
-def _model(parts: Partitions, sizes: list[int], found: list[Discount], fallbacks: dict[int, str]) -> Model:
-    return Model(parts.order, sizes, found, fallbacks, parts.spread)
+def _model(
+    parts: Partitions,
+    sizes: list[int],
+    found: list[Discount],
+    fallbacks: dict[int, str],
+    wildcards: Sequence[tuple[int, int]] = (),
+) -> Model:
+    return Model(parts.order, sizes, found, fallbacks, parts.spread, list(wildcards))
+
+
+def _wildcards(parts: Partitions, counts: _Counts) -> list[tuple[int, int]]:
+    """`Model.wildcards`, of contexts that occur more than once; none where nothing is cut off."""
+    if not parts.prune.any() and parts.allowed is None:
+        return []
+    found = np.zeros((parts.order + 1, 2), np.int64)
+    words = counts.contexts[:, -1]
+    if parts.order > 1:
+        found[2] = np.count_nonzero(words), words.sum()
+    for made in counts.names:
+        held = made.sums[:, -1]
+        found[1:, 0] += np.bincount(made.length[held > 0], minlength=parts.order)
+        found[1:, 1] += np.bincount(made.length, held, parts.order).astype(np.int64)
+    return [(int(entries), int(held)) for entries, held in found[1:]]
 
 
 def _count(parts: Partitions, progress: Progress) -> _Counts:

@@ -78,5 +78,7 @@ def estimate_mapped(
         model = estimate(corpus, order, sink, prune=prune, allowed=allowed, threads=threads, progress=progress)
         made = asdict(model)
         del made["order"], made["sizes"]
+        if not model.wildcards:
+            del made["wildcards"]
         sink.builder.finish(model.sizes, {**made, "prune": list(prune), **(facts or {})}, closed=True)
     return model
