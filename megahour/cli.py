@@ -222,5 +222,23 @@ def main() -> None:
     try:
         app()
     except MegahourError as error:
-        click.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(1)
+        message = str(error)
+    except Exception as error:
+        message = _of_the_surroundings(error)
+        if not message:
+            raise
+    else:
+        return
+    click.secho(f"error: {message}", fg="red", err=True)
+    sys.exit(1)
+
+
+def _of_the_surroundings(error: Exception) -> str:
+    """What a store or the disk refuses, with the remedy; empty for an error of ours."""
+    from megahour.core.transfer import is_of_a_store
+
+    if is_of_a_store(error):
+        return f"the store cannot be used: {error}\nRemedy: check the address, the credentials and the network"
+    if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}\nRemedy: choose a place that you may write to"
+    return ""

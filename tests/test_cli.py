@@ -125,6 +125,32 @@ def test_mistakes_on_the_command_line_name_the_nearest_word(tmp_path: Path) -> N
     assert "no such recipe" in megahour("run", "nowhere.yaml", code=1)
 
 
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "Unable to locate credentials" in megahour("verify", "s3://bucket/numbers", code=1)
+    recipe = str(write_recipe(tmp_path))
+    assert "Not a directory" in megahour("run", recipe, f"run={recipe}/run", code=1)
+
+
+def test_an_artifact_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(range(256)) * 125)
+    (tmp_path / "a.txt").write_text("Good morning.")
+    recordings, out = str(tmp_path / "recordings"), ("--out", str(tmp_path / "out"))
+    megahour("ingest", "--source", str(tmp_path / "*.wav"), "--licence", "CC0", "--out", recordings)
+    for stage in ("select", "duplicates", "export"):
+        refused = megahour(stage, "--utterances", recordings, *out, code=1)
+        assert "is an artifact of ingest (recordings), no utterances" in refused
+    assert "1 records kept" in megahour("cut", "--recordings", recordings, "--min-s", "0.1", *out)
+    assert "is an artifact of cut (utterances), no recordings" in megahour(
+        "align", "--recordings", out[1], "--aligner", recordings, "--out", str(tmp_path / "alignment"), code=1
+    )
+
+
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     arguments = ["run", recipe, "numbers.shards=4000"]

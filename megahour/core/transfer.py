@@ -12,10 +12,16 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 BLOCK = 1 << 20
+CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages with errors of their own
 
 
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
+
+
+def is_of_a_store(error: Exception) -> bool:
+    """Whether a store's client raised it: botocore's errors, of missing credentials for one, are no OSErrors."""
+    return type(error).__module__.partition(".")[0] in CLIENTS
 
 
 def publish(fs: Any, source: Path, target: str) -> None:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.transfer import is_of_a_store
 
 READ_BYTES = 4 << 20
 TRIES = 3
@@ -26,7 +27,6 @@ PACKAGES = {
     **{"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"},
     **{"http": "aiohttp", "https": "aiohttp"},
 }
-CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages with errors of their own
 HDFS = (
     "hdfs:// needs Java and Hadoop's client on this machine: set JAVA_HOME, HADOOP_HOME and "
     "CLASSPATH=$(hadoop classpath --glob), and ARROW_LIBHDFS_DIR if libhdfs.so is elsewhere"
@@ -81,14 +81,9 @@ def reaching(address: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, OSError) and not _is_of_a_store(error):
+        if not isinstance(error, OSError) and not is_of_a_store(error):
             raise
         raise _unread(address, error) from error
-
-
-def _is_of_a_store(error: Exception) -> bool:
-    """Whether a store's client raised it: botocore's errors, of missing credentials for one, are no OSErrors."""
-    return type(error).__module__.partition(".")[0] in CLIENTS
 
 
 def _unread(address: str, error: Exception) -> ConfigError:
@@ -204,7 +199,7 @@ class Remote(RangeFile):
                     reason = "missing-file" if missing else "unreachable-file"
                     raise BadRecord(reason, f"{self._path}: {explained(error)}") from error
             except Exception as error:
-                if not _is_of_a_store(error):
+                if not is_of_a_store(error):
                     raise
                 raise _unread(self._path, error) from error
             time.sleep(PAUSE_S * 2**attempt)

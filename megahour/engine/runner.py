@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.kinds import check_kinds
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
@@ -68,13 +69,14 @@ def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifac
 
 
 def check_inputs(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
-    """Raises ConfigError when a required role is missing or an unknown one is given."""
+    """Raises ConfigError: a required role is missing, an unknown one given, or an artifact of another kind."""
     known = {spec.role for spec in stage.inputs}
     missing = {spec.role for spec in stage.inputs if not spec.optional} - set(inputs)
     if unknown := set(inputs) - known:
         raise ConfigError(f"stage {stage.name} has no input {sorted(unknown)}; it takes {sorted(known)}")
     if missing:
         raise ConfigError(f"stage {stage.name} needs the inputs {sorted(missing)}")
+    check_kinds(stage.name, inputs)
 
 
 def run_stage(
