@@ -73,12 +73,14 @@ class Model:
 @dataclass(frozen=True)
 class _Counts:
     """unigrams (V,), contexts (V, SUMS): adjusted counts of words, and sums of the contexts of one word. tallies
-    (P, order + 1, TALLIES): by partition."""
+    (P, order + 1, TALLIES): by partition. wildcards (order + 1, 2): by order, contexts that occur more than once and
+    have a wildcard entry, and what these hold."""
 
     unigrams: Int64
     contexts: Int64
     tallies: Int64
     names: list[Names]
+    wildcards: Int64
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,11 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
     found, fallbacks = discounts([ones, *total[2:, :5]])
     weights = _weigh(parts, counts, found)
+    wildcards = [(int(entries), int(held)) for entries, held in counts.wildcards[1:] if counts.wildcards.any()]
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
     sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
     _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
-    return _model(parts, sizes, found, fallbacks, _wildcards(parts, counts))
+    return _model(parts, sizes, found, fallbacks, wildcards)
 
 
 def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
@@ -193,31 +196,18 @@ def _model(
     return Model(parts.order, sizes, found, fallbacks, parts.spread, list(wildcards))
 
 
-def _wildcards(parts: Partitions, counts: _Counts) -> list[tuple[int, int]]:
-    """`Model.wildcards`, of contexts that occur more than once; none where nothing is cut off."""
-    if not parts.prune.any() and parts.allowed is None:
-        return []
-    found = np.zeros((parts.order + 1, 2), np.int64)
-    words = counts.contexts[:, -1]
-    if parts.order > 1:
-        found[2] = np.count_nonzero(words), words.sum()
-    for made in counts.names:
-        held = made.sums[:, -1]
-        found[1:, 0] += np.bincount(made.length[held > 0], minlength=parts.order)
-        found[1:, 1] += np.bincount(made.length, held, parts.order).astype(np.int64)
-    return [(int(entries), int(held)) for entries, held in found[1:]]
-
-
 def _count(parts: Partitions, progress: Progress) -> _Counts:
     tallies = np.zeros((len(parts), parts.order + 1, TALLIES), np.int64)
     contexts = np.zeros((parts.corpus.size, SUMS), np.int64)
+    wildcards = np.zeros((len(parts), parts.order + 1, 2), np.int64)
 
     def count(number: int) -> Names:
         s, windows, n = parts.count(number, tallies[number])
-        found = Names.taken(s.names, int(np.count_nonzero(s.store.nodes[:n, 0] > 1)))
+        store, names = s.store, Names.room(s.names, n)
         # a word is in one partition only, so threads write different rows of contexts
-        take_names(s.store.nodes, n, s.store.sums, s.store.first, windows, parts.owner, contexts, *found)
-        return found
+        sums = contexts, wildcards[number]
+        held = take_names(store.nodes, n, store.sums, store.first, windows, parts.owner, *sums, *names)
+        return names.taken(s.names, held)
 
     names = []
     for done, found in enumerate(parts.each(count), 1):
@@ -225,7 +215,7 @@ def _count(parts: Partitions, progress: Progress) -> _Counts:
         progress("count", done, len(parts))
     unigrams = parts.unigrams if parts.order > 1 else _occurrences(parts.corpus)
     unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
-    return _Counts(unigrams, contexts, tallies, names)
+    return _Counts(unigrams, contexts, tallies, names, wildcards.sum(axis=0))
 
 
 def _occurrences(corpus: Corpus) -> Int64:

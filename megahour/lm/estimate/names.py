@@ -34,12 +34,15 @@ class Names(NamedTuple):
         return Shelf(np.int64), Shelf(np.int8), Shelf(np.uint16), Shelf(np.int32, SUMS)
 
     @staticmethod
-    def taken(shelves: tuple[Shelf, ...], size: int) -> Names:
-        """So many contexts of shelves, to be written."""
-        rooms = [shelf.room(size) for shelf in shelves]
+    def room(shelves: tuple[Shelf, ...], size: int) -> Names:
+        """For so many contexts at most."""
+        return Names(*(shelf.room(size) for shelf in shelves))
+
+    def taken(self, shelves: tuple[Shelf, ...], size: int) -> Names:
+        """The first ones of `room`, that many, which are there to stay."""
         for shelf in shelves:
             shelf.take(size)
-        return Names(*rooms)
+        return Names(self.first[:size], self.length[:size], self.target[:size], self.sums[:size])
 
 
 def exchange(
@@ -62,24 +65,29 @@ def exchange(
 
 @compiled
 def take_names(  # type: ignore[no-untyped-def]
-    nodes, n, sums, first, windows, owner, contexts, first_out, length_out, target_out, sums_out
+    nodes, n, sums, first, windows, owner, contexts, wildcards, first_out, length_out, target_out, sums_out
 ):
-    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`.
+    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`,
+    whose number is returned. Contexts whose n-grams are all dropped have γ = 1, which need not be told.
 
-    windows (m, order): of the partition. owner (V,): partition of a word.
+    windows (m, order): of the partition. owner (V,): partition of a word. Adds to wildcards (order + 1, 2), by the
+    order of what is dropped: contexts with a wildcard entry, and what these entries hold.
     """
     held = 0
     for node in range(n):
         length, row = nodes[node, 0], nodes[node, 3]
+        wildcards[length + 1, 0] += sums[node, 4] > 0
+        wildcards[length + 1, 1] += sums[node, 4]
         if length == 1:
             word = windows[row, 1]
             for column in range(SUMS):
                 contexts[word, column] = sums[node, column]
-            continue
-        first_out[held], length_out[held], target_out[held] = first[node], length, owner[windows[row, 2]]
-        for column in range(SUMS):
-            sums_out[held, column] = sums[node, column]
-        held += 1
+        elif sums[node, 0] != sums[node, 4]:
+            first_out[held], length_out[held], target_out[held] = first[node], length, owner[windows[row, 2]]
+            for column in range(SUMS):
+                sums_out[held, column] = sums[node, column]
+            held += 1
+    return held
 
 
 @compiled

@@ -6,7 +6,7 @@
 A context is met before its children when the positions are gone through backwards, so p(w|h') is at hand. γ(h) is
 made in the partition of h's last word, but printed with the n-gram h, in the partition of the word before it: that is
 all that partitions tell each other. The corpus position where h first ends is h's name there. An n-gram that occurs
-once is followed once, so its γ is D(1) and need not be told.
+once is followed once, so its γ is D(1) and need not be told; one that is not told has γ = 1.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def smooth(  # type: ignore[no-untyped-def]
                     if several:
                         key = positions[row] * 8 + k
                         slot = (np.uint64(key) * GOLDEN >> np.uint64(32)) & mask
-                        while keys[slot] != key:
+                        while keys[slot] != key and keys[slot] >= 0:
                             slot = (slot + np.uint64(1)) & mask
-                        weight = values[slot]
+                        weight = values[slot] if keys[slot] == key else 0.0
                 backoff[k, size] = weight
                 size += 1
                 if size & (BLOCK - 1) == 0:
