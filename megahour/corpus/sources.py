@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -130,11 +130,20 @@ def _is_web(fs: Any) -> bool:
 def _listing(fs: Any, root: str, found: dict[str, dict[str, Any]], source: str) -> Listing:
     prefix = len(root) + 1
     sizes = {path[prefix:]: UNKNOWN_BYTES if (size := found[path]["size"]) is None else int(size) for path in found}
+    made = _artifacts(sizes)
+    sizes = {path: size for path, size in sizes.items() if not any(path.startswith(folder) for folder in made)}
     visible = {path: sizes[path] for path in sorted(sizes) if not _HIDDEN.search(path)}
     if not visible:
         raise ConfigError(f"no files at {source}", where="source", remedy="give a directory, a glob, a .tar or a URL")
     versions = {path: _version(found[f"{root}/{path}"]) for path in visible}
     return Listing(fs, root, visible, versions, len(sizes) - len(visible))
+
+
+def _artifacts(paths: Collection[str]) -> list[str]:
+    """Folders of artifacts below the root: an output that is put among its sources must not become one of them."""
+    claims = (path.removesuffix("claim.txt") for path in paths if path.endswith("/claim.txt"))
+    receipts = {path[: path.index("/receipts/") + 1] for path in paths if "/receipts/" in path}
+    return [folder for folder in claims if folder in receipts or f"{folder}manifest.json" in paths]
 
 
 def _version(entry: dict[str, Any]) -> str:

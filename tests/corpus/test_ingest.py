@@ -244,6 +244,14 @@ def test_a_folder_without_audio_is_refused(tmp_path: Path) -> None:
         plan_files(str(tmp_path), 1000)
 
 
+def test_an_output_among_its_sources_is_none_of_them(folder: Path, engine: LocalEngine) -> None:
+    before = IngestParams(source=str(folder)).identity()
+    first = ingest(folder / "made" / "recordings", engine, source=str(folder), licence="CC0")
+    assert IngestParams(source=str(folder)).identity() == before
+    second = ingest(folder / "recordings", engine, source=str(folder), licence="CC0")
+    assert first.manifest.digest == second.manifest.digest
+
+
 def test_globs_choose_files(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*", 10**9)
     assert spec["files"] == [["one.flac", ["one.srt"], "one.json"], ["two.WAV", ["two.en.vtt"], ""]]
