@@ -104,9 +104,10 @@ def decoys(text: Ints, own: Ints) -> Ints:
     """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
     length, k = len(own), min(KMER, len(own))
     starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
-    shared = np.concatenate([[0], np.cumsum(np.isin(kmers(text, k), kmers(own, k)))])
-    share = (shared[starts + length - k + 1] - shared[starts]) / (length - k + 1)
-    found: Ints = text[starts[share <= SHARED, None] + np.arange(length)]
+    found: Ints = text[starts[:, None] + np.arange(length)]
+    alike = np.isin(kmers(found.reshape(-1), k), kmers(own, k))
+    alike = np.append(alike, np.zeros(k - 1, bool)).reshape(found.shape)[:, : length - k + 1]
+    found = found[alike.mean(axis=1) <= SHARED]
     return found
 
 

@@ -20,6 +20,7 @@ from megahour.align.timed import align_timed
 
 FEWEST_LEFT = 12
 LEAST_SAID = 0.5
+DEAR = 2.0  # times their price that `FEWEST_LEFT` tokens in a row cost where a cue is looked at: unsaid ones cost more
 
 Ints = NDArray[np.int32]
 
@@ -29,15 +30,10 @@ def leave_out_unsaid(posteriors: NDArray[Any], problem: Problem, path: Path, fra
 
     posteriors: (T, V) as for `ctc.align`. frame_loss: (T,) nats by which the path's unit is behind the best one.
     """
-    bounds = problem.boundaries
-    lengths = np.diff(bounds)
-    first, last = path.start_frames[bounds[:-1]], path.end_frames[bounds[1:] - 1]
-    total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
-    cost = np.where((first >= 0) & (last >= 0), total[last] - total[first], 0.0)
-    doubtful = (lengths >= 2 * FEWEST_LEFT) & (cost > problem.skip_nats * (FEWEST_LEFT / lengths))
+    bounds, lengths = problem.boundaries, np.diff(problem.boundaries)
     states = path.states
-    for cue in np.flatnonzero(doubtful).tolist():
-        low, high = int(first[cue]), int(last[cue])
+    for cue in _doubtful(problem, path, frame_loss).tolist():
+        low, high = int(path.start_frames[bounds[cue]]), int(path.end_frames[bounds[cue + 1] - 1])
         tokens = said_tokens(posteriors[low:high], problem, cue, float(problem.skip_nats[cue]))
         if len(tokens) == lengths[cue]:
             continue
@@ -47,6 +43,18 @@ def leave_out_unsaid(posteriors: NDArray[Any], problem: Problem, path: Path, fra
             states = states.copy() if states is path.states else states
             states[low:high] = placed
     return path if states is path.states else Path(states, *spans(states, len(problem.tokens)), path.score)
+
+
+def _doubtful(problem: Problem, path: Path, frame_loss: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Cues on the path, long enough, any `FEWEST_LEFT` tokens in a row of which cost `DEAR` times their price."""
+    lengths = np.diff(problem.boundaries)
+    first = np.arange(max(0, len(problem.tokens) - FEWEST_LEFT + 1))
+    cue = np.repeat(np.arange(len(lengths)), lengths)
+    total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
+    begin, end = path.start_frames[first], path.end_frames[first + FEWEST_LEFT - 1]
+    inside = (cue[first] == cue[first + FEWEST_LEFT - 1]) & (begin >= 0) & (lengths[cue[first]] >= 2 * FEWEST_LEFT)
+    dear = total[end] - total[begin] > (DEAR * FEWEST_LEFT * problem.skip_nats / lengths)[cue[first]]
+    return np.unique(cue[first][inside & dear])
 
 
 def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: float) -> Ints:
