@@ -100,17 +100,16 @@ def _compared(rows: Sequence[Row]) -> list[str]:
     pairs["Equation 5 as printed against BMUF-NBM"] = [((printed, n), ("BMUF-NBM", n)) for n in counts]
     lines = []
     for what, both in pairs.items():
-        found = [f"{own[1]}: {change}" for own, other in both if (change := _change(rows, own, other))]
+        found = [f"{own[1]}: {change}" for own, other in both if (change := _change(rows, own, other, _workers))]
         lines += [f"{what}: {'; '.join(found)}."] if found else []
     published = "Published, relative to one GPU: -0.27 % at 8, -0.06, -0.10, -0.13, and -2.46 % at 128."
     return [*lines, published]
 
 
-def _change(rows: Sequence[Row], own: tuple[str, int], other: tuple[str, int]) -> str:
-    """How far the mean of one trainer at some N is from another's; "" where they have no seed in common."""
+def _change(rows: Sequence[Row], own: tuple[str, int], other: tuple[str, int], of: Callable[[Row], int]) -> str:
+    """How far the mean of one trainer at some N or batch is from another's; "" where they have no seed in common."""
     first, second = (
-        {row["seed"]: row["accuracy"] for row in rows if (row["name"], row["workers"]) == which}
-        for which in (own, other)
+        {row["seed"]: row["accuracy"] for row in rows if (row["name"], of(row)) == which} for which in (own, other)
     )
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -124,8 +123,12 @@ def gossip(title: str, rows: Sequence[Row]) -> str:
     """One row a trainer, one column a global batch."""
     rates = {_batch(row): row["learning_rate"] for row in rows}
     table = _table(title, "batch in chunks", rows, _batch, lambda batch: f"{batch} (rate {rates[batch]:.3g})")
-    note = f"{rows[0]['frames'] / 1e6:g} M frames, 16 workers, no clipping, the same rates for all trainers."
-    return "\n".join([*table, "", note, ""])
+    changes = [(b, _change(rows, ("ADPSGD", b), ("synchronous SGD", b), _batch)) for b in sorted(rates)]
+    notes = [
+        f"{rows[0]['frames'] / 1e6:g} M frames, 16 workers, no clipping, the same rates for all trainers.",
+        f"ADPSGD against synchronous SGD: {'; '.join(f'{b}: {change}' for b, change in changes if change)}.",
+    ]
+    return "\n".join([*table, "", *(f"- {note}" for note in notes), ""])
 
 
 def _table(
