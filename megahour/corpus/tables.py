@@ -25,6 +25,7 @@ TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "t
 TEXT_COLUMNS = ("text", "sentence")
 NAME_COLUMNS = ("name", "id", "utt_id")
 SIZE_COLUMNS = ("bytes", "size")
+STRETCH = {"offset", "duration"}  # columns of a manifest of NeMo
 SEPARATOR = "|"  # of several addresses in one field of a CSV; it must be escaped in a URL
 _PROBLEM = "\0"  # the column of a row that cannot be read
 MAX_LINE = 16 << 20
@@ -100,7 +101,9 @@ def table_items(
         try:
             item = _item(fields, base, local)
             if number in seen_before:
-                raise BadRecord("duplicate-id", f"an earlier row has the name {item.name} or the address {item.source}")
+                detail = f"an earlier row has the name {item.name} or the address {item.source}"
+                detail += "; for stretches of files there is `import`" if STRETCH <= fields.keys() else ""
+                raise BadRecord("duplicate-id", detail)
             yield item
         except BadRecord as bad:
             bad.record = f"{source.rpartition('/')[2]} row {number + 1}"

@@ -109,6 +109,16 @@ def test_a_row_that_came_before_is_a_duplicate_in_whatever_task(
     assert bad == [*duplicates, ("table.jsonl row 5", "no-audio-address")]
 
 
+def test_a_manifest_of_stretches_is_pointed_to_import(tmp_path: Path) -> None:
+    row = {"audio_filepath": "a.wav", "duration": 2.0, "text": "hello"}
+    table = write_table(tmp_path / "nemo.jsonl", [{**row, "offset": 0.0}, {**row, "offset": 2.0}])
+    (spec,) = plan_table(table, 10**9, 10)
+    first, second = table_items(table, *spec["table"], 0, spec["repeated"])
+    assert not isinstance(first, BadRecord)
+    assert isinstance(second, BadRecord)
+    assert "there is `import`" in second.detail
+
+
 def test_addresses_that_differ_in_their_query_only(tmp_path: Path) -> None:
     table = write_table(
         tmp_path / "table.csv",
