@@ -6,7 +6,8 @@ A step has the same order everywhere: unscale (mixed precision), clip the local 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -149,6 +150,32 @@ def check_clip_norm(clip_norm: float | None) -> None:
     """Raises ConfigError unless `clip_norm` is None or a positive number."""
     if clip_norm is not None and not clip_norm > 0:
         raise ConfigError(f"clip_norm {clip_norm}", remedy="give a positive norm, or None")
+
+
+def check_optimiser(optimiser: torch.optim.Optimizer) -> None:
+    """Raises ConfigError for an optimiser whose step computes the loss itself, as LBFGS: no gradient can be agreed."""
+    closure = inspect.signature(type(optimiser).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        name = type(optimiser).__name__
+        raise ConfigError(f"{name} needs a closure in each step", remedy="take an optimiser that steps by the gradient")
+
+
+def own_state(
+    trainer: str, states: Sequence[Mapping[str, Tensor]], rank: int, names: Collection[str]
+) -> Mapping[str, Tensor]:
+    """The state that worker `rank` goes on from, of all those of a checkpoint, whose number may have been another.
+
+    Raises ConfigError: there is none, or it has not the tensors `names` that `trainer` keeps. The others are not read.
+    """
+    if not states:
+        raise ConfigError("no state to restore from", remedy="give the states of all workers of the checkpoint")
+    own = states[rank % len(states)]
+    if own.keys() != set(names):
+        raise ConfigError(
+            f"a state of {', '.join(sorted(own)) or 'nothing'} is not one of {trainer}, which has {', '.join(names)}",
+            remedy="go on with the trainer that wrote the checkpoint, or restore model and optimiser alone",
+        )
+    return own
 
 
 def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) -> None:

@@ -39,6 +39,10 @@ class Blocks:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.warmup_steps < 0:
             raise ConfigError(f"blocks of {self.steps} steps after {self.warmup_steps} of warm-up", remedy="≥ 1, ≥ 0")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise ConfigError(f"total_steps {self.total_steps}", remedy="give the steps of the whole run, or None")
+        if isinstance(self.eta_cap, str) and self.eta_cap != "auto":
+            raise ConfigError(f"eta_cap {self.eta_cap!r}", remedy='give a number in [0, 1), "auto" or None')
         for name, value in (("eta", self.eta), ("eta_cap", self.eta_cap)):
             if isinstance(value, float | int) and not 0 <= value < 1:
                 raise ConfigError(f"{name} = {value} is not in [0, 1)")
@@ -111,6 +115,7 @@ def bmuf(
     Raises ConfigError for options that make no sense, `WorkerLostError` as `Group.broadcast`.
     """
     base.check_clip_norm(clip_norm)
+    base.check_optimiser(optimiser)
     blocks = Blocks(block_steps, warmup_steps, total_steps, eta, eta_cap, zeta, constant)
     if form not in block_momentum.FORMS:
         raise ConfigError(f"form {form!r} is none of {', '.join(block_momentum.FORMS)}")
@@ -193,7 +198,8 @@ class Bmuf:
         interrupted. With another number all go on from the mean of the models that the old workers had in their open
         block, each with an equal share of what they counted; the momentum is common and kept.
         """
-        own = states[self.group.rank % len(states)]
+        names = ("start", "memory", "weights", "position", "weight")
+        own = base.own_state("bmuf", states, self.group.rank, names)
         device = self.flat.device
         self.filter.start = own["start"].to(device).clone()
         self.filter.memory = own["memory"].to(device).clone()

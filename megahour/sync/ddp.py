@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from megahour.core.errors import ConfigError
 from megahour.sync import replicas
-from megahour.sync.base import check_clip_norm, default_group, step_alone
+from megahour.sync.base import check_clip_norm, check_optimiser, default_group, step_alone
 from megahour.sync.bf16_hook import bf16_mean
 from megahour.sync.flat import trainable
 from megahour.sync.group import Group
@@ -84,6 +84,8 @@ def ddp_powersgd(
 
     The gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with several.
     """
+    if rank < 1 or start_step < 2:
+        raise ConfigError(f"rank {rank}, start_step {start_step}", remedy="rank ≥ 1, start_step ≥ 2")
     state = powersgd.PowerSGDState(
         None,
         matrix_approximation_rank=rank,
@@ -109,6 +111,7 @@ class Ddp:
         powersgd_state: powersgd.PowerSGDState | None = None,
     ) -> None:
         check_clip_norm(clip_norm)
+        check_optimiser(optimiser)
         if backwards < 1:
             raise ConfigError(f"backwards {backwards}", remedy="give the forward and backward calls of a step")
         self.metrics: dict[str, float] = {}

@@ -12,7 +12,16 @@ from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
 from megahour.sync import replicas
-from megahour.sync.base import agree, check_clip_norm, check_weight, default_group, step_alone, unscale, update
+from megahour.sync.base import (
+    agree,
+    check_clip_norm,
+    check_optimiser,
+    check_weight,
+    default_group,
+    step_alone,
+    unscale,
+    update,
+)
 from megahour.sync.buckets import BUCKET_BYTES, Buckets
 from megahour.sync.flat import broadcast_model, trainable
 from megahour.sync.group import Group
@@ -48,6 +57,7 @@ def dense(
     A lost worker raises `WorkerLostError` on all others before they change the weights.
     """
     check_clip_norm(clip_norm)
+    check_optimiser(optimiser)
     if clip not in ("local", "mean"):
         raise ConfigError(f"clip {clip!r}", remedy='give "local" or "mean"')
     if backwards is not None and (backwards < 1 or (clip_norm is not None and clip == "local")):

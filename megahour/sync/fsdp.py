@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from megahour.core.errors import ConfigError
-from megahour.sync.base import check_clip_norm, default_group, unscale, update
+from megahour.sync.base import check_clip_norm, check_optimiser, default_group, unscale, update
 from megahour.sync.ddp import check_plain_mean, process_group_of
 from megahour.sync.flat import broadcast_model, trainable
 from megahour.sync.group import Group
@@ -41,6 +41,7 @@ def fsdp(
     lost worker raises torch's own error, after the process group's time limit.
     """
     check_clip_norm(clip_norm)
+    check_optimiser(optimiser)
     return Fsdp(model, optimiser, default_group(group), clip_norm, modules)
 
 

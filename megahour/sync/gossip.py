@@ -78,6 +78,7 @@ def gossip(
     Raises ConfigError for options that make no sense, `WorkerLostError` as `Group.broadcast`.
     """
     base.check_clip_norm(clip_norm)
+    base.check_optimiser(optimiser)
     group = base.default_group(group)
     if node_size < 1 or group.size % node_size:
         raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="all nodes have the same size")
@@ -179,7 +180,7 @@ class Gossip:
 
         A collective call, before the first step: nobody mixes with weights that are not restored yet.
         """
-        own = states[self.group.rank % len(states)]
+        own = base.own_state("gossip", states, self.group.rank, ("weights", "steps"))
         self._steps = self._begun = int(own["steps"])
         if len(states) == self.group.size:
             self.weights.copy_(own["weights"])

@@ -32,8 +32,17 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from megahour.core.errors import ConfigError
-from megahour.sync.base import agree, check_clip_norm, check_weight, default_group, step_alone, unscale, update
+from megahour.sync.base import (
+    agree,
+    check_clip_norm,
+    check_optimiser,
+    check_weight,
+    default_group,
+    own_state,
+    step_alone,
+    unscale,
+    update,
+)
 from megahour.sync.codec import BadGradientError, new_residual
 from megahour.sync.flat import Flat, broadcast_model
 from megahour.sync.group import Group
@@ -109,6 +118,7 @@ class Gtc:
         section_elements: int,
     ) -> None:
         check_clip_norm(clip_norm)
+        check_optimiser(optimiser)
         broadcast_model(model, group)
         self._model, self._optimiser, self._group = model, optimiser, group
         self._clip_norm, self._threshold = clip_norm, threshold
@@ -202,8 +212,7 @@ class Gtc:
         nodes begin with zeros, and the first step adds what a worker got in float32. As v = τ/N is what changes, not τ,
         no other value needs scaling.
         """
-        if not states:
-            raise ConfigError("no state to restore from")
-        self._threshold.restore(states[0]["threshold"])
-        self._steps = int(states[0]["steps"])
+        first = own_state("gtc", states, 0, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
+        self._threshold.restore(first["threshold"])
+        self._steps = int(first["steps"])
         self._sum.restore(states)

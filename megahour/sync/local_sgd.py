@@ -14,7 +14,15 @@ from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.sync import replicas
-from megahour.sync.base import agree, check_clip_norm, check_weight, default_group, step_alone
+from megahour.sync.base import (
+    agree,
+    check_clip_norm,
+    check_optimiser,
+    check_weight,
+    default_group,
+    own_state,
+    step_alone,
+)
 from megahour.sync.flat import Flat, broadcast_model
 from megahour.sync.group import Group
 
@@ -42,6 +50,7 @@ def local_sgd(
     A lost worker raises `WorkerLostError` when the next mean is due; the weights are then this worker's own.
     """
     check_clip_norm(clip_norm)
+    check_optimiser(optimiser)
     if period_steps < 1 or warmup_steps < 0:
         raise ConfigError(f"period_steps {period_steps}, warmup_steps {warmup_steps}", remedy="give ≥ 1 and ≥ 0")
     return LocalSgd(model, optimiser, default_group(group), clip_norm, period_steps, warmup_steps)
@@ -119,7 +128,7 @@ class LocalSgd:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Each takes its own part; where the number of workers has changed, all go on from the old workers' mean."""
-        own = states[self._group.rank % len(states)]
+        own = own_state("local_sgd", states, self._group.rank, ("weights", "weight", "position"))
         self._steps, self._local_steps = own["position"].tolist()
         if len(states) == self._group.size:
             self._weight = float(own["weight"])

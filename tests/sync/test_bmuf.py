@@ -372,6 +372,8 @@ def test_a_lost_worker_is_noticed_at_the_edge() -> None:
         {"warmup_steps": -1},
         {"eta": 1.0},
         {"eta_cap": -0.1},
+        {"eta_cap": "automatic"},
+        {"total_steps": 0},
         {"form": "nestorov"},
         {"inner": "lose"},
     ],

@@ -176,6 +176,27 @@ def test_torchs_trainers_say_what_they_cannot_do() -> None:
             sync.virtual.run(partial(build_on, trainer, model, optimiser), 2)
     with pytest.raises(ConfigError, match="clip_norm -1"):
         sync.ddp(model, optimiser, clip_norm=-1.0)
+    with pytest.raises(ConfigError, match="rank 0, start_step 10"):
+        sync.ddp_powersgd(model, optimiser, rank=0)
+
+
+@pytest.mark.parametrize("trainer", sync.TRAINERS)
+def test_an_optimiser_that_computes_the_loss_itself_is_refused(trainer: str) -> None:
+    model = nn.Linear(2, 1)
+    with pytest.raises(ConfigError, match="LBFGS needs a closure"):
+        sync.build(
+            trainer, model, torch.optim.LBFGS(model.parameters()), **({"threshold": 1.0} if trainer == "gtc" else {})
+        )
+
+
+@pytest.mark.parametrize(("trainer", "options"), [("gtc", {"threshold": 1.0}), ("bmuf", {}), ("gossip", {})])
+def test_a_checkpoint_of_another_trainer_is_refused_by_name(trainer: str, options: dict[str, Any]) -> None:
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = sync.build(trainer, model, optimiser, **options)
+    for states, message in (([sync.local_sgd(model, optimiser).state()], f"not one of {trainer}"), ([], "no state")):
+        with pytest.raises(ConfigError, match=message):
+            worker.restore(states)
 
 
 def build_on(trainer: str, model: nn.Module, optimiser: torch.optim.Optimizer, group: sync.Group) -> None:
