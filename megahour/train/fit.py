@@ -66,7 +66,7 @@ def execute(
 
     Raises
     ------
-    StageError: the schedule is empty, or a loss is not finite.
+    StageError: the schedule is empty, or a loss, here or on another worker, is not finite.
     WorkerLostError: start all again; they go on from the last checkpoint in `work`.
     """
     p = job.params
@@ -85,6 +85,10 @@ def execute(
         run = Run(job, trainer, group, saver, work, progress, alarm)
         try:
             curves = run.to_the_end(store)
+        except WorkerLostError:
+            if result.failed(work):
+                result.read(work)  # raises the error for which the other ended: this is what the alarm should tell
+            raise
         finally:
             run.close()
     return result.of(job.module, curves)
@@ -287,9 +291,8 @@ def _boards(p: TrainParams, work: Path) -> list[Board]:
 
 def _alarm(p: TrainParams, group: Group) -> Alarm | nullcontext[None]:
     """Worker 0 watches, and tells of the error that ends its part of the run; a command may be slow."""
-    if group.rank > 0:
-        return nullcontext()
-    return Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s)
+    hook = command_hook(p.alarm) if p.alarm else LOG.error
+    return nullcontext() if group.rank else Alarm(hook, stall_s=p.stall_s)
 
 
 def _share(loader: Loader, rank: int, size: int) -> Iterator[Batch]:

@@ -13,14 +13,16 @@ from megahour.core.errors import StageError
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
 
 
-def test_the_command_hears_of_the_error_that_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_command_hears_of_the_error_that_ends_the_run_whoever_has_it(tmp_path: Path, workers: int) -> None:
     made = utterances(20, speakers=4)
     made[2]["features"][5, 1] = np.nan
     script, told = tmp_path / "page-me", tmp_path / "told"
     script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
     script.chmod(0o755)
+    settings = SMALL | {"alarm": str(script), "held_out": 0.0, "workers": workers}
     with pytest.raises(StageError, match="loss nan"):
-        trained(tmp_path, training_data(tmp_path, made, 1), SMALL | {"alarm": str(script), "held_out": 0.0})
+        trained(tmp_path, training_data(tmp_path, made, 1), settings)
     until(lambda: told.exists() and "lower learning_rate" in told.read_text(), 20)
     assert "training ended after step" in told.read_text()
     assert "loss nan at step" in told.read_text()
