@@ -9,10 +9,10 @@ from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
 from megahour.lm.text.machine import prefetch, trailing_zeros
 from megahour.lm.text.tokenise import BOUNDARY
 
-BLOCK = 256  # positions of a text whose look-ups are under way together
+BLOCK = 128  # positions of a text whose look-ups are under way together
 AHEAD = 16  # words between asking for a word's entry and reading it
 
-_NOTHING = np.uint64(0)
+_NOTHING, _ONE = np.uint64(0), np.uint64(1)
 _BEYOND = np.uint64(1 << (2 * LINE))
 
 
@@ -28,10 +28,11 @@ def score(  # type: ignore[no-untyped-def]
     and weights (4 V,) float32 are one memory: log10 p, log10 back-off, segment of each word. segments (2 P,) int64:
     first slot and slots. keys, values: all segments. logp, length: written at p - begin.
     """
+    tokens = tokens.view(np.uint32)  # with unsigned numbers, an index needs no test whether it is negative
     wanted = np.empty(BLOCK, np.uint64)
     line = np.empty(BLOCK, np.int64)  # where the key is looked for
     bases, lines = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)  # of the position's segment
-    alive = np.empty(BLOCK, np.int32)
+    alive = np.empty(BLOCK, np.uint32)
     best = np.empty(BLOCK, np.int32)
     found = np.empty(BLOCK, np.float32)
     # backs[k, i + 1]: of the k-gram that ends in position i of the block, as history of the next
@@ -65,7 +66,7 @@ def score(  # type: ignore[no-untyped-def]
             backs[k, 1 : size + 1] = 0.0
             for index in range(living):
                 i = alive[index]
-                p, key, base = start + i, wanted[i], bases[i]
+                p, key, base = np.uint64(start + i), wanted[i], bases[i]
                 at = base + 2 * LINE * line[i]
                 same, free = matches(keys, at, key), matches(keys, at, _NOTHING)
                 if not (same | free):  # a full line
@@ -75,7 +76,8 @@ def score(  # type: ignore[no-untyped-def]
                         same, free = matches(keys, at, key), matches(keys, at, _NOTHING)
                 hit = same != 0
                 at += np.int64(trailing_zeros(same | _BEYOND)) & (2 * LINE - 1)
-                value, back = values[2 * at + 2], values[2 * at + 3]
+                place = np.uint64(2 * at + 2)
+                value, back = values[place], values[place + _ONE]
                 counts = hit & (value == value)
                 best[i] = k if counts else best[i]
                 found[i] = value if counts else found[i]
@@ -84,8 +86,8 @@ def score(  # type: ignore[no-untyped-def]
                 history = hit & (tokens[p] != BOUNDARY)
                 backs[k, i + 1] = back if history else np.float32(0.0)
                 longest[i + 1] = max(k, longest[i + 1]) if history else longest[i + 1]
-                more = hit & (tokens[p - k + 1] != BOUNDARY) & (longest[i] >= k)
-                key = (np.uint64(((at - base) >> 1) + 1) << HALF) | np.uint64(tokens[p - k])
+                more = hit & (tokens[p - np.uint64(k - 1)] != BOUNDARY) & (longest[i] >= k)
+                key = (np.uint64(((at - base) >> 1) + 1) << HALF) | np.uint64(tokens[p - np.uint64(k)])
                 line[i], wanted[i], alive[still] = home(key, lines[i]), key, i
                 prefetch(keys, base + 2 * LINE * line[i] if more else at)
                 still += more
