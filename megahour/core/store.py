@@ -24,12 +24,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import fsspec
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
 from megahour.core.errors import StoreError
+from megahour.core.filesystems import file_system
 from megahour.core.records import canonical_json, fingerprint
 from megahour.core.transfer import is_local, publish_text
 
@@ -128,11 +128,14 @@ class Manifest:
 
 
 class Artifact:
-    """An artifact at a local path or any fsspec URL (``s3://bucket/run/features``)."""
+    """An artifact at a local path or any fsspec URL (``s3://bucket/run/features``).
+
+    Raises ConfigError, which names the package to install, where the URL's file system is not there.
+    """
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url).rstrip("/")
-        self.fs, root = fsspec.core.url_to_fs(self.url, **_options(self.url))
+        self.fs, root = file_system(self.url, **_options(self.url))
         self.root = root.rstrip("/")
 
     def __repr__(self) -> str:

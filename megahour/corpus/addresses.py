@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
 from megahour.core.transfer import is_of_a_store
 
 READ_BYTES = 4 << 20
@@ -23,14 +24,6 @@ TRIES = 3
 PAUSE_S = 0.5  # doubled after each failed try
 MAX_COPY_BYTES = 8 << 30
 LOCAL = ("file", "local")
-PACKAGES = {
-    **{"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"},
-    **{"http": "aiohttp", "https": "aiohttp"},
-}
-HDFS = (
-    "hdfs:// needs Java and Hadoop's client on this machine: set JAVA_HOME, HADOOP_HOME and "
-    "CLASSPATH=$(hadoop classpath --glob), and ARROW_LIBHDFS_DIR if libhdfs.so is elsewhere"
-)
 
 T = TypeVar("T")
 
@@ -49,30 +42,6 @@ class Blob:
         if len(data) > limit:
             raise BadRecord("side-file-too-large", f"{self.path}: more than {limit} bytes")
         return data
-
-
-def file_system(address: str) -> tuple[Any, str]:
-    """The file system of an address and the path in it.
-
-    Raises
-    ------
-    ConfigError: its package is not installed, nobody knows its protocol, or there is no way to its server.
-    """
-    import fsspec
-
-    protocol = address.partition("://")[0].rpartition("::")[2]
-    try:
-        fs, path = fsspec.core.url_to_fs(address)
-    except ImportError as error:
-        remedy = f"pip install {PACKAGES.get(protocol, 'the package that it names')}"
-        raise ConfigError(f"{protocol}:// cannot be read: {error}", where=address, remedy=remedy) from error
-    except ValueError as error:
-        known = "a path, or s3://, gs://, hdfs://, https:// … (any protocol of fsspec)"
-        raise ConfigError(str(error), where=address, remedy=f"give {known}") from error
-    except OSError as error:
-        remedy = HDFS if protocol == "hdfs" else "check the address and the network"
-        raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
-    return fs, str(path)
 
 
 @contextmanager

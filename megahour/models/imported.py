@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.filesystems import file_system
 from megahour.core.records import fingerprint
 from megahour.models.foreign import SUFFIX, ForeignModel, log_softmax
 
@@ -27,7 +27,7 @@ NOISE_S = (1, 3)
 
 def version_of(path: str) -> str:
     """Changes when the file is written again; the file is not read. ConfigError: there is none."""
-    fs, inner = fsspec.core.url_to_fs(path)
+    fs, inner = file_system(path)
     try:
         info = fs.info(inner)
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def _run(p: ImportAlignerParams) -> dict[str, Any]:
 
 
 def _read(path: str, limit: int) -> bytes:
-    fs, inner = fsspec.core.url_to_fs(path)
+    fs, inner = file_system(path)
     try:
         size = fs.size(inner)
         if size > limit:

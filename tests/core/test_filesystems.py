@@ -1,0 +1,54 @@
+"""Addresses whose file system is not there: the error names the package to install, wherever the address is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import fsspec.registry  # noqa: F401
+import pytest
+
+from megahour.core.errors import ConfigError
+from megahour.core.filesystems import file_system
+from megahour.core.store import Artifact
+from megahour.models.imported import version_of
+
+USES: list[Callable[[str], Any]] = [file_system, Artifact, version_of]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the optional packages can be imported, whatever is installed here."""
+    for package in ("s3fs", "gcsfs", "adlfs", "paramiko"):
+        monkeypatch.setitem(sys.modules, package, None)
+        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+            monkeypatch.delitem(sys.modules, name)
+    registered = vars(sys.modules["fsspec.registry"])["_registry"]
+    for protocol in ("s3", "gs", "abfs", "sftp"):
+        monkeypatch.delitem(registered, protocol, raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.sftp", raising=False)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("use", USES, ids=["address", "artifact", "model"])
+@pytest.mark.parametrize(
+    ("address", "package"),
+    [
+        ("s3://bucket/run", "s3fs"),
+        ("gs://bucket/run", "gcsfs"),
+        ("abfs://box/run", "adlfs"),
+        ("sftp://h/run", "paramiko"),
+    ],
+)
+def test_a_missing_package_is_named(use: Callable[[str], Any], address: str, package: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(address)
+    assert f"pip install {package}" in str(caught.value)
+    assert address in str(caught.value)
+
+
+@pytest.mark.parametrize("use", USES, ids=["address", "artifact", "model"])
+def test_an_unknown_protocol_is_an_error_too(use: Callable[[str], Any]) -> None:
+    with pytest.raises(ConfigError, match="Protocol not known: s4"):
+        use("s4://bucket/run")
