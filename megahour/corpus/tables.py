@@ -102,7 +102,7 @@ def table_items(
             item = _item(fields, base, local)
             if number in seen_before:
                 detail = f"an earlier row has the name {item.name} or the address {item.source}"
-                detail += "; for stretches of files there is `import`" if STRETCH <= fields.keys() else ""
+                detail += "; for stretches of files there is `import`" if fields.keys() >= STRETCH else ""
                 raise BadRecord("duplicate-id", detail)
             yield item
         except BadRecord as bad:
