@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import fsspec
 
 from megahour.core.errors import BadRecord, ConfigError
-from megahour.corpus.addresses import file_system
+from megahour.core.filesystems import file_system
 from megahour.corpus.archives import Member, read_members
 
 if TYPE_CHECKING:

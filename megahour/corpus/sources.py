@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
 from megahour.core.records import fingerprint
-from megahour.corpus.addresses import Blob, file_system, open_at, reaching
+from megahour.corpus.addresses import Blob, open_at, reaching
 from megahour.corpus.pairing import MEDIA, Group, Pairing, group_files, side_files, split_suffix
 
 if TYPE_CHECKING:

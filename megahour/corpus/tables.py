@@ -14,8 +14,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
 from megahour.core.records import key_of
-from megahour.corpus.addresses import Blob, file_system, open_at, open_listed
+from megahour.corpus.addresses import Blob, open_at, open_listed
 from megahour.corpus.pairing import MEDIA, split_suffix
 from megahour.corpus.sources import Item
 

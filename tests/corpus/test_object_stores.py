@@ -13,10 +13,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from media import encode, murmur, put
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.addresses import file_system, open_listed
+from megahour.corpus.addresses import open_listed
 from megahour.corpus.stage import Ingest, IngestParams
 
 SCHEMES = ("gs", "hdfs")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from megahour.core.errors import BadRecord
+from megahour.core.filesystems import file_system
 from megahour.core.transfer import is_local
-from megahour.corpus.addresses import file_system
 from megahour.corpus.tar import Window
 
 GZIP = b"\x1f\x8b"
