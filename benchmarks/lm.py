@@ -232,6 +232,7 @@ def main() -> None:
             for name in JOBS:
                 if given.only in ("", f"{name}, {words}") or _kept(folder, name, words).exists():
                     jobs.append(measured(name, text, words, given.runs, program, folder))
+    shared = max(job.load for job in jobs) > 1
     loads = f"load {min(job.load for job in jobs):.1f} to {max(job.load for job in jobs):.1f} before the jobs"
     report = "\n".join(
         [
@@ -247,7 +248,9 @@ def main() -> None:
             *phases(jobs),
             "",
             f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. Kernels come "
-            "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it.",
+            "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it."
+            + " Others used these cores meanwhile: caches and memory are shared, wall times mean little."
+            * shared,
         ]
     )
     print(report)

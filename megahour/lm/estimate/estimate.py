@@ -7,7 +7,7 @@ Two passes over the partitions, both parallel:
     smooth   sweep it again if they were not; probabilities, lines, file
 
 Between them: discounts, and log γ of contexts on its way to the partitions that print it. Memory: 8 bytes a token, 35
-bytes for each context of two words or more that occurs twice, and what is kept, about 30 bytes a token; a frequent
+bytes for each context of two words or more that occurs twice, and what is kept, about 12 bytes a token; a frequent
 word's partition sets the scratch.
 """
 
