@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -104,13 +104,16 @@ class Duplicate:
     similarity: float
 
 
-def merge_partition(p: DuplicatesParams, partition: int, batches: Iterable[pa.RecordBatch], out: ShardWriter) -> None:
-    """Write one partition's DUPLICATES, by key and kind."""
+def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out: ShardWriter, *, alone: bool) -> None:
+    """Write one partition's DUPLICATES, by key and kind.
+
+    alone: it is the only one, so that what it lists can be counted as dropped: of several, others list the same keys.
+    """
     rows: list[Row] = []
+    came_in = 0
     for batch in batches:
         for row in batch.to_pylist():
-            out.came_in(int(row["home"]))
-            out.kept(int(row["home"]))
+            came_in += int(row["home"])
             if row["audio_buckets"] or row["text_buckets"]:
                 rows.append(_ready(row))
     # Only a later row is ever a duplicate, and only of an earlier one: of alike utterances the first always stays.
@@ -124,6 +127,11 @@ def merge_partition(p: DuplicatesParams, partition: int, batches: Iterable[pa.Re
             for key in sorted(found)
         ]
     listed.sort(key=lambda row: (row["key"], row["kind"]))
+    reasons = {row["key"]: f"same-{row['kind']}" for row in reversed(listed)} if alone else {}
+    for reason, count in sorted(Counter(reasons.values()).items()):
+        out.drop(reason, count)
+    out.came_in(came_in)
+    out.kept(came_in - len(reasons))
     out.table(pa.Table.from_pylist(listed, DUPLICATES))
 
 

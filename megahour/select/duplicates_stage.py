@@ -6,6 +6,7 @@ its landmarks belongs to, and its text to those of its bands. No process ever ho
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -40,10 +41,14 @@ class DuplicatesParams(Params):
 
 
 class Duplicates(Stage[DuplicatesParams]):
-    """What is kept of alike utterances is never listed; a key can be listed in several partitions and by both kinds."""
+    """What is kept of alike utterances is never listed; a key can be listed in several partitions and by both kinds.
+
+    Utterances that are listed count as dropped where there is one partition. Of several, none knows what the others
+    list: there nothing counts as dropped here, and the summary has the rows of the lists.
+    """
 
     name = "duplicates"
-    version = 1
+    version = 2
     params = DuplicatesParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"),)
     exchange = True
@@ -67,8 +72,16 @@ class Duplicates(Stage[DuplicatesParams]):
     ) -> None:
         from megahour.select.duplicates import merge_partition
 
-        merge_partition(p, partition, batches, out)
+        merge_partition(p, batches, out, alone=self.partitions(p, inputs) == 1)
 
     def finish(self, p: DuplicatesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         names = ("listed_audio", "listed_text", "not_compared")
-        return {name: sum(receipt.stats.get(name, 0) for receipt in receipts) for name in names}
+        found = {name: sum(receipt.stats.get(name, 0) for receipt in receipts) for name in names}
+        if found["listed_audio"] or found["listed_text"]:
+            several = "; those that several partitions list count in each" if len(receipts) > 1 else ""
+            print(
+                f"duplicates: {found['listed_audio']:g} listed by sound, {found['listed_text']:g} by text{several}."
+                " Give the list to select or export: they leave the utterances out",
+                file=sys.stderr,
+            )
+        return found
