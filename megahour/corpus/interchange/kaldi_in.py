@@ -95,8 +95,8 @@ def _segments(
         if isinstance(line, BadRecord):
             bad += [line] * first
             continue
+        parts = line.split()
         try:
-            parts = line.split()
             if not wanted(parts[1] if len(parts) > 1 else ""):
                 continue
             if len(parts) not in (4, 5):
@@ -110,6 +110,7 @@ def _segments(
                 raise BadRecord("bad-time", f"segments: {start_s} to {end_s}", record=utterance)
             found[utterance] = (recording, duration(start_s, "start"), length_s)
         except BadRecord as error:
+            error.record = error.record or "".join(parts[:1])
             bad.append(error)
     return found, bad
 

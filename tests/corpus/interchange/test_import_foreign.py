@@ -358,3 +358,12 @@ def test_impossible_sources_are_refused_before_anything_runs(tmp_path: Path) -> 
         Import().plan(p, {})
     with pytest.raises(ValueError, match="needs audio"):
         ImportParams(format="shar", source="x")
+
+
+def test_a_bad_segment_is_named(tmp_path: Path) -> None:
+    wav(tmp_path / "data/a.wav", 1, 16_000)
+    for name, text in {"wav.scp": "r a.wav", "segments": "u1 r 0 1\nu2 r x 1", "text": "u1 hello\nu2 there"}.items():
+        (tmp_path / "data" / name).write_text(f"{text}\n")
+    artifact = imported(tmp_path, "kaldi", tmp_path / "data")
+    assert [(bad["id"], bad["reason"]) for bad in artifact.bad_records()] == [("u2", "bad-time")]
+    assert [row["raw"] for row in table(artifact)] == ["hello"]
