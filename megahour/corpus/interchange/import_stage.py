@@ -68,7 +68,7 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, and per `shard_rows` lines of a manifest (whole recordings each)."""
 
     name = "import"
-    version = 1
+    version = 2
     params = ImportParams
     inputs = ()
 
