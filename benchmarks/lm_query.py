@@ -142,22 +142,22 @@ def perplexities(figures: Figures, folder: Path, sentences: Path, query: str) ->
     figures.facts["query"] = dict(line.split("\t") for line in said.splitlines() if "\t" in line)
 
 
-def report(figures: Figures, words: int, sentences: Path, folder: Path, order: int) -> str:
+def report(figures: Figures, words: int, sentences: Path, folder: Path, order: int, about: str) -> str:
     count = sum(1 for _ in sentences.open("rb"))
-    runs = max((len(each) for each in figures.runs.values()), default=0)
     lines = [
         "# Language models in use, against KenLM",
         "",
         f"`python benchmarks/lm_query.py TEXT --words {words} --write`: order {order}, {words / 1e6:.0f} M words",
         f"sampled from the text, {count:,} other sentences for queries; {platform.machine()}, {os.cpu_count()} cores",
-        f"that others share (load {os.getloadavg()[0]:.1f}); runs: {runs}, medians.",
+        f"that others share (load {os.getloadavg()[0]:.1f}); medians.",
         "",
-        "| | CPU s | wall s | peak MB |",
-        "| --- | ---: | ---: | ---: |",
+        *([about, ""] if about else []),
+        "| | runs | CPU s | wall s | peak MB |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name in figures.runs:
         values = figures.of(name, "cpu_s"), figures.of(name, "wall_s"), figures.of(name, "rss") / 1e6
-        lines.append(f"| {name} | {values[0]:.1f} | {values[1]:.1f} | {values[2]:,.0f} |")
+        lines.append(f"| {name} | {len(figures.runs[name])} | {values[0]:.1f} | {values[1]:.1f} | {values[2]:,.0f} |")
     lines.append("")
     if "lmplz" in figures.runs:
         own = figures.of("ours: text → mapped", "cpu_s")
@@ -212,7 +212,7 @@ def measure(options: argparse.Namespace, folder: Path, found: dict[str, str]) ->
         if "query" in found:
             perplexities(figures, folder, queries, found["query"])
         figures.save(folder / "figures.json")
-    return report(figures, options.words, queries, folder, options.order)
+    return report(figures, options.words, queries, folder, options.order, options.about)
 
 
 def main() -> None:
@@ -222,6 +222,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=150_000)
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--about", default="", help="a line on how it was measured, for the report")
     parser.add_argument("--write", action="store_true", help="write lm_query.md beside this file")
     parser.add_argument("--folder", type=Path, help="for models and figures, which stay")
     parser.add_argument("--only", choices=["build", "ask", "report"], help="one part, with --folder")
