@@ -70,7 +70,8 @@ def recipe_arguments(command: Any) -> Any:
 def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
     """Run a recipe: what is finished stays, what is missing or changed is made."""
     from megahour.core.store import Artifact
-    from megahour.engine.progress import TerminalMonitor, audio_seconds, output_console, summary_table
+    from megahour.engine.console import output_console
+    from megahour.engine.progress import TerminalMonitor, audio_seconds, summary_table
     from megahour.run import execute, resumable
 
     loaded = load_recipe(recipe, overrides)
@@ -207,7 +208,7 @@ def _seconds(value: float | None) -> str:
 def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
     from rich.table import Table
 
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
 
     table = Table()
     for heading in headings:

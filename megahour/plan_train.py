@@ -90,7 +90,7 @@ def _numbers(text: str) -> list[int]:
 def _predict(machines: Machines, workers: list[int], steps: int) -> None:
     from rich.table import Table
 
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
     from megahour.sync.clock.advise import table
 
     for row in table(workers, machines, steps):
@@ -118,7 +118,7 @@ def _check() -> None:
     """The clock against published figures. What is fitted to one point says so."""
     from rich.table import Table
 
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
     from megahour.sync.clock.fit import ibm, table_one
 
     terms, residuals = table_one()

@@ -13,7 +13,6 @@ from rich.table import Table
 from megahour.core.store import Manifest, Receipt
 from megahour.engine.runner import Monitor
 
-FILE_WIDTH = 140
 LINE_EVERY_S = 15.0  # without a terminal, one plain line this often
 
 
@@ -77,15 +76,6 @@ class TerminalMonitor(Monitor):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def output_console() -> Console:
-    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file.
-
-    What they show is shown as it is: a path or a pattern may hold "[a-z]", which is no markup.
-    """
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=FILE_WIDTH)
 
 
 def audio_seconds(receipt: Receipt) -> float:

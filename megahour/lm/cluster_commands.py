@@ -44,7 +44,7 @@ def cluster(
     machine, the CPU time reserved (workers × wall time), and the wall time.
     """
     from megahour.core.config import parse
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
     from megahour.lm.scale.distributed_model_stage import TallyParams
     from megahour.lm.scale.distributed_stage import VocabularyParams, WordsParams
     from megahour.lm.scale.on_engine import cost_table, estimate_on

@@ -135,7 +135,7 @@ def prune(
 @click.argument("config", type=click.Path())
 def plan(config: str) -> None:
     """What CONFIG.yaml needs done, in which order, what is there already, and what it does without."""
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
     from megahour.lm.plan import Plan
     from megahour.lm.plan_config import load_config
 

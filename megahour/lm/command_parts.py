@@ -73,7 +73,7 @@ def orders_table(
     """A line an order. discounts: three of Kneser-Ney, more of Good-Turing; wildcards: of `Model`."""
     from rich.table import Table
 
-    from megahour.engine.progress import output_console
+    from megahour.engine.console import output_console
 
     wildcards = wildcards if any(map(any, wildcards or [])) else []
     width = len(discounts[0]) if discounts else 0
