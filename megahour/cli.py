@@ -5,6 +5,7 @@ A stage's options are made from its pydantic model when its command is asked for
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Collection
@@ -242,4 +243,7 @@ def _of_the_surroundings(error: Exception) -> str:
         return f"the store cannot be used: {error}\nRemedy: check the address, the credentials and the network"
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
         return f"{error.filename or 'a file'}: {error.strerror or error}\nRemedy: choose a place that you may write to"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        name = error.filename or "a disk"
+        return f"{name}: {error.strerror}\nRemedy: make room; the same command goes on where it stopped"
     return ""
