@@ -12,9 +12,10 @@ INTRODUCTION = """# Convergence with many workers
 `python benchmarks/sync_convergence.py FOLDER{quick} --write` with the four speakers of the Free Spoken Digit Dataset
 that were at hand: 1,800 files to train with, eight noisy copies, gains drawn in every step; 200 files to test. An LSTM
 of 8,649 weights, 41 classes, chunks of ten frames. Test accuracy of frames in %: the mean over seeds, and the lowest
-and highest; the same samples in the same order. Gossip is the real synchroniser on virtual workers; BMUF and
-synchronous SGD are rows of a matrix, each run checked against the real synchronisers in its first 13 steps. Rows with
-everything about each run: sync_convergence.jsonl.
+and highest; the same samples in the same order. The tables of gossip are of the real synchronisers on virtual workers;
+BMUF and its synchronous SGD are rows of a matrix, each run checked against the real synchronisers in its first 13
+steps. Runs from before the gradient was compiled (all of gossip, a few of BMUF) had torch's, the same up to rounding.
+Rows with everything about each run: sync_convergence.jsonl.
 """
 
 
