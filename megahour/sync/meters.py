@@ -94,6 +94,7 @@ class MLflow:
             try:
                 while self._pending:
                     self._pending.popleft().wait()
+                self._mlflow.flush_async_logging()  # without it rows were seen half written after the waits
             finally:
                 self._mlflow.end_run()
 
