@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megahour.core.errors import StageError
 from megahour.core.stage import Context, Inputs
 from megahour.train import result
 from megahour.train.job import TrainingJob, prepare
@@ -46,8 +47,16 @@ def _alone(job: TrainingJob, ctx: Context) -> Result:
 
 
 def _together(job: TrainingJob, inputs: Inputs, ctx: Context) -> Result:
+    from megahour.sync.alarm import Teller, command_hook
     from megahour.train.launch import launch
 
     urls = {role: artifact.url for role, artifact in inputs.items()}
-    launch(job.params, urls, Path(ctx.work), ctx.progress)
+    try:
+        launch(job.params, urls, Path(ctx.work), ctx.progress)
+    except StageError as error:  # the workers, who tell of all other errors, are gone
+        if job.params.alarm:
+            teller = Teller(command_hook(job.params.alarm))
+            teller.say(f"training ended: {error}")
+            teller.wait()
+        raise
     return result.read(ctx.work)

@@ -78,7 +78,7 @@ class TrainParams(Params):
     )
     alarm: str = Field(
         "",
-        description="command to run with a message when the loss diverges or training stalls",
+        description="command to run with a message when the loss diverges, training stalls, or ends by an error",
         json_schema_extra=POLICY,
     )
     stall_s: float = Field(

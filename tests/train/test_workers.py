@@ -111,10 +111,14 @@ def test_an_error_that_no_restart_mends_ends_the_run_at_once(tmp_path: Path) -> 
 def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
     tmp_path: Path, data: dict[str, Artifact]
 ) -> None:
+    script = tmp_path / "tell"
+    script.write_text('#!/bin/sh\necho "$2" >> "$1"\n')
+    script.chmod(0o755)
     killer = Killer(tmp_path, times=1)
     with pytest.raises(StageError, match=r"more than 0 times, at last worker \d \(SIG(.|\n)*work/workers"):
-        run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05)
+        run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05, alarm=f"{script} {tmp_path / 'told'}")
     assert killer.killed == 1
+    assert "more than 0 times" in (tmp_path / "told").read_text()
 
 
 def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
