@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -104,9 +105,10 @@ def test_hours_per_hour_are_those_of_all_sessions(tmp_path: Path) -> None:
 
 def test_tables_show_names_as_they_are(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
-    home = str(tmp_path / "run [old] [/x]")
+    home = str(tmp_path / "[b] [/x]")
     megahour("run", recipe, f"run={home}", "--until", "numbers")
-    assert "[old] [/x]" in megahour("status", recipe, f"run={home}")
+    shown = megahour("status", recipe, f"run={home}")
+    assert "[b][/x]" in re.sub(r"[│\s]", "", shown), "lines of a cell put together"
     assert "'plain' → '[a-z]'" in megahour("plan", recipe, f"run={home}", "numbers.kind='[a-z]'")
 
 

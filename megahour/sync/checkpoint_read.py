@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -26,8 +26,12 @@ SYNC = "sync."
 class States(Sequence[Mapping[str, Tensor]]):
     """`Synchroniser.state` of every worker that saved, read when it is asked for: N of them may not fit in memory."""
 
-    def __init__(self, fs: Any, folder: str, digests: Sequence[str]) -> None:
-        self._fs, self._folder, self._digests = fs, folder, digests
+    def __init__(self, fs: Any, folder: str, digests: Sequence[str], hidden: Collection[str] = ()) -> None:
+        self._fs, self._folder, self._digests, self._hidden = fs, folder, digests, hidden
+
+    def without(self, *names: str) -> States:
+        """The same states but for tensors of these names, which a script kept beside the synchroniser's."""
+        return States(self._fs, self._folder, self._digests, names)
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -43,7 +47,8 @@ class States(Sequence[Mapping[str, Tensor]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         rank = range(len(self))[index]
         tensors, _ = _read(self._fs, self._folder, rank, self._digests[rank])
-        return {name.removeprefix(SYNC): tensor for name, tensor in tensors.items() if name.startswith(SYNC)}
+        own = {name.removeprefix(SYNC): tensor for name, tensor in tensors.items() if name.startswith(SYNC)}
+        return {name: tensor for name, tensor in own.items() if name not in self._hidden}
 
 
 @dataclass(frozen=True)

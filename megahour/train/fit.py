@@ -126,7 +126,7 @@ class Run:
         self.group.all_gather(torch.zeros(1)).wait()  # nobody saves before that
         if found is None:
             return Position()
-        self.trainer.restore(found.tensors, found.states)
+        self.trainer.restore(found.tensors, found.states.without("audit"))
         same = found.workers == self.group.size
         at = Position.of(found.state["position"], same_workers=same)
         # When workers are fewer or more than before, the first of them answers for what all have trained on.
