@@ -18,7 +18,7 @@ from megahour.engine.accelerator.server import serve
 from megahour.engine.accelerator.spec import ServiceAddress
 from megahour.models.import_stage import ImportAligner, ImportAlignerParams
 
-MINUTES = (30, 70)  # both have more windows than may be in flight: what that holds does not grow
+MINUTES = (30, 120)  # both have more windows than may be in flight: what that holds does not grow
 TEN_HOURS_MB = 700
 
 # Peak resident memory of a process that aligns one shard; the model is in the service. Not ru_maxrss: a child begins
@@ -74,4 +74,4 @@ def test_memory_hardly_grows_with_the_recording(tmp_path: Path) -> None:
     with serve(Align().spec(AlignParams(), {"aligner": aligner})) as service:
         short, long = (peak_mb(tmp_path / str(minutes), minutes, service.endpoint) for minutes in MINUTES)
     an_hour = (long - short) * 60 / (MINUTES[1] - MINUTES[0])
-    assert short + 10 * an_hour < TEN_HOURS_MB, f"{short:.0f} MB, and {an_hour:.0f} MB an hour"
+    assert short + 9.5 * an_hour < TEN_HOURS_MB, f"{short:.0f} MB, and {an_hour:.0f} MB an hour"
