@@ -127,10 +127,10 @@ def test_a_worker_that_cannot_write_is_not_waited_for(tmp_path: Path, monkeypatc
         save_all(tmp_path, 2, size=2)
     assert time.monotonic() - began_s < 10, "half of its patience"
     monkeypatch.undo()
-    save_all(tmp_path, 2, size=2)
+    save_all(tmp_path, 3, size=2)
     found = load(tmp_path)
     assert found is not None
-    assert found.step == 2
+    assert found.step == 3
 
 
 def flip(data: bytes) -> bytes:
