@@ -211,7 +211,7 @@ Wires are emulated (`emulated_wire.py`): {RATE / 1e6:g} Mbit/s each way and work
 {chr(10).join(lines)}
 
 Worker 3 takes {SLOWER:g} times as long for a gradient, all that it waits for in it counted: DDP exchanges within
-backward, so its slow worker is slower than that.
+backward, so its slow worker is slower than that. It waits by sleeping, so that the others get its share of the cores.
 
 {chr(10).join(slow)}
 """

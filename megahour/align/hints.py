@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import part
-from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+from megahour.align.ctc import NoPathError, Path, Problem, align, cue_frames, spans
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
@@ -120,7 +120,7 @@ def _in_time(posteriors: NDArray[Any], problem: Problem, path: Path, expected: E
 
 def slow_pace(path: Path, problem: Problem) -> float:
     """Frames per token of slow speech."""
-    first, last = path.start_frames[problem.boundaries[:-1]], path.end_frames[problem.boundaries[1:] - 1]
+    first, last = cue_frames(path, problem.boundaries)
     spoken = first >= 0
     if not spoken.any():
         return float(len(path.states))

@@ -37,7 +37,11 @@ Ints = NDArray[np.int32]
 
 @dataclass(slots=True)
 class Look:
-    """A document's path while cues come back to it. first, last: (J,) frames of cues, -1 of those left out."""
+    """A document's path while cues come back to it.
+
+    first, last: (J,) frames of cues, -1 of those left out. most: deviation of `decoys` up to which a cue is said, where
+    its time and the length of the speech are right.
+    """
 
     posteriors: NDArray[Any]
     problem: Problem
@@ -46,12 +50,10 @@ class Look:
     last: Ints
     pace: float
     expected: Expected | None
-    most: (
-        float  # deviation of `decoys` up to which a cue is said, where its time and the length of the speech are right
-    )
+    most: float
 
     def place(self, cue: int) -> Place | None:
-        """Where `cue` may be, between its neighbours and near its time; None where there is no room, or no speech."""
+        """Where `cue` may be, between its neighbours and near its time; None where there is no room."""
         length = int(self.problem.boundaries[cue + 1] - self.problem.boundaries[cue])
         left, right = self.gap(cue)
         low, high, timed = left, right, False

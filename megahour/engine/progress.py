@@ -86,7 +86,8 @@ def audio_seconds(receipt: Receipt) -> float:
 def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) -> str:
     """`step  in 120  kept 113  dropped 7 (too-short 5, low-confidence 2)  3.1 s  4,120 h of audio per hour`.
 
-    Files of a source that are no records (`not_read` of the summary) are named too: a loss must not be silent.
+    Files of a source that are no records (`not_read` of the summary) are named too: a loss must not be silent. So is
+    what else a stage has to say (`remark`).
     """
     counts = manifest.counts
     reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
@@ -94,6 +95,8 @@ def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) 
     text = f"[bold]{step:<14}[/] in {counts.came_in:,}  kept {counts.kept:,}  dropped {dropped:,}"
     if reasons:
         text += " (" + ", ".join(f"{reason} {n:,}" for reason, n in reasons) + ")"
+    if remark := manifest.summary.get("remark"):
+        text += f"  {escape(remark)}"
     if not_read := manifest.summary.get("not_read"):
         kinds = ", ".join(f"{kind} {n:,}" for kind, n in not_read.items())
         text += f"  not read {sum(not_read.values()):,} files ({escape(kinds)})"

@@ -6,7 +6,6 @@ its landmarks belongs to, and its text to those of its bands. No process ever ho
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -76,12 +75,7 @@ class Duplicates(Stage[DuplicatesParams]):
 
     def finish(self, p: DuplicatesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         names = ("listed_audio", "listed_text", "not_compared")
-        found = {name: sum(receipt.stats.get(name, 0) for receipt in receipts) for name in names}
-        if found["listed_audio"] or found["listed_text"]:
-            several = "; those that several partitions list count in each" if len(receipts) > 1 else ""
-            print(
-                f"duplicates: {found['listed_audio']:g} listed by sound, {found['listed_text']:g} by text{several}."
-                " Give the list to select or export: they leave the utterances out",
-                file=sys.stderr,
-            )
-        return found
+        found = {name: int(sum(receipt.stats.get(name, 0) for receipt in receipts)) for name in names}
+        several = " (those that several partitions list count in each)" if len(receipts) > 1 else ""
+        remark = f"listed by sound {found['listed_audio']:,}, by text {found['listed_text']:,}{several}"
+        return {**found, "remark": f"{remark}: give the list to select or export"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -24,14 +24,20 @@ SYNC = "sync."
 
 
 class States(Sequence[Mapping[str, Tensor]]):
-    """`Synchroniser.state` of every worker that saved, read when it is asked for: N of them may not fit in memory."""
+    """Tensors of one `prefix`, by default `Synchroniser.state`, of every worker that saved.
 
-    def __init__(self, fs: Any, folder: str, digests: Sequence[str], hidden: Collection[str] = ()) -> None:
-        self._fs, self._folder, self._digests, self._hidden = fs, folder, digests, hidden
+    They are read when they are asked for, since N of them may not fit in memory; `own`, a rank and all its tensors, is
+    at hand.
+    """
 
-    def without(self, *names: str) -> States:
-        """The same states but for tensors of these names, which a script kept beside the synchroniser's."""
-        return States(self._fs, self._folder, self._digests, names)
+    def __init__(
+        self, fs: Any, folder: str, digests: Sequence[str], own: tuple[int, dict[str, Tensor]], prefix: str = SYNC
+    ) -> None:
+        self._fs, self._folder, self._digests, self._own, self._prefix = fs, folder, digests, own, prefix
+
+    def of(self, prefix: str) -> States:
+        """What a script has kept under another prefix."""
+        return States(self._fs, self._folder, self._digests, self._own, prefix)
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -46,9 +52,11 @@ class States(Sequence[Mapping[str, Tensor]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         rank = range(len(self))[index]
-        tensors, _ = _read(self._fs, self._folder, rank, self._digests[rank])
-        own = {name.removeprefix(SYNC): tensor for name, tensor in tensors.items() if name.startswith(SYNC)}
-        return {name: tensor for name, tensor in own.items() if name not in self._hidden}
+        own, tensors = self._own
+        if rank != own:
+            tensors, _ = _read(self._fs, self._folder, rank, self._digests[rank])
+        wanted = (name for name in tensors if name.startswith(self._prefix))
+        return {name.removeprefix(self._prefix): tensors[name] for name in wanted}
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,7 @@ def _checkpoint(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkp
         _read(fs, folder, other, digests[other])  # workers are fewer than those that saved: all parts are looked at
     own = rank % len(digests)
     tensors, state = _read(fs, folder, own, digests[own])
-    return Checkpoint(step, len(digests), tensors, state, States(fs, folder, digests))
+    return Checkpoint(step, len(digests), tensors, state, States(fs, folder, digests, (own, tensors)))
 
 
 def _read(fs: Any, folder: str, rank: int, digest: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

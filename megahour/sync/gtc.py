@@ -212,7 +212,7 @@ class Gtc:
         nodes begin with zeros, and the first step adds what a worker got in float32. As v = τ/N is what changes, not τ,
         no other value needs scaling.
         """
-        first = own_state("gtc", states, 0, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
-        self._threshold.restore(first["threshold"])
-        self._steps = int(first["steps"])
+        own = own_state("gtc", states, self._group.rank, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
+        self._threshold.restore(own["threshold"])
+        self._steps = int(own["steps"])
         self._sum.restore(states)

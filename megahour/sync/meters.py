@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from megahour.core.errors import ConfigError
 from megahour.sync.alarm import Alarm
 from megahour.sync.group import Group, Traffic
 from megahour.sync.lines import Lines
@@ -67,15 +68,17 @@ class MLflow:
 
     Raises
     ------
-    ImportError: mlflow is not installed.
+    ConfigError: mlflow is not installed.
     OSError: the server refuses the run or rows, or does not answer.
     """
 
     MAX_PENDING = 100
 
     def __init__(self, experiment: str) -> None:
-        import mlflow
-
+        try:
+            import mlflow
+        except ImportError:
+            raise ConfigError("mlflow is not installed", remedy="pip install 'megahour[mlflow]'") from None
         self._mlflow = mlflow
         self._pending: deque[Any] = deque()
         with self._failures_as_oserror():

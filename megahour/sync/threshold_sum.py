@@ -205,8 +205,7 @@ class ThresholdSum:
         Where the layout is that of the checkpoint a worker reads its own state only, and has its bits. Otherwise Σ of
         the residuals is handed over without rounding; the next step adds a worker's rows to one float32 residual.
         """
-        at = self._rank if self._rank < len(states) else 0
-        own = states[at]
+        own = states[self._rank % len(states)]
         unchanged = lane_of(own) == self.lane
         rows = list(own["rows"].clone()) if unchanged else hand_over(states, self.lane)
         if self._residual is not None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 
 from megahour import sync
 from megahour.batches.loader import Batch, Loader
-from megahour.core.errors import ConfigError, StageError, StoreError
+from megahour.core.errors import StageError, StoreError
 from megahour.sync.alarm import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
@@ -126,12 +127,14 @@ class Run:
         self.group.all_gather(torch.zeros(1)).wait()  # nobody saves before that
         if found is None:
             return Position()
-        self.trainer.restore(found.tensors, found.states.without("audit"))
+        self.trainer.restore(found.tensors, found.states)
         same = found.workers == self.group.size
         at = Position.of(found.state["position"], same_workers=same)
         # When workers are fewer or more than before, the first of them answers for what all have trained on.
-        parts = [found.tensors["sync.audit"]] if same else [state["audit"] for state in found.states]
-        at.audit = Audit.sum(parts) if same or self.group.rank == 0 else Audit()
+        if same:
+            at.audit = Audit.sum([found.tensors["audit.sums"]])
+        elif self.group.rank == 0:
+            at.audit = Audit.sum([state["sums"] for state in found.states.of("audit.")])
         return at
 
     def to_the_end(self, store: Store | None) -> Curves:
@@ -255,7 +258,7 @@ class Run:
         state = {"print": self.job.print, "position": self.at.state(done)}
         try:
             with self.meter.aside("checkpoint_s"):
-                tensors = self.trainer.tensors() | {"sync.audit": self.at.audit.tensor()}
+                tensors = self.trainer.tensors() | {"audit.sums": self.at.audit.tensor()}
                 self.saver.save(done, tensors, state)
         except StoreError as error:
             # The older checkpoints are whole, and the run is worth more than this one; the last one must be written.
@@ -271,21 +274,16 @@ class Run:
 
 def _boards(p: TrainParams, work: Path) -> list[Board]:
     """TensorBoard where it is installed, MLflow where it is asked for. One that fails is left out, and said."""
-    wanted: dict[str, Callable[[], Board]] = {}
-    if p.tensorboard:
-        wanted["TensorBoard"] = lambda: TensorBoard(work)
-    if p.mlflow:
-        wanted["MLflow"] = lambda: MLflow(p.mlflow)
+    wanted: list[Callable[[], Board]] = [partial(TensorBoard, work)] if p.tensorboard else []
+    wanted += [partial(MLflow, p.mlflow)] if p.mlflow else []
     boards = []
-    for name, make in wanted.items():
+    for make in wanted:
         try:
             boards.append(make())
-        except ImportError:
-            if name == "MLflow":
-                raise ConfigError("mlflow is not installed", remedy="pip install 'megahour[mlflow]'") from None
-            LOG.info("%s is not installed: the curves are in %s only", name, work)
+        except ImportError as error:
+            LOG.info("the curves are in %s only: %s", work, error)
         except OSError as error:
-            LOG.error("no rows for %s: %s", name, error)
+            LOG.error("rows are not sent: %s", error)
     return boards
 
 

@@ -22,6 +22,8 @@ from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.train.stage import TrainParams
 from megahour.units.tokens import Characters
 
+CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -76,7 +78,7 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
         held_out,
         _phases(p, loaders),
         dropped,
-        fingerprint([p.identity(), digests]),
+        fingerprint([CHECKPOINT, p.identity(), digests]),
     )
 
 

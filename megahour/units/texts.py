@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import fsspec
 
 from megahour.core.errors import ConfigError
+from megahour.core.filesystems import file_system
 from megahour.core.transfer import file_digest
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ def find_files(sources: Sequence[str]) -> list[str]:
     """
     found: set[str] = set()
     for source in sources:
-        try:
-            fs, path = fsspec.core.url_to_fs(source)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(str(error), where=source, remedy="give a path or a URL that fsspec can open") from None
+        fs, path = file_system(source)
         matches = [match for match in fs.glob(path) if fs.isfile(match)]
         if not matches:
             raise ConfigError(f"no file matches {source!r}", remedy="give paths, URLs or globs of files that exist")

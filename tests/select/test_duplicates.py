@@ -24,6 +24,7 @@ from megahour.corpus.audio import encode_flac
 from megahour.corpus.espeak import speaker
 from megahour.corpus.tar import tar_writer
 from megahour.engine.local import LocalEngine
+from megahour.engine.progress import closing_line
 from megahour.engine.runner import run_stage
 from megahour.select.duplicates_stage import Duplicates, DuplicatesParams
 from megahour.select.fingerprints import common_share, fingerprint
@@ -104,12 +105,13 @@ def corpus(spoken: dict[str, tuple[Sound, str]], tmp_path_factory: pytest.TempPa
 
 
 def test_copies_are_found_and_the_same_words_by_other_voices_are_not(
-    corpus: Artifact, tmp_path: Path, engine: LocalEngine, capsys: pytest.CaptureFixture[str]
+    corpus: Artifact, tmp_path: Path, engine: LocalEngine
 ) -> None:
     output = Artifact(tmp_path / "duplicates")
-    counts = run_stage(Duplicates(), DuplicatesParams(), {"utterances": corpus}, output, engine).counts
+    manifest = run_stage(Duplicates(), DuplicatesParams(), {"utterances": corpus}, output, engine)
+    counts = manifest.counts
     assert (counts.came_in, counts.kept) == (9, 9), "of several partitions none knows what the others list"
-    assert "those that several partitions list count in each" in capsys.readouterr().err
+    assert "those that several partitions list count in each" in closing_line("duplicates", manifest, 1.0, 0.0)
     keys = {utterance(name, "")["key"]: name for name in ("v0t0", "v1t1", "v2t0", "x0mp3", "x1opus", "x2telephone")}
     rows = listed(output)
     pairs = {frozenset((keys[row["key"]], keys[row["duplicate_of"]])) for row in rows}
@@ -118,13 +120,12 @@ def test_copies_are_found_and_the_same_words_by_other_voices_are_not(
     assert all(row["key"] > row["duplicate_of"] and 0.75 <= row["similarity"] <= 1 for row in rows)
 
 
-def test_one_partition_counts_what_it_lists(
-    corpus: Artifact, tmp_path: Path, engine: LocalEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_partition_counts_what_it_lists(corpus: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
     output, p = Artifact(tmp_path / "duplicates"), DuplicatesParams(partitions=1)
-    counts = run_stage(Duplicates(), p, {"utterances": corpus}, output, engine).counts
+    manifest = run_stage(Duplicates(), p, {"utterances": corpus}, output, engine)
+    counts = manifest.counts
     assert (counts.came_in, counts.kept, counts.dropped) == (9, 6, {"same-audio": 3})
-    assert "duplicates: 3 listed by sound, 0 by text. Give" in capsys.readouterr().err
+    assert "listed by sound 3, by text 0: give" in closing_line("duplicates", manifest, 1.0, 0.0)
 
 
 def test_the_same_bytes_for_one_and_two_workers(corpus: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
