@@ -50,7 +50,8 @@ def train(
 ) -> None:
     """Estimate an n-gram model of texts, a sentence a line.
 
-    TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table. Options stand anywhere.
+    TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table; - is standard input.
+    Options stand anywhere.
 
     Without --memory the text is held in memory, some 75 bytes a word. With it, the same model is made within SIZE: what
     is about to go to disk is foreseen from the text's first megabyte, and refused where there is no room. A run that

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -16,7 +19,7 @@ from megahour.lm.estimate.reading import Reading, allowed_words, read_corpus, vo
 from megahour.lm.estimate.sweep import Words
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, pack, replacing
-from megahour.lm.text.sources import Block, blocks, sources_digest, text_bytes
+from megahour.lm.text.sources import Block, blocks, is_stream, sources_digest, text_bytes
 
 BYTES_PER_WORD = 75  # of memory, for a corpus in it; see `stage`
 TEXT_BYTES_PER_WORD = 4  # of plain text, at least
@@ -28,11 +31,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """sources: files, globs, URLs, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so many most
-    frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory. smoothing: kneser-ney,
-    good-turing or stupid. scratch: directory for what does not fit into `memory`; empty: that of `out`.
-    vocabulary_file, limit_vocabulary: lists of words; others are `<unk>` with the first, and with the second they are
-    counted, but n-grams that have them are left out."""
+    """sources: files, globs, URLs, pipes, `FILE.parquet:COLUMN`. out: .arpa, packed or not, or .mlm. vocabulary: so
+    many most frequent words, 0 all. memory: bytes, 0 what there is: then the corpus is held in memory. smoothing:
+    kneser-ney, good-turing or stupid. scratch: directory for what does not fit into `memory`; empty: that of `out`.
+    vocabulary_file, limit_vocabulary: lists of words; others are `<unk>` with the first, and with the second they
+    are counted, but n-grams that have them are left out."""
 
     sources: Sequence[str]
     out: Path
@@ -206,21 +209,32 @@ def _bounded(job: Job, path: Path, size: int, progress: Progress) -> Trained:
     if job.vocabulary_file:
         options["vocabulary"] = vocabulary_of(blocks([job.vocabulary_file]))
     scratch = (Path(job.scratch) if job.scratch else job.out.parent) / f".{job.out.name}.scratch"
-    identity = f"{sources_digest(job.sources)} {job.vocabulary_file and sources_digest([job.vocabulary_file])}"
-    made = estimate_bounded(
-        lambda: blocks(job.sources),
-        job.order,
-        path,
-        scratch,
-        memory_bytes=job.memory,
-        prune=job.prune,
-        threads=job.threads,
-        skip_symbols=job.skip_symbols,
-        identity=identity,
-        expected_bytes=size,
-        progress=progress,
-        **options,
-    )
+    if any(map(is_stream, job.sources)):
+        identity = str(uuid4())  # nobody can tell whether a pipe brings the same text again
+    else:
+        identity = f"{sources_digest(job.sources)} {job.vocabulary_file and sources_digest([job.vocabulary_file])}"
+    try:
+        made = estimate_bounded(
+            lambda: blocks(job.sources),
+            job.order,
+            path,
+            scratch,
+            memory_bytes=job.memory,
+            prune=job.prune,
+            threads=job.threads,
+            skip_symbols=job.skip_symbols,
+            identity=identity,
+            expected_bytes=size,
+            progress=progress,
+            **options,
+        )
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        full = min((scratch.parent, path.parent), key=lambda folder: shutil.disk_usage(folder).free)
+        raise MegahourError(
+            "the disk is full", where=str(full), remedy="free some space and run the same command, which goes on"
+        ) from None
     held = "in memory" if made.in_memory else "on disk"
     sharding = made.sharding
     notes = [

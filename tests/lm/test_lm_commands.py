@@ -81,6 +81,14 @@ def test_training_gives_one_model_in_every_form(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["a.arpa", "a.arpa.gz", "a.mlm"]
 
 
+@pytest.mark.parametrize("options", [[], ["--memory", "300MB"]])
+def test_text_comes_from_standard_input_too(options: list[str], folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "megahour", "lm", "train", "-", "--out", tmp_path / "piped.arpa", *options]
+    packed = gzip.compress((HERE / "small.txt").read_bytes())
+    subprocess.run(command, input=packed, check=True, capture_output=True)
+    assert (tmp_path / "piped.arpa").read_bytes() == (folder / "a.arpa").read_bytes()
+
+
 def test_training_says_sizes_discounts_and_fallbacks(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b\na b\n")
     result = megahour("train", tmp_path / "text.txt", "--out", tmp_path / "a.mlm", "--order", 2)

@@ -7,6 +7,7 @@ import functools
 import gzip
 import http.server
 import lzma
+import os
 import threading
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_a_file_that_ends_early_is_an_error_that_names_it(name: str, tmp_path: P
     with pytest.raises(MegahourError, match="damaged or end early") as caught:
         bytes_of(tmp_path / name)
     assert name in caught.value.where
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_a_pipe_is_read_whatever_its_compression_and_has_no_size(name: str, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_bytes, args=(PACKERS[name](TEXT.encode()),))
+    writer.start()
+    assert text_bytes([str(pipe), str(tmp_path / "not asked for")]) == 0
+    assert bytes_of(pipe) == TEXT.encode()
+    writer.join()
 
 
 def test_globs_are_sorted_and_a_file_is_read_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Text of language models as blocks of bytes: files, globs and URLs, compressed or not, and columns of Parquet tables.
+"""Text of language models as blocks of bytes: files, globs, URLs and pipes, compressed or not, and columns of tables.
 
 Blocks end between words, so that a line may be longer than memory; a word may not be longer than MAX_WORD. Compression
 is told by the first bytes. As `lmplz` does, bytes are taken for what they are, whatever their encoding, unless UTF-8 is
@@ -10,12 +10,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
 import re
+import stat
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 import fsspec
@@ -27,6 +31,7 @@ from megahour.units.texts import files_digest, find_files
 
 BLOCK_BYTES = 1 << 20
 MAX_WORD = 64 << 20  # bytes
+STDIN = "-"
 ROWS = 1 << 14  # of a column at a time
 _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
 _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
@@ -82,10 +87,14 @@ class Block:
 
 def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Blocks of the files that paths, URLs and globs name, sorted; `table.parquet:column` names a column of text.
+    Streams (`is_stream`) come first, and can be read once.
 
     Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, no text.
     """
-    for url, column in source_files(sources):
+    for name in sorted(set(filter(is_stream, sources))):
+        with _open_stream(name) as raw, _unpacked(raw, name) as file:
+            yield from file_blocks(file, "standard input" if name == STDIN else name, block_bytes)
+    for url, column in source_files([source for source in sources if not is_stream(source)]):
         if column:
             yield from line_blocks(_column(url, column), f"{url}:{column}")
             continue
@@ -116,9 +125,19 @@ def sources_digest(sources: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
+def is_stream(source: str) -> bool:
+    """Whether it is `-`, standard input, or a pipe such as the shell's ``<(command)``."""
+    try:
+        return source == STDIN or stat.S_ISFIFO(Path(source).stat().st_mode)
+    except (OSError, ValueError):
+        return False  # a glob, a URL, or nothing that is there
+
+
 def text_bytes(sources: Sequence[str]) -> int:
-    """Bytes of the files as they are stored, to foresee what they take. 0 where a file system does not tell."""
+    """Bytes of the files as they are stored, to foresee what they take. 0 where that cannot be told."""
     total = 0
+    if any(map(is_stream, sources)):
+        return 0
     for url, _ in source_files(sources):
         fs, path = fsspec.core.url_to_fs(url)
         total += int(fs.size(path) or 0)
@@ -157,14 +176,26 @@ def _column(url: str, name: str) -> Iterator[str]:
         raise MegahourError(f"not text in Parquet: {error}", where=f"{url}:{name}") from None
 
 
+def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
+
+
+def _first_bytes(raw: BinaryIO) -> bytes:
+    """Those that tell the compression; they are read again after it."""
+    if isinstance(raw, io.BufferedReader) and not raw.seekable():
+        return raw.peek(6)[:6]
+    magic = raw.read(6)
+    raw.seek(0)
+    return magic
+
+
 @contextmanager
 def _unpacked(raw: BinaryIO, name: str) -> Iterator[Readable]:
     """The file's text, whatever its compression.
 
     Raises MegahourError: the compressed data are damaged or end early. ConfigError: it is a table, which is no text.
     """
-    magic = raw.read(6)
-    raw.seek(0)
+    magic = _first_bytes(raw)
     if magic[:4] == b"PAR1":
         raise ConfigError("a Parquet table, not text", where=name, remedy="name a column: FILE.parquet:COLUMN")
     try:
