@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from lm_skewed import bounded, in_memory, least_memory, reader, write_skewed
 from megahour.core.errors import MegahourError, StageError
 from megahour.lm.scale.bounded import estimate_bounded
 from megahour.lm.scale.disk_need import Need, check_disk, need_of
+from megahour.lm.scale.token_file import number_text
+from megahour.lm.text.cut import Cut
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 
@@ -160,6 +163,13 @@ def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path,
         check_disk(Need(0, 10**15, [1]), 5, tmp_path, tmp_path)
     with pytest.raises(StageError, match=r"order 5 needs about .* of spill"):
         bounded(text, 5, tmp_path, expected_bytes=10**16)
+
+
+def test_a_disk_that_becomes_full_says_so(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        number_text(reader(text), tmp_path, None, Cut(0, 1), False, lambda *_: None)
+    assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -27,7 +27,7 @@ class CountFiles:
 
     def write(self, shard: int, counted: Counted) -> None:
         """Keep what was found; a reader sees all of it or nothing."""
-        counted.names.tofile(self._names(shard))
+        self._names(shard).write_bytes(counted.names.view(np.uint8).data)
         rest = {field.name: getattr(counted, field.name) for field in fields(counted) if field.name != "names"}
         scratch = self._count(shard).with_suffix(".part")
         with scratch.open("wb") as file:

@@ -74,7 +74,7 @@ def _renumber_file(path: Path, numbers: Tokens) -> None:
         while len(tokens := np.fromfile(file, np.int32, CHUNK)):
             renumber(tokens, numbers)
             file.seek(-tokens.nbytes, os.SEEK_CUR)
-            tokens.tofile(file)
+            file.write(tokens.data)  # not `tofile`: its errors do not say that a disk is full
 
 
 def _encode(
@@ -94,7 +94,7 @@ def _encode(
                 counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
             count_words(tokens, count, counts)
             previous = int(tokens[count - 1]) if count else previous
-            tokens[:count].tofile(file)
+            file.write(tokens[:count].data)
             total += count
             progress("read", total, 0)
     counts[BOUNDARY] += 1  # the first history; the last token is nobody's
