@@ -9,14 +9,16 @@ import errno
 import importlib
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import megahour
-from megahour.core.config import nearest
-from megahour.core.errors import MegahourError
-from megahour.recipe import STAGES, Recipe, load_recipe
+from megahour.core.errors import MegahourError, nearest
+from megahour.stage_table import STAGES
+
+if TYPE_CHECKING:
+    from megahour.recipe import Recipe
 
 GROUPS = {
     "lm": ("megahour.lm.commands", "n-gram language models: train, score, info, convert, rescore, combine, prune.")
@@ -73,6 +75,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
     from megahour.core.store import Artifact
     from megahour.engine.console import output_console
     from megahour.engine.progress import TerminalMonitor, audio_seconds, summary_table
+    from megahour.recipe import load_recipe
     from megahour.run import execute, resumable
 
     loaded = load_recipe(recipe, overrides)
@@ -123,6 +126,7 @@ class PlanCommand(click.Command):
 @recipe_arguments
 def plan_command(recipe: str, overrides: tuple[str, ...]) -> None:
     """What would run, why, and how long it took last time."""
+    from megahour.recipe import load_recipe
     from megahour.run import plan
 
     plans = plan(load_recipe(recipe, overrides))
@@ -142,6 +146,7 @@ def plan_command(recipe: str, overrides: tuple[str, ...]) -> None:
 def status_command(recipe: str, overrides: tuple[str, ...]) -> None:
     """Where each step of a recipe stands."""
     from megahour.core.store import Artifact
+    from megahour.recipe import load_recipe
     from megahour.run import plan
 
     rows = []
@@ -160,6 +165,7 @@ def verify_command(target: str, overrides: tuple[str, ...]) -> None:
     """Re-read every file of an artifact, or of all artifacts of a recipe, against its checksum."""
     from megahour.core.store import Artifact
     from megahour.core.verify import verify
+    from megahour.recipe import load_recipe
 
     if target.endswith((".yaml", ".yml")):
         urls = [step.output for step in load_recipe(target, overrides).steps]

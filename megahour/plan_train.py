@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from megahour.core.config import nearest
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, nearest
 from megahour.stage_command import option
 from megahour.sync.clock.machines import Machines
 

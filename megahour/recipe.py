@@ -1,4 +1,4 @@
-"""Recipes: a YAML file of named steps, each a stage with parameters and inputs; and the table of all stages."""
+"""Recipes: a YAML file of named steps, each a stage with parameters and inputs."""
 
 from __future__ import annotations
 
@@ -12,137 +12,10 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from megahour.core.config import Params, nearest, parse
-from megahour.core.errors import ConfigError
+from megahour.core.config import Params, parse
+from megahour.core.errors import ConfigError, nearest
 from megahour.core.stage import Stage
-
-# name: (module, class, summary). Summaries are here so that `megahour --help` imports no stage;
-# tests/test_recipe.py holds them equal to the first lines of the Params docstrings.
-STAGES: dict[str, tuple[str, str, str]] = {
-    "fetch-prompts": (
-        "megahour.corpus.stages_compose",
-        "FetchPrompts",
-        "Fetch Asterisk's telephone prompts from Debian with apt: clips for `compose`, a shard per language.",
-    ),
-    "synthesise": (
-        "megahour.corpus.stages_made",
-        "Synthesise",
-        "Speak a corpus with espeak-ng: raw recordings, flawed transcripts, rooms, and the true word times.",
-    ),
-    "sentences": (
-        "megahour.corpus.stages_made",
-        "Sentences",
-        "Write generated sentences, one normalised sentence a line, for language models.",
-    ),
-    "compose": (
-        "megahour.corpus.stages_compose",
-        "Compose",
-        "Compose long recordings, or single prompts, from short clips of real speech.",
-    ),
-    "ingest": ("megahour.corpus.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
-    "import": (
-        "megahour.corpus.interchange.import_stage",
-        "Import",
-        "Data sets of lhotse, NeMo, Kaldi, Hugging Face and WebDataset, as utterances or as recordings.",
-    ),
-    "import-aligner": (
-        "megahour.models.import_stage",
-        "ImportAligner",
-        "A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner.",
-    ),
-    "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
-    "cut": ("megahour.align.cut_stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
-    "score-alignment": (
-        "megahour.score.alignment_stage",
-        "ScoreAlignment",
-        "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
-    ),
-    "duplicates": (
-        "megahour.select.duplicates_stage",
-        "Duplicates",
-        "Utterances whose sound or text is nearly that of another one, to be left out.",
-    ),
-    "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
-    "export": (
-        "megahour.corpus.interchange.export_stage",
-        "Export",
-        "Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.",
-    ),
-    "features": (
-        "megahour.features.stage",
-        "Features",
-        "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance.",
-    ),
-    "import-features": (
-        "megahour.features.cepstra_stage",
-        "ImportFeatures",
-        "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
-    ),
-    "language-model": (
-        "megahour.lm.stage",
-        "LanguageModel",
-        "Interpolated modified Kneser-Ney n-grams from text.",
-    ),
-    "lm-words": (
-        "megahour.lm.scale.distributed_stage",
-        "Words",
-        "Words of a text and their counts, by hash: the first step of a language model on a cluster.",
-    ),
-    "lm-vocabulary": (
-        "megahour.lm.scale.distributed_stage",
-        "MakeVocabulary",
-        "The numbered vocabulary of `lm-words`, and how its language model is sharded.",
-    ),
-    "lm-shards": (
-        "megahour.lm.scale.distributed_stage",
-        "MakeShards",
-        "Positions of a text by the last word of their history: round 1 of progressive sharding.",
-    ),
-    "lm-reshard": (
-        "megahour.lm.scale.distributed_stage",
-        "Reshard",
-        "Histories that are too large for a shard, parted by one more word: a later round of progressive sharding.",
-    ),
-    "lm-tally": (
-        "megahour.lm.scale.distributed_model_stage",
-        "Tally",
-        "Counts of all shards of a language model, and what they must tell each other.",
-    ),
-    "lm-estimate": (
-        "megahour.lm.scale.distributed_model_stage",
-        "EstimateLines",
-        "Probabilities and back-offs of all shards of a language model, as lines of an ARPA file.",
-    ),
-    "lm-arpa": (
-        "megahour.lm.scale.distributed_model_stage",
-        "JoinArpa",
-        "One ARPA file and its word list out of the lines of `lm-estimate`.",
-    ),
-    "lexicon": (
-        "megahour.units.lexicon_stage",
-        "MakeLexicon",
-        "Pronunciations of all words, by rule, by spelling or from a dictionary.",
-    ),
-    "senones": (
-        "megahour.units.stage",
-        "Senones",
-        "Senones, their tree and frame alignments of the labelled sets, from a flat start.",
-    ),
-    "train": (
-        "megahour.train.stage",
-        "Train",
-        "Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets.",
-    ),
-    "targets": ("megahour.teach.stage", "Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
-    "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
-    "decode": ("megahour.decode.stage", "Decode", "Beam search over the graph with a model's posteriors."),
-    "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
-    "report": (
-        "megahour.report.stage",
-        "Report",
-        "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear.",
-    ),
-}
+from megahour.stage_table import STAGES
 
 
 class EngineParams(BaseModel):

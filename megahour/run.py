@@ -18,8 +18,7 @@ from typing import Any
 import yaml
 
 import megahour
-from megahour.core.config import nearest
-from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.errors import ConfigError, MegahourError, nearest
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine

@@ -13,7 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from megahour.core.config import parse
 from megahour.core.stage import Stage
-from megahour.recipe import STAGES, EngineParams, load_stage
+from megahour.recipe import EngineParams, load_stage
+from megahour.stage_table import STAGES
 
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 

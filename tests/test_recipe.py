@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from toy_stages import RECIPE, TOY_STAGES, write_recipe
 
-from megahour import recipe as recipes
+from megahour import stage_table
 from megahour.core.errors import ConfigError
-from megahour.recipe import STAGES, load_recipe, load_stage
+from megahour.recipe import load_recipe, load_stage
 from megahour.stage_command import reference
+from megahour.stage_table import STAGES
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -18,7 +19,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 @pytest.fixture(autouse=True)
 def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, entry in TOY_STAGES.items():
-        monkeypatch.setitem(recipes.STAGES, name, entry)
+        monkeypatch.setitem(stage_table.STAGES, name, entry)
 
 
 def test_steps_run_after_what_they_read(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_the_table_of_stages_tells_the_truth(name: str) -> None:
     stage = load_stage(name)
     first_line = (stage.params.__doc__ or "").strip().splitlines()[0]
     assert stage.name == name
-    assert STAGES[name][2] == first_line, "the summary in recipe.STAGES is the first line of the Params docstring"
+    assert STAGES[name][2] == first_line, "the summary in stage_table.STAGES is the first line of the Params docstring"
     for key, info in stage.params.model_fields.items():
         assert info.description, f"{name}.{key} has no description"
 
@@ -90,5 +91,5 @@ def test_every_recipe_of_the_repository_loads(path: Path) -> None:
 def test_the_reference_page_is_made_from_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parent.parent / "docs" / "stages.md"
     for name in TOY_STAGES:
-        monkeypatch.delitem(recipes.STAGES, name)
+        monkeypatch.delitem(stage_table.STAGES, name)
     assert page.read_text("utf-8") == reference(), "run `make docs`"

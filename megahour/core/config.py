@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, nearest
 
 
 class Params(BaseModel):
@@ -35,12 +34,6 @@ class Params(BaseModel):
 
 
 P = TypeVar("P", bound=Params)
-
-
-def nearest(name: str, known: Any) -> str:
-    """A hint such as `did you mean "epochs"?`, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f' – did you mean "{close[0]}"?' if close else ""
 
 
 def parse(model: type[P], values: Mapping[str, Any], *, where: str) -> P:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class MegahourError(Exception):
     """Base of all errors that a user should read: what happened, where, and what to do next."""
@@ -54,6 +56,14 @@ class BadRecord(MegahourError):
         self.reason = reason
         self.detail = detail
         self.record = record
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `did you mean "epochs"?`, or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f' – did you mean "{close[0]}"?' if close else ""
 
 
 def _rebuild(kind: type[MegahourError], state: dict[str, object]) -> MegahourError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from megahour.core.config import nearest
+from megahour.core.errors import nearest
 
 OWN = "megahour.lm.own_commands"
 COMBINE = "megahour.lm.combine_commands"

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from megahour.core.config import nearest
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, nearest
 
 OUTPUTS = (".arpa", ".arpa.gz", ".arpa.xz", ".arpa.zst", ".mlm")
 RESERVED_NAMES = ("mixed.arpa", "pruned.arpa")  # steps write them

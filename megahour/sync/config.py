@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megahour.core.config import nearest
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,8 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.inference import load
-from megahour.recipe import STAGES, load_stage
+from megahour.recipe import load_stage
+from megahour.stage_table import STAGES
 from megahour.train.data import held_out_speakers
 from megahour.train.session import train
 from megahour.train.stage import TrainParams
