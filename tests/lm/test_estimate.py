@@ -66,6 +66,17 @@ def test_probabilities_sum_to_one_after_any_history(
     assert total == pytest.approx(1.0, abs=2e-5)  # the file has six decimals
 
 
+@pytest.mark.parametrize("prune", [[0], [0, 0, 1]])
+@pytest.mark.parametrize("occurrences", [254, 255, 256, 3000])
+def test_frequent_contexts_have_their_back_off_weight(occurrences: int, prune: list[int]) -> None:
+    """Sums of contexts that fit no byte are kept apart."""
+    lines = [f"a b {'cde'[i % 3]}{i % 40 if i % 2 else ''} f" for i in range(occurrences)]
+    model = estimate_text(lines, 3, prune).model
+    scorer, history = Scorer(model), [model.vocabulary.words.index(word) for word in "ab"]
+    predicted = [word for word in range(len(model.vocabulary)) if word != BOUNDARY]
+    assert sum(10.0 ** scorer.log10_prob(word, history) for word in predicted) == pytest.approx(1.0, abs=2e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1]]), st.sampled_from([None, ["a b c"]]))
 def test_neither_threads_nor_memory_for_the_first_pass_change_anything(

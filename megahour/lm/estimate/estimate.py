@@ -6,7 +6,7 @@ Two passes over the partitions, both parallel:
              contexts, bytes of its lines; n-grams of contexts that occur twice are kept if there is room
     smooth   sweep it again if they were not; probabilities, lines, file
 
-Between them: discounts, and log γ of contexts on its way to the partitions that print it. Memory: 8 bytes a token, 35
+Between them: discounts, and log γ of contexts on its way to the partitions that print it. Memory: 8 bytes a token, 17
 bytes for each context of two words or more that occurs twice, and what is kept, about 12 bytes a token; a frequent
 word's partition sets the scratch.
 """
@@ -90,7 +90,7 @@ class _Weights:
 
     discounts: Float64
     unigram: Float64
-    first: Int64
+    first: Int32
     length: npt.NDArray[np.int8]
     gamma: npt.NDArray[np.float32]
     edges: Int64
@@ -203,11 +203,11 @@ def _count(parts: Partitions, progress: Progress) -> _Counts:
 
     def count(number: int) -> Names:
         s, windows, n = parts.count(number, tallies[number])
-        store, names = s.store, Names.room(s.names, n)
+        store, names = s.store, Names.room(s.names, n, len(windows), parts.order)
         # a word is in one partition only, so threads write different rows of contexts
         sums = contexts, wildcards[number]
-        held = take_names(store.nodes, n, store.sums, store.first, windows, parts.owner, *sums, *names)
-        return names.taken(s.names, held)
+        held, large = take_names(store.nodes, n, store.sums, store.first, windows, parts.owner, *sums, *names)
+        return names.taken(s.names, held, large)
 
     names = []
     for done, found in enumerate(parts.each(count), 1):

@@ -18,36 +18,45 @@ from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import SUMS, Int32, Int64
 
 Float32 = npt.NDArray[np.float32]
+MOST = 255
 
 
 class Names(NamedTuple):
-    """Contexts that one partition made: first position, words, partition that prints them, sums (N, SUMS)."""
+    """Contexts that one partition made: first position, words, partition that prints them, and their sums.
 
-    first: Int64
+    small: (N, SUMS) uint8; zeros where the sum of all is above MOST: those are the next row of large, (L, SUMS) int32.
+    Few are, and memory that is touched for the first time takes longer than the sums themselves.
+    """
+
+    first: Int32
     length: npt.NDArray[np.int8]
     target: npt.NDArray[np.uint16]
-    sums: Int32
+    small: npt.NDArray[np.uint8]
+    large: Int32
 
     @staticmethod
     def shelves() -> tuple[Shelf, ...]:
         """For the names of one partition after the other."""
-        return Shelf(np.int64), Shelf(np.int8), Shelf(np.uint16), Shelf(np.int32, SUMS)
+        return Shelf(np.int32), Shelf(np.int8), Shelf(np.uint16), Shelf(np.uint8, SUMS), Shelf(np.int32, SUMS)
 
     @staticmethod
-    def room(shelves: tuple[Shelf, ...], size: int) -> Names:
-        """For so many contexts at most."""
-        return Names(*(shelf.room(size) for shelf in shelves))
+    def room(shelves: tuple[Shelf, ...], size: int, positions: int, order: int) -> Names:
+        """For so many contexts at most, of so many positions."""
+        most = min(size, positions // MOST * order)  # contexts of the same length share no position
+        return Names(*(shelf.room(most if shelf is shelves[-1] else size) for shelf in shelves))
 
-    def taken(self, shelves: tuple[Shelf, ...], size: int) -> Names:
+    def taken(self, shelves: tuple[Shelf, ...], size: int, large: int) -> Names:
         """The first ones of `room`, that many, which are there to stay."""
-        for shelf in shelves:
+        *each, last = shelves
+        for shelf in each:
             shelf.take(size)
-        return Names(self.first[:size], self.length[:size], self.target[:size], self.sums[:size])
+        last.take(large)
+        return Names(self.first[:size], self.length[:size], self.target[:size], self.small[:size], self.large[:large])
 
 
 def exchange(
     names: Sequence[Names], discounts: npt.NDArray[np.float64], partitions: int
-) -> tuple[Int64, npt.NDArray[np.int8], Float32, Int64]:
+) -> tuple[Int32, npt.NDArray[np.int8], Float32, Int64]:
     """first, length and log10 γ of all names by target, those of partition i in edges[i] .. edges[i + 1], and edges.
 
     discounts (order + 2, 4): by order.
@@ -57,7 +66,7 @@ def exchange(
         edges[1:] += np.bincount(made.target, minlength=partitions)
     np.cumsum(edges, out=edges)
     total, cursors = int(edges[-1]), edges[:-1].copy()
-    first, length, gamma = np.empty(total, np.int64), np.empty(total, np.int8), np.empty(total, np.float32)
+    first, length, gamma = np.empty(total, np.int32), np.empty(total, np.int8), np.empty(total, np.float32)
     for made in names:
         _scatter(*made, discounts, cursors, first, length, gamma)
     return first, length, gamma, edges
@@ -65,15 +74,16 @@ def exchange(
 
 @compiled
 def take_names(  # type: ignore[no-untyped-def]
-    nodes, n, sums, first, windows, owner, contexts, wildcards, first_out, length_out, target_out, sums_out
+    nodes, n, sums, first, windows, owner, contexts, wildcards, first_out, length_out, target_out, small, large
 ):
-    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`,
-    whose number is returned. Contexts whose n-grams are all dropped have γ = 1, which need not be told.
+    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`; how
+    many these are, and how many of them are large. Contexts whose n-grams are all dropped have γ = 1, which need not be
+    told.
 
     windows (m, order): of the partition. owner (V,): partition of a word. Adds to wildcards (order + 1, 2), by the
     order of what is dropped: contexts with a wildcard entry, and what these entries hold.
     """
-    held = 0
+    held = most = 0
     for node in range(n):
         length, row = nodes[node, 0], nodes[node, 3]
         wildcards[length + 1, 0] += sums[node, 4] > 0
@@ -84,18 +94,30 @@ def take_names(  # type: ignore[no-untyped-def]
                 contexts[word, column] = sums[node, column]
         elif sums[node, 0] != sums[node, 4]:
             first_out[held], length_out[held], target_out[held] = first[node], length, owner[windows[row, 2]]
-            for column in range(SUMS):
-                sums_out[held, column] = sums[node, column]
+            if sums[node, 0] > MOST:
+                for column in range(SUMS):
+                    small[held, column], large[most, column] = 0, sums[node, column]
+                most += 1
+            else:
+                for column in range(SUMS):
+                    small[held, column] = sums[node, column]
             held += 1
-    return held
+    return held, most
 
 
 @compiled
 def _scatter(  # type: ignore[no-untyped-def]
-    first, length, target, sums, discounts, cursors, first_out, length_out, gamma_out
+    first, length, target, small, large, discounts, cursors, first_out, length_out, gamma_out
 ):
+    most = 0
     for i in range(len(first)):
         k, at = length[i] + 1, cursors[target[i]]
-        freed = discounts[k, 1] * sums[i, 1] + discounts[k, 2] * sums[i, 2] + discounts[k, 3] * sums[i, 3] + sums[i, 4]
-        first_out[at], length_out[at], gamma_out[at] = first[i], length[i], log_probability(freed / sums[i, 0])
+        total, ones, twos = np.int64(small[i, 0]), np.int64(small[i, 1]), np.int64(small[i, 2])
+        more, dropped = np.int64(small[i, 3]), np.int64(small[i, 4])
+        if total == 0:
+            total, ones, twos = np.int64(large[most, 0]), np.int64(large[most, 1]), np.int64(large[most, 2])
+            more, dropped = np.int64(large[most, 3]), np.int64(large[most, 4])
+            most += 1
+        freed = discounts[k, 1] * ones + discounts[k, 2] * twos + discounts[k, 3] * more + dropped
+        first_out[at], length_out[at], gamma_out[at] = first[i], length[i], log_probability(freed / total)
         cursors[target[i]] = at + 1
