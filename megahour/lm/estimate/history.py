@@ -38,6 +38,28 @@ def partition(tokens, begin, end, cursors, positions):  # type: ignore[no-untype
         cursors[word] += 1
 
 
+@compiled
+def partition_by_owner(tokens, begin, end, owner, cursors, positions):  # type: ignore[no-untyped-def]
+    """Write each position to the next place of its word's owner (V,); cursors, by owner, move on: a few streams, where
+    `partition` has one for each word."""
+    for p in range(begin, end):
+        part = owner[tokens[p - 1]]
+        positions[cursors[part]] = p
+        cursors[part] += 1
+
+
+@compiled
+def order_by_word(windows, first, cursors, index):  # type: ignore[no-untyped-def]
+    """index (m,) of the rows of windows (m, order) by the history's last word, equal ones in their order.
+
+    cursors: places of the words `first`, first + 1, …; they move on.
+    """
+    for i in range(len(index)):
+        word = windows[i, 1] - first
+        index[cursors[word]] = i
+        cursors[word] += 1
+
+
 def buckets(counts: Int64, largest: int) -> Int64:
     """Edges (in words, B+1) of ranges of neighbouring words that hold at most `largest` positions or a single word."""
     edges, held = [0], 0

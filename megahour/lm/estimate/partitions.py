@@ -17,7 +17,8 @@ from megahour.lm.estimate.history import (
     buckets,
     gather,
     history_counts,
-    partition,
+    order_by_word,
+    partition_by_owner,
     permute,
     sort_histories,
 )
@@ -113,6 +114,7 @@ class Partitions:
     counts: Int64 = field(init=False)
     owner: npt.NDArray[np.uint16] = field(init=False)
     lengths: Int32 = field(init=False)
+    _words: Int64 = field(init=False)
     _edges: Int64 = field(init=False)
     _positions: Int32 = field(init=False)
     _own: threading.local = field(default_factory=threading.local)
@@ -123,12 +125,11 @@ class Partitions:
         tokens, size = self.corpus.tokens, self.corpus.size
         self.counts = np.zeros(size, np.int64)
         history_counts(tokens, PADDING, len(tokens), self.counts)
-        words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # partitions have 16-bit numbers
-        starts = np.concatenate([[0], np.cumsum(self.counts)])
-        self._edges = starts[words]
+        words = self._words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # partitions have 16-bit numbers
+        self._edges = np.concatenate([[0], np.cumsum(self.counts)])[words]
         self.owner = np.repeat(np.arange(len(words) - 1), np.diff(words)).astype(np.uint16)
         self._positions = np.empty(len(tokens) - PADDING, np.int32)
-        partition(tokens, PADDING, len(tokens), starts[:-1].copy(), self._positions)
+        partition_by_owner(tokens, PADDING, len(tokens), self.owner, self._edges[:-1].copy(), self._positions)
         self.lengths = np.diff(self.corpus.starts).astype(np.int32)
 
     def __len__(self) -> int:
@@ -167,8 +168,10 @@ class Partitions:
         positions = self._part(number)
         m = len(positions)
         s = self._scratch(m)
-        s.index[:m] = np.arange(m)
         gather(self.corpus.tokens, positions, self.order, s.windows[:m])
+        first, stop = self._words[number], self._words[number + 1]
+        counts = self.counts[first:stop]
+        order_by_word(s.windows, first, np.cumsum(counts) - counts, s.index[:m])
         sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack)
         windows = s.sorted[:m]
         permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
