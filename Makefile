@@ -23,14 +23,14 @@ check: .venv/installed-dev
 docs: .venv/installed
 	$(BIN)/megahour docs docs/stages.md
 
-# An hour or two. TEXT="FILE …" adds the language models (lmplz on the PATH), FSDD=FOLDER the tables of convergence.
+# An hour or two. TEXT="FILE …" adds the language models (lmplz on the PATH), FSDD=FOLDER what trains on spoken digits.
 BENCH := startup engine_overhead fbank normalise align align_stage accelerator gtc_codec sync_overhead train_faults \
-	gtc_exchange sync_wire train_network
+	gtc_exchange train_network
 bench: .venv/installed-dev
 	@failed=; measure() { echo "== $$*"; name=$$1; shift; $(BIN)/python benchmarks/$$name.py "$$@" || failed="$$failed $$name"; }; \
 	for name in $(BENCH); do measure $$name; done; \
 	if [ -n "$(TEXT)" ]; then measure lm $(TEXT); measure lm_query $(TEXT); fi; \
-	if [ -n "$(FSDD)" ]; then measure gtc_convergence $(FSDD); measure sync_convergence $(FSDD) --quick; fi; \
+	if [ -n "$(FSDD)" ]; then measure sync_wire $(FSDD); measure gtc_convergence $(FSDD); measure sync_convergence $(FSDD) --quick; fi; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 clean:

@@ -18,6 +18,8 @@ from torch.amp.grad_scaler import GradScaler
 from megahour.core.errors import ConfigError
 from megahour.sync.group import Group
 
+_ENDS = -1.0  # said in place of a weight
+
 
 class Synchroniser(Protocol):
     """N workers' steps on one model: stands where `optimiser.step()` stands in a plain training loop."""
@@ -76,12 +78,34 @@ def default_group(group: Group | None) -> Group:
 
 
 def agree(group: Group, weight: float, finite: bool = True) -> Agreement:
-    """All workers' weights and whether all gradients are finite: one all-gather of 16 bytes. A collective call."""
+    """All workers' weights and whether all gradients are finite: one all-gather of 16 bytes. A collective call.
+
+    Raises ConfigError on all workers when another one is in `end_together`.
+    """
     check_weight(weight)
-    said = torch.tensor([weight, float(finite)], dtype=torch.float64)
-    weights, all_finite = group.all_gather(said).wait().unbind(1)
+    weights, all_finite = _meet(group, weight, finite).unbind(1)
     total = sum(weights.tolist())
     return Agreement(weight / total if total else 0.0, total, bool(all_finite.all()))
+
+
+def end_together(group: Group) -> None:
+    """What `finish` begins with. A collective call; raises ConfigError on all workers when another one is in `agree`."""
+    if group.size > 1:
+        _meet(group, _ENDS, True)
+
+
+def _meet(group: Group, weight: float, finite: bool) -> Tensor:
+    """(N, 2) weights and 0 or 1 of all workers."""
+    said = torch.tensor([weight, float(finite)], dtype=torch.float64)
+    found = group.all_gather(said).wait()
+    ended = [rank for rank, (weight, _) in enumerate(found.tolist()) if weight == _ENDS]
+    if ended and len(ended) < group.size:
+        raise ConfigError(
+            f"worker {', '.join(map(str, ended))} called finish() while others took a step",
+            where=f"rank {group.rank}",
+            remedy="take equally many steps on all workers, with weight=0 where there is no batch left",
+        )
+    return found
 
 
 def check_weight(weight: float) -> None:

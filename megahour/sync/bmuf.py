@@ -176,6 +176,7 @@ class Bmuf:
         """
         if self._block_steps:
             self._end_block(self._steps <= self.blocks.warmup_steps)
+        base.end_together(self.group)
         self.flat.set_weights(self.filter.model)
         replicas.average_buffers(self.model, self.group)
         if self.blocks.total_steps is None and self._blocks and self.group.rank == 0:

@@ -18,6 +18,7 @@ from megahour.sync.base import (
     check_optimiser,
     check_weight,
     default_group,
+    end_together,
     step_alone,
     unscale,
     update,
@@ -142,6 +143,7 @@ class Dense:
 
     def finish(self) -> None:
         """Averages floating-point buffers; the weights are the same on all workers after each step. Collective."""
+        end_together(self._group)
         replicas.average_buffers(self._model, self._group)
         if self._buckets is not None:
             self._buckets.close()

@@ -38,6 +38,7 @@ from megahour.sync.base import (
     check_optimiser,
     check_weight,
     default_group,
+    end_together,
     own_state,
     step_alone,
     unscale,
@@ -199,6 +200,7 @@ class Gtc:
 
         What waits in residuals, some τ an element at most, is left out of the model.
         """
+        end_together(self._group)
         average_buffers(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:

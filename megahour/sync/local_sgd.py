@@ -20,6 +20,7 @@ from megahour.sync.base import (
     check_optimiser,
     check_weight,
     default_group,
+    end_together,
     own_state,
     step_alone,
 )
@@ -116,6 +117,7 @@ class LocalSgd:
         """Takes the mean of what has been trained since the last one, and of floating-point buffers. Collective."""
         if self._local_steps:
             self._average()
+        end_together(self._group)
         replicas.average_buffers(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:

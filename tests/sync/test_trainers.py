@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from megahour import sync
 from megahour.core.errors import ConfigError
+from megahour.sync import virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "distributed-training.md").read_text("utf-8")
 PLAIN, CHANGED, VIRTUAL, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -261,3 +262,31 @@ def zero_restarts() -> tuple[bool, bool]:
 
 def test_zero_goes_on_from_the_parts_of_all_workers() -> None:
     assert run_workers(zero_restarts, 2) == [(True, True)] * 2
+
+
+EARLY: dict[str, dict[str, Any]] = {
+    "dense": {"backwards": None},
+    "gtc": {"density": 0.1},
+    "local_sgd": {"period_steps": 2},
+    "bmuf": {"block_steps": 2},
+}
+
+
+@pytest.mark.parametrize("trainer", EARLY)
+def test_a_worker_that_finishes_before_the_others_is_named_by_all(trainer: str) -> None:
+    said = []
+
+    def train(group: virtual.VirtualGroup) -> None:
+        model = nn.Linear(3, 2)
+        worker = sync.build(trainer, model, torch.optim.SGD(model.parameters(), 0.1), group=group, **EARLY[trainer])
+        try:
+            for _ in range(2 if group.rank == 1 else 4):
+                model(torch.ones(1, 3)).sum().backward()
+                worker.step()
+            worker.finish()
+        except ConfigError as error:
+            said.append(str(error))
+
+    virtual.run(train, 3)
+    assert len(said) == 3
+    assert all("worker 1 called finish() while others took a step" in message for message in said)
