@@ -26,6 +26,9 @@ CANCEL_LIMIT_S = 10.0
 REMEDY = "install Java 17 or later and `pip install megahour[spark]`, or use --engine local"
 # Batches cross a shuffle compressed already, by Arrow: Spark would compress them again, for nothing but CPU time.
 OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
+# A local master's Java only moves blocks between Python workers and the disk: its first compiler is good enough for
+# that, the second would take longer than it saves, and one thread collects the garbage.
+LOCAL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Log4j settings of the driver: errors only, and no Java stack for a Python worker that died and is tried again.
 QUIET = """\
 rootLogger.level = error
@@ -57,7 +60,8 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
     with tempfile.TemporaryDirectory(prefix="megahour-spark-") as folder:
         log_settings = Path(folder) / "log4j2.properties"
         log_settings.write_text(QUIET)
-        quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}"}
+        java = f"{LOCAL_JAVA if master.startswith('local') else ''} -Dlog4j2.configurationFile={log_settings.as_uri()}"
+        quiet = {"spark.driver.extraJavaOptions": java.strip()}
         conf = SparkConf().setMaster(master).setAll(list((quiet | OWN_BLOCKS | dict(settings)).items()))
         try:
             with interrupts_held():  # a Java process that lost its Python before they met would wait for ever

@@ -89,7 +89,7 @@ def agree(group: Group, weight: float, finite: bool = True) -> Agreement:
 
 
 def end_together(group: Group) -> None:
-    """What `finish` begins with. A collective call; raises ConfigError on all workers when another one is in `agree`."""
+    """What `finish` begins with. A collective call. Raises ConfigError on all workers when another is in `agree`."""
     if group.size > 1:
         _meet(group, _ENDS, True)
 

@@ -141,7 +141,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Artifact]:
 def test_spark_gives_the_same_artifacts(small: tuple[Path, Artifact], tmp_path: Path) -> None:
     from megahour.engine.spark import SparkEngine
 
-    with SparkEngine("local[2]", conf=QUICK_JAVA) as engine:
+    with SparkEngine("local[2]") as engine:
         _, artifact, _ = estimated(engine, small[0], tmp_path, prune=(0, 1))
     assert artifact.manifest.digest == small[1].manifest.digest
 
