@@ -62,14 +62,23 @@ def order_by_word(windows, first, cursors, index):  # type: ignore[no-untyped-de
 
 def buckets(counts: Int64, largest: int) -> Int64:
     """Edges (in words, B+1) of ranges of neighbouring words that hold at most `largest` positions or a single word."""
-    edges, held = [0], 0
-    for word in np.flatnonzero(counts).tolist():
-        size = int(counts[word])
-        if held and held + size > largest:
-            edges.append(word)
-            held = 0
-        held += size
-    return np.array([*edges, len(counts)], np.int64)
+    edges = np.empty(len(counts) + 1, np.int64)
+    size = _buckets(counts, largest, edges)
+    edges[size] = len(counts)
+    return edges[: size + 1]
+
+
+@compiled
+def _buckets(counts, largest, edges):  # type: ignore[no-untyped-def]
+    """Write where ranges begin; how many."""
+    size, held = 1, 0
+    edges[0] = 0
+    for word in range(len(counts)):
+        if held and counts[word] and held + counts[word] > largest:
+            edges[size], held = word, 0
+            size += 1
+        held += counts[word]
+    return size
 
 
 @compiled
