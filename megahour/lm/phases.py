@@ -49,7 +49,7 @@ class Phases:
         if phase != self._phase:
             self.begin(phase)
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=max(total, 1))
+            self._bar.update(self._task, completed=done, total=total or None)
         elif time.monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = time.monotonic()
             spent = self._spoke - self._begun

@@ -159,7 +159,7 @@ def _read(job: Job, size: int, progress: Progress) -> Reading:
         for block in blocks(job.sources):
             yield block
             done += block.end
-            progress("read", done, max(size, done))
+            progress("read", done, max(size, done) if size else 0)
 
     return read_corpus(
         counted(),
