@@ -111,7 +111,7 @@ def train(job: Job, progress: Progress = lambda phase, done, total: None) -> Tra
     if job.scratch and not Path(job.scratch).is_dir():
         raise ConfigError("no such directory", where=job.scratch, remedy="make it, or leave --scratch out")
     if not job.memory:
-        _check_memory(size)
+        _check_memory(size, _free_memory())
     with replacing(job.out) as making:
         if job.memory:
             return _packed(job, making, lambda path: _bounded(job, path, size, progress), progress)
@@ -138,10 +138,9 @@ def _check_smoothing(job: Job, form: str) -> None:
         )
 
 
-def _check_memory(size: int) -> None:
-    import psutil
-
-    need, free = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD, psutil.virtual_memory().available
+def _check_memory(size: int, free: int) -> None:
+    """Raises MegahourError where so much text surely does not fit into so much memory."""
+    need = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD
     if size // MOST_TEXT_BYTES * BYTES_PER_WORD > free:
         raise MegahourError(
             f"about {size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
@@ -149,16 +148,24 @@ def _check_memory(size: int) -> None:
         )
 
 
+def _free_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def _read(job: Job, size: int, progress: Progress) -> Reading:
     progress("read", 0, size)
     words = vocabulary_of(blocks([job.vocabulary_file])) if job.vocabulary_file else None
-    done = 0
+    done, free = 0, _free_memory()
 
     def counted() -> Iterable[Block]:
         nonlocal done
         for block in blocks(job.sources):
             yield block
             done += block.end
+            if done > size:  # what is packed or comes through a pipe may be of any size
+                _check_memory(done, free)
             progress("read", done, max(size, done) if size else 0)
 
     return read_corpus(

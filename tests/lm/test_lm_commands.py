@@ -288,6 +288,16 @@ def test_text_beyond_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["large.txt"]
 
 
+def test_text_that_turns_out_to_be_beyond_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"a b\n" * 1_000_000))  # 4 kB, and 4 MB when it is unpacked
+    monkeypatch.setattr("megahour.lm.train.BYTES_PER_WORD", 10**6)
+    with pytest.raises(MegahourError, match=r"of text need up to .* GB are free\nRemedy: give --memory"):
+        megahour("train", tmp_path / "text.gz", "--out", tmp_path / "a.arpa")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.gz"]
+
+
 @pytest.mark.parametrize(("text", "size"), [("4GB", 4 * 10**9), ("500mb", 5 * 10**8), ("1.5G", 3 * 2**29), ("7", 7)])
 def test_sizes_are_written_as_people_do(text: str, size: int) -> None:
     assert parse_bytes(text) == size
