@@ -44,7 +44,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "ddp_powersgd": {"rank": 4, "start_step": 2},
     "dense": {},
     "local_sgd": {"period_steps": 100},
-    "gtc": {"density": 0.001},
+    "gtc": {"density": 0.002, "warmup_steps": 100},
     "bmuf": {"block_steps": 100},
     "gossip": {"order": "cta", "max_lag": 1_000_000, "max_staleness": 1_000_000},
 }
@@ -71,8 +71,10 @@ def work(rank: int, given: argparse.Namespace) -> None:
     torch.manual_seed(1)
     model, data = Tagger(), Frames(**torch.load(given.folder, weights_only=True))
     optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    group = TorchGroup(timeout_s=600)
-    worker = sync.build(given.trainer, model, optimiser, group=group, clip_norm=5.0, **TRAINERS[given.trainer])
+    group, options = TorchGroup(timeout_s=600), dict(TRAINERS[given.trainer])
+    if math.isfinite(given.seconds):
+        options.pop("warmup_steps", None)  # rates are those of the steps behind it
+    worker = sync.build(given.trainer, model, optimiser, group=group, clip_norm=5.0, **options)
 
     def step(number: int) -> None:
         began_s = time.perf_counter()
