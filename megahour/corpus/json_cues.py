@@ -74,8 +74,8 @@ def json_cues(text: str, rate_hz: int) -> list[Cue]:
     read, inner = shape
     try:
         said = list(read(inner))
-        if strange := next((each.text for each in said if not isinstance(each.text, str)), ""):
-            raise TypeError(f"a text that is a JSON {type(strange).__name__}")
+        if strange := [part for each in said for part in (each.text, each.speaker) if not isinstance(part, str)]:
+            raise TypeError(f"a text or a speaker that is a JSON {type(strange[0]).__name__}")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         detail = f"no cues as {read.__name__.strip('_')} has them: {type(error).__name__} {error}"
         raise BadRecord("unreadable-transcript", detail) from error

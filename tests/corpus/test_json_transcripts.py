@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from megahour.core.errors import BadRecord
@@ -209,6 +209,9 @@ JSON = st.recursive(
 
 
 @given(JSON)
+@example({"utterances": [{"text": None}]})
+@example({"transcription": [{"text": 0}]})
+@example({"results": {"items": [{"alternatives": [{"content": "a"}], "speaker_label": {"a": 1}}]}})
 def test_any_json_is_read_or_refused(value: Any) -> None:
     if find(value) is None:
         with pytest.raises(BadRecord):
