@@ -8,8 +8,10 @@ are what keeps its buffers far below its 2 GB limit.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +28,7 @@ Key = tuple[int, int, int, int]  # partition, task, position of the block, chunk
 
 
 def map_partition(call: Call, limit_s: float | None, posts: Any, records: Iterator[tuple[int, Any]]) -> Iterator[None]:
+    _settle()
     for index, item in records:
         task = f"task {index}"
         with _time_limit(limit_s):
@@ -39,6 +42,7 @@ def split_partition(
 ) -> Iterator[tuple[Key, bytes]]:
     from megahour.engine.blocks import blocks_of
 
+    _settle()
     for index, item in records:
         with _time_limit(limit_s):
             try:
@@ -56,6 +60,7 @@ def split_partition(
 def merge_partition(
     merge: Call, limit_s: float | None, posts: Any, partition: int, records: Iterator[tuple[Key, bytes]]
 ) -> Iterator[None]:
+    _settle()
     task = f"merge task {partition}"
     try:
         batches = _batches(records)
@@ -119,6 +124,20 @@ def post_root(posts: Any, records: Iterator[tuple[int, Outcome]]) -> Iterator[No
     for index, outcome in records:
         posts.add([(index, packed(outcome, task="reduce", item=index))])
     return iter(())
+
+
+def _settle() -> None:
+    """Leaves what earlier tasks of this worker have imported out of garbage collections.
+
+    Spark asks for a full one after every task, and numba's library alone makes that take a third of a second.
+    """
+    if _settled[0] != len(sys.modules):
+        gc.collect()
+        gc.freeze()
+        _settled[0] = len(sys.modules)
+
+
+_settled = [0]  # modules that were loaded then
 
 
 def partition_of(key: Key) -> int:
