@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from loopback import free_port
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
+settings.load_profile("megahour")
 LONGEST = ("end_to_end", "train", "engine", "align", "sync")
 
 
