@@ -96,6 +96,7 @@ def _batches(records: Iterator[tuple[Key, bytes]]) -> Iterator[Any]:
 def leaf(
     call: Call, limit_s: float | None, posts: Any, records: Iterator[tuple[int, Any]]
 ) -> Iterator[tuple[int, Outcome]]:
+    _settle()
     for index, item in records:
         with _time_limit(limit_s):
             outcome = attempt(call, item, task=f"task {index}", item=item)

@@ -44,7 +44,7 @@ def flawed(
     return quantise(say(said, rng, errors).log_probs), document(written)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000),
     unspoken=st.sampled_from([0.0, 0.1, 0.2]),
@@ -64,7 +64,7 @@ def test_the_anchored_answer_is_the_exact_one(seed: int, unspoken: float, untran
     assert away.max(initial=0) <= 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), errors=st.sampled_from([0.05, 0.3]))
 def test_reusing_the_anchors_changes_nothing(seed: int, errors: float) -> None:
     """Calibration in one go gives what two whole alignments give, the second with the costs found by the first."""

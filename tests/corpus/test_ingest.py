@@ -298,7 +298,7 @@ def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: Local
         st.from_regex(r"[ab]/[a-f]\.(wav|mp3|srt|txt|json|vtt|pdf|en\.srt)", fullmatch=True), max_size=20, unique=True
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list[str]) -> None:
     groups = [group for group in group_files(sorted(paths)) if group.media]
     assert sorted(group.media for group in groups) == sorted(p for p in paths if p.endswith((".wav", ".mp3")))
@@ -309,7 +309,7 @@ def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=30), st.integers(1, 5000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_tasks_are_about_equal_and_cover_all_files(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard_bytes: int
 ) -> None:

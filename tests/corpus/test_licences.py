@@ -102,7 +102,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_expressions_keep_their_meaning_when_they_are_written_again(expression: str) -> None:
     """The meaning: for each set of allowed licences, whether the whole is allowed."""
     names = ["MIT", "CC-BY-4.0", "CC-BY-NC-4.0", "CC0-1.0", "GFDL", "Apache-2.0"]

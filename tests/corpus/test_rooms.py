@@ -60,7 +60,7 @@ def _distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return float(np.sqrt(np.mean(np.square(log_bands(one) - log_bands(other)))))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rt60_s=st.floats(0.15, 1.2), direct_db=st.floats(-3, 15), seed=st.integers(0, 1000))
 def test_impulse_response_has_its_decay_and_direct_ratio(rt60_s: float, direct_db: float, seed: int) -> None:
     response = impulse_response(rt60_s, direct_db, RATE_HZ, generator(seed)).astype(np.float64)

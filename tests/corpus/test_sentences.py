@@ -74,7 +74,7 @@ def test_ordinals_and_years() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kind=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 2**32))
 def test_every_number_is_spoken_in_words(kind: str, seed: int) -> None:
     written, spoken = KINDS[kind](np.random.Generator(np.random.PCG64(seed)))

@@ -55,7 +55,7 @@ END = bytes(1024)
 @given(
     st.dictionaries(st.from_regex(r"[a-zé][a-z0-9/]{0,150}[a-z]", fullmatch=True), st.binary(max_size=1500), max_size=5)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_written_is_read_here_and_by_pythons_tarfile(members: dict[str, bytes]) -> None:
     data = made_tar(members)
     assert data == made_tar(members)
@@ -105,7 +105,7 @@ def test_noise_is_no_tar() -> None:
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_bytes_after_a_good_member_never_raise(noise: bytes) -> None:
     assert reasons(GOOD + noise)[0] == "good.txt"
 

@@ -110,7 +110,7 @@ def test_the_search_reads_a_long_clean_recording() -> None:
     assert best.labels == tuple(labels)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seeds, st.integers(1, 5))
 def test_n_best_lists_fall_and_begin_with_the_best(seed: int, n: int) -> None:
     searcher = Searcher(build_graph(language_model(), LEXICON, 4, silence=0), None, WIDE)
@@ -154,7 +154,7 @@ def test_files_are_openfst_and_read_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(other.final, fst.final)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
 def test_damaged_files_are_refused_or_stay_inside_their_bounds(at: int, junk: bytes) -> None:
     data = bytearray(GRAPH_BYTES)

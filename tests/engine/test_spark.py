@@ -26,12 +26,9 @@ from megahour.engine.base import Call, Engine, EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.runner import run_stage
 from megahour.engine.spark import SparkEngine
+from megahour.engine.spark_session import LOCAL_JAVA
 
 pytestmark = NEEDS_SPARK
-
-
-# Half the start-up time of a Java process: the tests start several and run little in each.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +146,7 @@ def test_an_executor_killed_in_a_standalone_cluster_loses_nothing(
     expected = dict(local.exchange(split, range(12), merge, 4, spill=str(tmp_path / "spill")))
     with (
         standalone_cluster(tmp_path) as (master, workers),
-        SparkEngine(master, conf={"spark.executor.extraJavaOptions": QUICK_JAVA}) as engine,
+        SparkEngine(master, conf={"spark.executor.extraJavaOptions": LOCAL_JAVA}) as engine,
     ):
         folders: set[str] = set()
         for _ in range(20):  # a worker that starts late has nothing to do at first
@@ -177,7 +174,7 @@ def standalone_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Pope
     port = str(free_port())
     url = f"spark://127.0.0.1:{port}"
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "cluster")}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": LOCAL_JAVA}
 
     def start(kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [launcher, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]

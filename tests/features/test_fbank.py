@@ -61,7 +61,7 @@ def test_silence_with_an_offset_is_silence() -> None:
     assert flat == pytest.approx(np.log(np.finfo(np.float32).eps))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(length=st.integers(0, 16_000), level=st.floats(1, 30_000), seed=st.integers(0, 99))
 def test_fast_path_equals_the_plain_one(length: int, level: float, seed: int) -> None:
     samples = voice(1.0, seed=seed, level=level)[:length]
@@ -71,7 +71,7 @@ def test_fast_path_equals_the_plain_one(length: int, level: float, seed: int) ->
     np.testing.assert_allclose(fast, plain, atol=2e-3, rtol=0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(start=st.integers(0, 150), frames=st.integers(1, 100))
 def test_a_frame_does_not_depend_on_its_neighbours(start: int, frames: int) -> None:
     """So features may be computed in pieces: the bits are the same."""

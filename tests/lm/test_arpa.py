@@ -70,7 +70,7 @@ def test_unknown_words_are_counted_and_can_be_left_out_of_perplexity(arpa: Path)
     assert np.isnan(Score().perplexity)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["boat", "the", "old", "zzz"]), max_size=6))
 def test_a_longer_sentence_is_the_product_of_its_words(words: list[str]) -> None:
     scorer = Scorer(estimate_text(SMALL).model)
@@ -141,7 +141,7 @@ def test_words_are_bytes_of_any_encoding(tmp_path: Path) -> None:
 numbers = st.floats(-99, 0, allow_subnormal=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(numbers, st.sampled_from(["{!r}", "{:.3e}", "{:.25f}", "{:+.6g}", "{:g}"])), min_size=1))
 def test_numbers_are_those_that_python_reads(values: list[tuple[float, str]]) -> None:
     texts = [form.format(value) for value, form in values]

@@ -34,7 +34,7 @@ def arpa(request: pytest.FixtureRequest) -> Path:
     return EXPECTED / f"{request.param}.arpa"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(models(), sentences)
 def test_scores_are_those_of_the_reference(model: NgramModel, text: list[str]) -> None:
     """Also of models that lack suffixes and contexts of their n-grams."""

@@ -32,14 +32,14 @@ def written(path: Path, data: bytes, edges: list[int], shift: int = 0) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cuts, st.integers(0, 2))
 def test_any_cut_gives_the_same_file(tmp_path_factory: pytest.TempPathFactory, edges: list[int], shift: int) -> None:
     data = np.random.default_rng(1).bytes(12 * PAGE + 77)
     assert written(tmp_path_factory.mktemp("cut") / "file", data, edges, shift) == data
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(cuts, st.integers(0, 5000))
 def test_a_stream_takes_pieces_for_any_place(
     tmp_path_factory: pytest.TempPathFactory, edges: list[int], more: int

@@ -78,10 +78,6 @@ def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_mak
     assert artifact.manifest.digest == local[1].manifest.digest
 
 
-# Half the start-up time of a Java process.
-QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
 @pytest.mark.parametrize("cut", [{"vocabulary": 400}, {"min_count": 9}])
 def test_words_that_are_cut_are_unknown_as_in_memory(
     small: tuple[Path, Artifact], tmp_path: Path, cut: dict[str, int]
@@ -153,8 +149,10 @@ def test_a_standalone_cluster_gives_the_same_artifacts(small: tuple[Path, Artifa
     from test_spark import standalone_cluster
 
     from megahour.engine.spark import SparkEngine
+    from megahour.engine.spark_session import LOCAL_JAVA
 
-    with standalone_cluster(tmp_path) as (master, _), SparkEngine(master, conf=QUICK_JAVA) as engine:
+    quick = {"spark.driver.extraJavaOptions": LOCAL_JAVA}
+    with standalone_cluster(tmp_path) as (master, _), SparkEngine(master, conf=quick) as engine:
         _, artifact, _ = estimated(engine, small[0], tmp_path / "run", prune=(0, 1))
     assert artifact.manifest.digest == small[1].manifest.digest
 

@@ -52,7 +52,7 @@ def test_every_probability_and_backoff_equals_lmplz(
     assert max(abs(np.subtract(ours[gram], theirs[gram])).max() for gram in theirs) < 2e-6  # lmplz computes in float32
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1], [0, 0, 1], [0, 1, 2]]), st.integers(0, 4), st.data())
 def test_probabilities_sum_to_one_after_any_history(
     lines: list[str], order: int, prune: list[int], limit: int, data: st.DataObject
@@ -77,7 +77,7 @@ def test_frequent_contexts_have_their_back_off_weight(occurrences: int, prune: l
     assert sum(10.0 ** scorer.log10_prob(word, history) for word in predicted) == pytest.approx(1.0, abs=2e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1]]), st.sampled_from([None, ["a b c"]]))
 def test_neither_threads_nor_memory_for_the_first_pass_change_anything(
     lines: list[str], order: int, prune: list[int], listed: list[str] | None

@@ -42,7 +42,7 @@ def member_prob(reference: Backoff, word: str, history: tuple[str, ...], union: 
     return p / (missing + 1) if word not in own or word == "<unk>" else p
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first, second, st.floats(0.05, 0.95), st.sampled_from(["zero", "share"]))
 def test_every_listed_ngram_has_the_weighted_sum_of_probabilities(a, b, weight, unknown) -> None:  # type: ignore[no-untyped-def]
     found = entries(merged([a, b], [weight, 1 - weight], unknown))
@@ -54,7 +54,7 @@ def test_every_listed_ngram_has_the_weighted_sum_of_probabilities(a, b, weight, 
             assert 10**logp == pytest.approx(weight * parts[0] + (1 - weight) * parts[1], rel=1e-9, abs=1e-90)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first, second, st.floats(0.0, 1.0), st.sampled_from(["zero", "share"]))
 def test_every_context_of_a_mixture_sums_to_one(a, b, weight, unknown) -> None:  # type: ignore[no-untyped-def]
     mixed = Backoff.of(merged([a, b], [weight, 1 - weight], unknown))
@@ -123,7 +123,7 @@ def test_weights_that_make_no_mixture_are_refused(weights: list[float]) -> None:
         merged(models, weights)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(first, second, st.lists(st.sampled_from("abcdxz"), max_size=4))
 def test_loglinear_scores_are_weighted_sums_and_normalised_ones_sum_to_one(a, b, words) -> None:  # type: ignore[no-untyped-def]
     members = gather([a, b], "share")

@@ -85,7 +85,7 @@ class Slow:
         return (1 - sum(self.p(w, h) for w in listed)) / (1 - sum(self.p(w, h[1:]) for w in listed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts, st.integers(1, 4), st.sampled_from([(), (0, 1), (0, 0, 1)]))
 def test_probabilities_and_weights_are_those_of_the_definition(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], order: int, prune: tuple[int, ...]
@@ -103,7 +103,7 @@ def test_probabilities_and_weights_are_those_of_the_definition(
             assert weight == 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts, st.integers(1, 4), st.sampled_from([(), (0, 1)]), st.integers(0, 3), st.data())
 def test_probabilities_sum_to_one_after_any_history(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], order: int, prune: tuple[int, ...], limit: int,

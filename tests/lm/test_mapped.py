@@ -74,7 +74,7 @@ def models(draw: st.DrawFn) -> NgramModel:
     return NgramModel(vocabulary, grams, logp, backoff)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(models())
 def test_any_set_of_ngrams_comes_out_as_it_went_in(model: NgramModel) -> None:
     assert rounded(to_arrays(from_model(model))) == rounded(model)

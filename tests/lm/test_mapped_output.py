@@ -35,7 +35,7 @@ ARPA = Path(__file__).parent / "lmplz" / "order3.arpa"
 
 
 @given(st.lists(st.integers(0, 12 * PAGE), max_size=8), st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_parts_in_any_order_make_the_file(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], random: object, into_room: bool
 ) -> None:

@@ -33,7 +33,7 @@ def by_words(trie: Trie, vocabulary: Vocabulary, values: np.ndarray) -> dict[tup
     return dict(zip(spelled, values.tolist(), strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(models)
 def test_a_score_is_the_relative_entropy_of_leaving_one_ngram_out(model) -> None:  # type: ignore[no-untyped-def]
     trie, reference = build(model), Backoff.of(model)
@@ -43,7 +43,7 @@ def test_a_score_is_the_relative_entropy_of_leaving_one_ngram_out(model) -> None
             assert found[gram] == pytest.approx(reference.loss(gram), rel=1e-6, abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models, st.floats(1e-5, 0.05))
 def test_every_context_of_a_pruned_model_sums_to_one(model, threshold) -> None:  # type: ignore[no-untyped-def]
     pruned = Backoff.of(unpack(prune(build(model), threshold=threshold).trie, model.vocabulary))
@@ -51,7 +51,7 @@ def test_every_context_of_a_pruned_model_sums_to_one(model, threshold) -> None: 
         assert sum(pruned.prob(word, h) for word in pruned.words) == pytest.approx(1.0, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models, st.floats(1e-5, 0.05))
 def test_what_is_kept_is_what_scores_enough_and_the_contexts_of_that(model, threshold) -> None:  # type: ignore[no-untyped-def]
     before, reference = entries(model), Backoff.of(model)
@@ -63,7 +63,7 @@ def test_what_is_kept_is_what_scores_enough_and_the_contexts_of_that(model, thre
     assert all(after[gram][0] == before[gram][0] for gram in after)  # probabilities stay, weights follow
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models, st.data())
 def test_a_size_is_reached_exactly_and_smaller_models_lie_in_larger_ones(model, data) -> None:  # type: ignore[no-untyped-def]
     trie = build(model)

@@ -39,7 +39,7 @@ def test_one_and_two_words_are_not_enough_for_a_skewed_corpus_and_three_are(skew
     assert shared < found.sizes[1] / 2, "two-word sharding would share all bigrams"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sentences=st.lists(st.lists(st.integers(3, 6), max_size=6), min_size=1, max_size=60),
     limit=st.integers(1, 12),

@@ -42,7 +42,7 @@ def expected(lines: list[str], order: int, prune: list[int]) -> dict[tuple[str, 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts, st.integers(1, 4), st.sampled_from([[0], [0, 1], [0, 0, 2]]))
 def test_scores_are_relative_frequencies(lines: list[str], order: int, prune: list[int]) -> None:
     found = entries(estimate_text(lines, order, prune, smoothing="stupid").model)

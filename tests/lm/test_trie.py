@@ -21,7 +21,7 @@ from megahour.lm.combine.walk import encode_sentences, own_walker
 models = st.builds(random_model, st.integers(0, 10_000), st.just("abcd"), st.integers(1, 4), st.floats(0.2, 0.7))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), max_size=40))
 def test_rows_are_sorted_and_their_origin_is_told(rows: list[tuple[int, int, int]]) -> None:
     given = np.array(rows, np.int32).reshape(-1, 3)
@@ -38,7 +38,7 @@ def test_a_model_comes_back_from_its_trie() -> None:
     assert entries(unpack(trie, model.vocabulary)) == entries(model)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models, st.lists(st.sampled_from("abcdx"), max_size=6))
 def test_sentences_are_scored_as_backing_off_is_defined(model, words) -> None:  # type: ignore[no-untyped-def]
     reference = Backoff.of(model)
@@ -49,7 +49,7 @@ def test_sentences_are_scored_as_backing_off_is_defined(model, words) -> None:  
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(models, st.lists(st.sampled_from("abcd"), max_size=4))
 def test_a_state_predicts_every_word_as_the_definition_does(model, words) -> None:  # type: ignore[no-untyped-def]
     walker, reference = own_walker(build(model)), Backoff.of(model)

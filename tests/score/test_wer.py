@@ -55,7 +55,7 @@ def test_counts_of_a_known_alignment() -> None:
     assert word_edits("a b", "").rate == 1.0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000))
 def test_bootstrap_totals_have_the_mean_of_the_sample(seed: int) -> None:
     values = np.random.default_rng(seed).integers(0, 5, (50, 2))

@@ -65,7 +65,7 @@ def merge_by_hand(p: SelectParams, utterances: Artifact, folder: Path) -> list[p
     return tables
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), random=st.randoms(use_true_random=False))
 def test_the_output_does_not_depend_on_the_sharding_of_the_input(
     rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, cuts: list[int], random: Any

@@ -383,7 +383,7 @@ def test_options_without_sense_are_refused(options: dict[str, object]) -> None:
         virtual.run(lambda group: train(group, 1, **options), 2)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(workers=st.integers(1, 6), block=st.integers(1, 4), steps=st.integers(0, 9))
 def test_all_workers_end_with_the_same_bits(workers: int, block: int, steps: int) -> None:
     found = virtual.run(lambda group: train(group, steps, block_steps=block)[0], workers)

@@ -25,7 +25,7 @@ class Bag(nn.Module):
         )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), SHAPES)
 def test_vectors_hold_what_parameters_do_and_give_it_back(data: st.DataObject, shapes: list[list[int]]) -> None:
     model = Bag(shapes, [data.draw(DTYPES) for _ in shapes])
@@ -41,7 +41,7 @@ def test_vectors_hold_what_parameters_do_and_give_it_back(data: st.DataObject, s
     assert torch.equal(flat.weights(flat.empty()), expected)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), SHAPES, st.sampled_from([1.0, 0.25, 0.0]))
 def test_gradients_are_gathered_scaled_and_zero_where_there_are_none(
     data: st.DataObject, shapes: list[list[int]], scale: float

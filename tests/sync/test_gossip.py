@@ -75,7 +75,7 @@ def test_rings_even_and_odd_agree_on_the_mean_without_deadlock(workers: int, ord
         assert not worker.ring.counts.lost  # virtual workers in a deadlock are told that the others are lost
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seconds=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=2, max_size=6),
     wire_s=st.sampled_from([0.0, 0.3, 2.0]),

@@ -18,7 +18,7 @@ def sums(rows: list[Tensor], length: int) -> list[Fraction]:
     return [sum((Fraction(float(row[i])) for row in rows), Fraction()) for i in range(length)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=8))
 def test_rows_hold_a_sum_without_rounding(vectors: list[list[float]]) -> None:
     rows: list[Tensor] = []
@@ -35,7 +35,7 @@ def test_hundreds_of_residuals_take_few_rows() -> None:
     assert len(rows) <= 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 30), *[st.integers(1, 5) for _ in range(4)])
 def test_every_element_goes_to_one_sender(
     data: st.DataObject, elements: int, old_nodes: int, old_lanes: int, nodes: int, lanes: int

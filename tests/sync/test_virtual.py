@@ -193,7 +193,7 @@ def test_256_workers_sum_as_one_loop_would() -> None:
     assert torch.equal(results[0], expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 50), st.integers(1, 9), st.data())
 def test_a_sum_in_chunks_by_any_rank_has_the_order_of_ranks(numel: int, size: int, data: st.DataObject) -> None:
     parts = [torch.randn(numel) * 10.0**rank for rank in range(size)]

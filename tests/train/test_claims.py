@@ -80,7 +80,7 @@ def test_workers_of_a_node_take_theirs_together() -> None:
     assert sorted(functools.reduce(operator.iadd, virtual.run(work, 4), [])) == list(range(21))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(20, 60), st.randoms(use_true_random=False))
 def test_a_checkpoint_holds_all_batches_before_its_mark_and_none_after(workers: int, total: int, moments) -> None:
     """Threads that are as slow as chance wants; each notes what it had done when it passed a mark."""

@@ -38,7 +38,7 @@ def total(scores: NDArray[np.float32], path: Path, states: tuple[int, ...]) -> f
     return float(sum(scores[t, path.emission[s]] for t, s in enumerate(states)))
 
 
-@settings(max_examples=60, deadline=None)  # the first example compiles the kernel
+@settings(max_examples=60)  # the first example compiles the kernel
 @given(transcripts, st.integers(1, 4), st.integers(1, 2), st.integers(0, 2**32 - 1))
 def test_viterbi_is_the_best_of_all_state_sequences(
     transcript: list[list[list[str]]], frames: int, min_frames: int, seed: int

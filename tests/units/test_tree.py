@@ -70,7 +70,7 @@ def test_likelihood_is_that_of_the_best_gaussian_up_to_a_constant_per_frame() ->
         assert float(likelihood(row)) == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32 - 1))
 def test_every_further_senone_is_a_real_gain(seed: int) -> None:
     """Each tree with one leaf more fits the frames better, and the first split is the best of all."""
@@ -104,7 +104,7 @@ def test_no_leaf_has_too_few_frames() -> None:
         assert len(x) >= 300, senone
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.6))
 def test_unseen_triphones_and_phones_have_senones(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)

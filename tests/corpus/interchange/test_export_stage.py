@@ -192,7 +192,7 @@ def test_imported_recordings_feed_cut(exported: Path, tmp_path: Path, engine: Lo
     assert cut.manifest.counts.kept == 11
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b""))), st.integers(1, 400))
 def test_sorting_by_runs_equals_sorting(lines: list[bytes], run_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder, LineSorter(Path(folder), run_bytes, fan_in=2) as sorter:
