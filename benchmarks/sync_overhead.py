@@ -1,11 +1,11 @@
 """What a step costs more with each trainer: against the plain loop, and against DDP, on one machine with an idle wire.
 
-python benchmarks/sync_overhead.py [--rounds 50] [--chunks 16] [--write]
+python benchmarks/sync_overhead.py [--rounds 50] [--steps 2] [--chunks 16] [--write]
 
-Each worker is a process with one torch thread; two talk over loopback. All loops take turns in the same processes, one
-step each in a random order a round. A figure is the median over rounds of the ratio to the reference of the same round,
-with the 95 % interval of that median. A second plain loop is measured like a trainer: what it differs from the first
-by is what this machine cannot resolve.
+Each worker is a process with one torch thread; two talk over loopback. All loops take turns in the same processes, some
+steps each in a random order a round, with barriers between them. A figure is the median over rounds of the ratio to the
+reference of the same round, with the 95 % interval of that median. A second plain loop is measured like a trainer: what
+it differs from the first by is what this machine cannot resolve.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Loop:
         return (time.perf_counter() - began_s) / count, cpu_s / count
 
 
-def work(rank: int, workers: int, folder: str, chunks: int, rounds: int) -> None:
+def work(rank: int, workers: int, folder: str, chunks: int, rounds: int, steps: int) -> None:
     """Measures all loops; rank 0 writes {name: [(wall, CPU) seconds of a step]} of all rounds to `folder`."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -104,7 +104,7 @@ def work(rank: int, workers: int, folder: str, chunks: int, rounds: int) -> None
     seconds: Seconds = {name: [] for name in loops}
     for round_ in range(rounds + 1):
         for name in order.sample(sorted(loops), len(loops)):
-            measured = loops[name].steps(1 if round_ else 3)
+            measured = loops[name].steps(steps if round_ else 3)
             if round_:  # the first round compiles, allocates and lets DDP rebuild its buckets
                 seconds[name].append(measured)
     for name in OPTIONS:
@@ -114,10 +114,10 @@ def work(rank: int, workers: int, folder: str, chunks: int, rounds: int) -> None
     dist.barrier()
 
 
-def measure(workers: int, chunks: int, rounds: int) -> Seconds:
+def measure(workers: int, chunks: int, rounds: int, steps: int) -> Seconds:
     """Seconds of a step of every loop, by rounds; "" is the plain one."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (workers, folder, chunks, rounds), nprocs=workers)
+        mp.spawn(work, (workers, folder, chunks, rounds, steps), nprocs=workers)
         found: Seconds = torch.load(f"{folder}/seconds.pt", weights_only=True)
     for name, period in PERIODS.items():  # a median over steps would leave out the rare ones that talk
         pairs = zip(found[f"{name}, between"], found[f"{name}, edge"], strict=True)
@@ -148,9 +148,9 @@ def cells(seconds: Seconds, name: str, reference: str, judge: bool) -> list[str]
     return [shown[0], verdict, shown[1]] if judge else shown
 
 
-def table(chunks: int, rounds: int) -> list[str]:
+def table(chunks: int, rounds: int, steps: int) -> list[str]:
     """A table for a batch of `chunks`."""
-    alone, two = (measure(workers, chunks, rounds) for workers in (1, 2))
+    alone, two = (measure(workers, chunks, rounds, steps) for workers in (1, 2))
     plain_ms, together_ms = (statistics.median(wall_s for wall_s, _ in found[""]) * 1e3 for found in (alone, two))
     lines = [
         f"## Batch of {chunks} chunks of {FRAMES} frames a worker",
@@ -171,17 +171,20 @@ def table(chunks: int, rounds: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=2, help="of a loop between barriers")
     parser.add_argument("--chunks", type=int, nargs="+", default=[16])
     parser.add_argument("--write", action="store_true", help="write sync_overhead.md beside this script")
     given = parser.parse_args()
     parameters = sum(p.numel() for p in Model().parameters())
-    command = f"python benchmarks/sync_overhead.py --rounds {given.rounds} --chunks {' '.join(map(str, given.chunks))}"
+    chunks = " ".join(map(str, given.chunks))
+    command = f"python benchmarks/sync_overhead.py --rounds {given.rounds} --steps {given.steps} --chunks {chunks}"
     lines = [
         "# What a step costs more",
         "",
         f"`{command} --write`: a 2-layer LSTM of {parameters / 1e6:.1f} M parameters, SGD with momentum, one torch "
-        "thread a worker, two workers over loopback; loops take turns, one step each in random order a round. Medians "
-        "over rounds of the ratio of step times in a round, less one, with the 95 % interval of the median.",
+        f"thread a worker, two workers over loopback; loops take turns in random order, {given.steps} steps each a "
+        "round. Medians over rounds of the ratio of step times in a round, less one, with the 95 % interval of the "
+        "median.",
         "",
         f"*holds*: the whole interval is at most +{GOAL:.0%}; *fails*: the whole interval is above; *not resolved*: "
         f"the goal lies inside. `{CONTROL}` to the plain loop is the same code twice, as are `dense` and `dense, "
@@ -190,8 +193,8 @@ def main() -> None:
         "steps between and of the edges, in that proportion.",
         "",
     ]
-    for chunks in given.chunks:
-        lines += table(chunks, given.rounds)
+    for size in given.chunks:
+        lines += table(size, given.rounds, given.steps)
     lines += [f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo on loopback."]
     text = "\n".join(lines) + "\n"
     print(text)

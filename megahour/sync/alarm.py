@@ -10,6 +10,7 @@ import atexit
 import logging
 import math
 import shlex
+import shutil
 import statistics
 import subprocess
 import threading
@@ -17,6 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+
+from megahour.core.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
 HOOK_TIMEOUT_S = 60.0
@@ -26,13 +29,52 @@ MAX_UNTOLD = 20
 
 
 def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable[[str], None]:
-    """A hook that runs `command MESSAGE`, without a shell, and kills it after `timeout_s`."""
-    words = shlex.split(command)
+    """A hook that runs `command MESSAGE`, without a shell, and kills it after `timeout_s`.
+
+    The hook raises OSError when the command cannot be run, fails, or takes too long; what it says has no arguments of
+    the command, which may be secrets (a token), and is written to logs.
+
+    Raises
+    ------
+    ConfigError: `command` is empty, or has a quote that does not end.
+    """
+    words = _words(command)
 
     def run(message: str) -> None:
-        subprocess.run([*words, message], timeout=timeout_s, check=True, stdin=subprocess.DEVNULL)
+        try:
+            found = subprocess.run([*words, message], timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{words[0]} was ended after {timeout_s:g} s") from None
+        if found.returncode:
+            raise OSError(f"{words[0]} ended with exit code {found.returncode}")
 
     return run
+
+
+def check_command(command: str) -> None:
+    """Refuses, before a long run, a command that could not be run when it is needed.
+
+    Raises
+    ------
+    ConfigError: `command` is empty, has a quote that does not end, or its program is not on this machine.
+    """
+    program = _words(command)[0]
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"the alarm's command {program} is not there, or not executable",
+            where="alarm",
+            remedy="give its whole path, and chmod +x it",
+        )
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"the alarm's command cannot be read: {error}", where="alarm") from None
+    if not words:
+        raise ConfigError("the alarm's command is empty", where="alarm")
+    return words
 
 
 class Teller:

@@ -157,8 +157,9 @@ def step_alone(
 ) -> None:
     """The plain loop's step with what is in `parameter.grad`: unscaled, clipped, left out where it is not finite.
 
-    The norm, which is computed only where it is needed, becomes `metrics["gradient_norm"]`.
+    The norm, which is computed only where it is needed, becomes `metrics["gradient_norm"]`. Raises as `check_shared`.
     """
+    check_shared(parameters, optimiser)
     unscale(optimiser, scaler)
     finite = True
     if clip_norm is not None or scaler is not None:
@@ -182,6 +183,22 @@ def check_optimiser(optimiser: torch.optim.Optimizer) -> None:
     if closure is not None and closure.default is inspect.Parameter.empty:
         name = type(optimiser).__name__
         raise ConfigError(f"{name} needs a closure in each step", remedy="take an optimiser that steps by the gradient")
+
+
+def check_shared(parameters: Sequence[nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
+    """Raises ConfigError where the optimiser trains what is not among `parameters`, on which the workers agree.
+
+    That would become another tensor on each worker: one that was unfrozen since, or is not the model's (a loss's).
+    """
+    shared = set(map(id, parameters))
+    trained = [p for settings in optimiser.param_groups for p in settings["params"] if p.requires_grad]
+    alone = [tuple(p.shape) for p in trained if id(p) not in shared]
+    if alone:
+        raise ConfigError(
+            f"the optimiser trains {len(alone)} parameters that the workers do not share, of shapes {alone[:3]}",
+            remedy="make the trainer of one module that holds all that is trained (nn.ModuleList([model, loss])); after "
+            "unfreezing call finish() and make it anew",
+        )
 
 
 def own_state(
@@ -208,7 +225,7 @@ def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) ->
     `GradScaler.update` asks for the infinities of all optimisers it has unscaled since the last update; a worker
     without a batch has none, and one with finite gradients only does not know of the others'.
     """
-    device = optimiser.param_groups[0]["params"][0].device
+    device = _device(optimiser)
     witness = nn.Parameter(torch.zeros(1, device=device))
     witness.grad = torch.full_like(witness, 0.0 if finite else float("inf"))
     _prime(scaler, optimiser)
@@ -217,7 +234,12 @@ def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) ->
 
 def _prime(scaler: GradScaler, optimiser: torch.optim.Optimizer) -> None:
     """Lets the scaler make its scale, which it does at the first loss: a worker without a batch has had none."""
-    scaler.scale(torch.zeros((), device=optimiser.param_groups[0]["params"][0].device))
+    scaler.scale(torch.zeros((), device=_device(optimiser)))
+
+
+def _device(optimiser: torch.optim.Optimizer) -> torch.device:
+    found: torch.device = next(p.device for settings in optimiser.param_groups for p in settings["params"])
+    return found
 
 
 def _has_gradient(optimiser: torch.optim.Optimizer) -> bool:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from megahour.core.errors import ConfigError
-from megahour.sync.flat import gather_gradients, scatter_gradients
+from megahour.sync.flat import check_real, gather_gradients, scatter_gradients
 from megahour.sync.group import Group, Work
 
 BUCKET_BYTES = 4 << 20  # large enough for the wire's latency, small enough that several are under way
@@ -51,6 +51,7 @@ class Buckets:
     def __init__(
         self, parameters: Sequence[nn.Parameter], group: Group, backwards: int | None, size_bytes: int
     ) -> None:
+        check_real(parameters)
         self._group, self._backwards = group, backwards
         self.buckets = [Bucket(part) for part in _parts(parameters, size_bytes)]
         self._next = 0

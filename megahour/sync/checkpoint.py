@@ -170,7 +170,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         self.fs.invalidate_cache()
         folders = sorted(path.rstrip("/") for path in self.fs.ls(self.root, detail=False))
-        whole = [path for path in folders if path.rsplit("/", 1)[-1].isdigit() and self.fs.exists(f"{path}/{MARK}")]
+        whole = [path for path in folders if path.rsplit("/", 1)[-1].isdecimal() and self.fs.exists(f"{path}/{MARK}")]
         for path in folders:
             # Also what a kill left unfinished; what is newer than the newest whole one may be under way.
             if path < whole[-KEEP:][0]:
@@ -188,7 +188,7 @@ def set_aside(folder: str | Path, newer_than: int) -> None:
     paths = [path.rstrip("/") for path in fs.ls(root, detail=False)] if fs.exists(root) else []
     for path in paths:
         name = path.rsplit("/", 1)[-1]
-        if name.isdigit() and int(name) > newer_than:
+        if name.isdecimal() and int(name) > newer_than:
             if fs.exists(f"{path}.aside"):
                 fs.rm(f"{path}.aside", recursive=True)
             fs.mv(path, f"{path}.aside", recursive=True)

@@ -88,7 +88,7 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
         found = None
         try:
             found = _checkpoint(fs, f"{root}/{step:010d}", step, rank, size)
-        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
             LOG.warning("checkpoint of step %d is damaged (%s: %s)", step, type(error).__name__, error)
         if found is not None and _all(group, True):
             return found
@@ -104,7 +104,7 @@ def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
     found = []
     if (group is None or group.rank == 0) and fs.exists(root):
         names = [path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
-        found = sorted((int(n) for n in names if n.isdigit() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
+        found = sorted((int(n) for n in names if n.isdecimal() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
     if group is None:
         yield from found
         return

@@ -7,9 +7,9 @@ import functools
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from megahour.core.errors import ConfigError, nearest
 
@@ -77,12 +77,24 @@ def build(
 ) -> Synchroniser:
     """The synchroniser of the trainer of that name; a collective call.
 
-    Raises ConfigError for a trainer or option that there is not, with the nearest one that there is.
+    Raises ConfigError for a trainer or option that there is not, with the nearest one that there is, and for a value
+    that is not of the option's type; "1e-3" of a YAML file is a number.
     """
     check(trainer, options)
     function = getattr(importlib.import_module(f"megahour.sync.{TRAINERS[trainer]}"), trainer)
-    made: Synchroniser = function(model, optimiser, group=group, **options)
+    kinds = get_type_hints(function)
+    typed = {name: _typed(trainer, name, value, kinds[name]) for name, value in options.items()}
+    made: Synchroniser = function(model, optimiser, group=group, **typed)
     return made
+
+
+def _typed(trainer: str, name: str, value: object, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        said = error.errors()[-1]["msg"]
+        what = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        raise ConfigError(f'trainer "{trainer}": {name} = {value!r}: {said}', remedy=f"give {what}") from None
 
 
 def check(trainer: str, options: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -135,7 +136,8 @@ class Ddp:
                 **settings,
             )
             self._register(process_group)
-            model.forward = self._forward
+            self._own_forward = vars(model).get("forward")
+            model.forward = _Forward(self._forward, model.forward)
 
     def _register(self, process_group: dist.ProcessGroup) -> None:
         assert self._ddp is not None
@@ -164,7 +166,9 @@ class Ddp:
         self.count()
 
     def check_calls(self) -> None:
-        """Raises ConfigError unless DDP has seen the forward calls of this step."""
+        """Raises ConfigError unless DDP has seen the forward calls of this step, and after `finish`."""
+        if self._ddp is None and self._group.size > 1:
+            raise ConfigError("a step after finish()", remedy="make the trainer anew to go on")
         if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
             raise ConfigError(
                 f"{self._calls} calls of model(batch) since the last step, with backwards={self._backwards}",
@@ -186,6 +190,8 @@ class Ddp:
         """Gives the model its own forward back and averages floating-point buffers. A collective call."""
         if self._ddp is not None:
             del self._model.forward
+            if self._own_forward is not None:  # as torch.compile's modules have
+                self._model.forward = self._own_forward
             self._ddp = None
         replicas.average_buffers(self._model, self._group)
 
@@ -201,6 +207,26 @@ class Ddp:
 _SYNC_BUFFERS = "forward_sync_buffers"
 if _SYNC_BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
     _SYNC_BUFFERS = "broadcast_buffers"
+
+
+class _Forward:
+    """DDP's forward in the place of a model's own; a copy of the model (EMA, a file) has its own again, without DDP."""
+
+    def __init__(self, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+        self._call, self._original = call, original
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._call(*arguments, **named)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        return copy.deepcopy(self._original, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _the_same, (self._original,)
+
+
+def _the_same(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return forward
 
 
 class _Inner(nn.Module):

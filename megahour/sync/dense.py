@@ -16,6 +16,7 @@ from megahour.sync.base import (
     agree,
     check_clip_norm,
     check_optimiser,
+    check_shared,
     check_weight,
     default_group,
     end_together,
@@ -106,13 +107,14 @@ class Dense:
         self._buckets.rest()
 
     def _step(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
+        check_shared(self._parameters, self._optimiser)
         unscale(self._optimiser, scaler)
         scale, finite = 1.0, True
         if weight and (scaler is not None or (self._clip_norm is not None and not self._clip_mean)):
             norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
             self.metrics["gradient_norm"] = norm
             finite = math.isfinite(norm)
-            if self._clip_norm is not None and not self._clip_mean:
+            if self._clip_norm is not None and not self._clip_mean and finite:
                 scale = min(1.0, self._clip_norm / (norm + 1e-6))
         agreed = agree(self._group, weight, finite or scaler is None)
         if not agreed.total:

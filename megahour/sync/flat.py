@@ -16,7 +16,8 @@ class Flat:
 
     A parameter that modules share is there once, one with `requires_grad=False` is not. D is the number of elements;
     parameter i has those of `bounds[i]` to `bounds[i + 1]`. Parameters stay where they are, as the optimiser and
-    checkpoints know them: vectors are filled from them and written back. All parameters must be on one device.
+    checkpoints know them: vectors are filled from them and written back. All parameters must be real numbers, on one
+    device.
 
     Parameters
     ----------
@@ -26,6 +27,7 @@ class Flat:
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
         self.parameters = trainable(model)
+        check_real(self.parameters)
         self.device = self.parameters[0].device
         self.dtype = dtype
         self.bounds = [0]
@@ -89,6 +91,16 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return found
 
 
+def check_real(parameters: Sequence[nn.Parameter]) -> None:
+    """Raises ConfigError for complex parameters, of which a vector of floats would keep the real part only."""
+    shapes = [tuple(parameter.shape) for parameter in parameters if parameter.is_complex()]
+    if shapes:
+        raise ConfigError(
+            f"{len(shapes)} parameters are complex, of shapes {shapes[:3]}",
+            remedy="keep them as real ones of shape (…, 2), and use torch.view_as_complex in forward; or take ddp",
+        )
+
+
 @torch.no_grad()
 def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float = 1.0) -> None:
     """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0."""
@@ -112,9 +124,20 @@ def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]
 
 @torch.no_grad()
 def scatter_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
-    """Makes `views` the parameters' gradients; copies only where a parameter has another dtype."""
+    """Makes `views` the parameters' gradients; copies only where a parameter has another dtype or layout.
+
+    A gradient has its parameter's strides, as backward makes it: fused optimisers go through both as they lie in
+    memory. A parameter that has been frozen gets none, as in a plain loop.
+    """
     for parameter, view in zip(parameters, views, strict=True):
-        parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+        if not parameter.requires_grad:
+            continue
+        if view.dtype == parameter.dtype and parameter.is_contiguous():
+            parameter.grad = view
+        elif parameter.is_contiguous():
+            parameter.grad = view.to(parameter.dtype)
+        else:
+            parameter.grad = torch.empty_like(parameter).copy_(view)
 
 
 @torch.no_grad()

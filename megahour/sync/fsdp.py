@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from megahour.core.errors import ConfigError
-from megahour.sync.base import check_clip_norm, check_optimiser, default_group, unscale, update
+from megahour.sync.base import check_clip_norm, check_optimiser, check_shared, default_group, unscale, update
 from megahour.sync.ddp import check_plain_mean, process_group_of
 from megahour.sync.flat import broadcast_model, trainable
 from megahour.sync.group import Group
@@ -37,8 +37,9 @@ def fsdp(
     clip_norm: largest L2 norm of the mean gradient.
     modules: names of submodules that are gathered on their own, in place of all at once.
 
-    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first), or a name that there is not. A
-    lost worker raises torch's own error, after the process group's time limit.
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first) or trains what is not the
+    model's, and for a name that there is not. A lost worker raises torch's own error, after the process group's time
+    limit.
     """
     check_clip_norm(clip_norm)
     check_optimiser(optimiser)
@@ -63,6 +64,7 @@ class Fsdp:
         if process_group is not None:
             if optimiser.state:
                 raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
+            check_shared(trainable(model), optimiser)
             broadcast_model(model, group)
             whole = dict(model.named_parameters())
             mesh = DeviceMesh.from_group(process_group, next(model.parameters()).device.type)
@@ -71,7 +73,7 @@ class Fsdp:
             parts = dict(model.named_parameters())
             new = {parameter: parts[name] for name, parameter in whole.items()}
             for settings in optimiser.param_groups:
-                settings["params"] = [new[parameter] for parameter in settings["params"]]
+                settings["params"] = [new.get(parameter, parameter) for parameter in settings["params"]]
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """Each worker updates its parts with the mean gradient. Raises ConfigError for a weight other than 1."""

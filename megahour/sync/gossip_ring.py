@@ -4,13 +4,14 @@ Edge i of the ring joins worker i, who asks, with the next one, who serves. One 
 
     s_i, s_j: both partners' weights now;    both send theirs;    x_i += a (s_j - s_i),    x_j += a (s_i - s_j)
 
-with a = 1/3 (1/4 for two workers, who share two edges). When all edges mix at once, x becomes x T with T of 1/3 on the
-diagonal and on either side of it: IBM's ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in
-[-1/3, 1]: every disagreement is damped; with a = 1/2 that between odd and even workers would swing for ever.
+with a = 1/3. When all edges mix at once, x becomes x T with T of 1/3 on the diagonal and on either side of it: IBM's
+ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in [-1/3, 1]: every disagreement is damped;
+with a = 1/2 that between odd and even workers would swing for ever. Two workers have one edge: the first asks the
+other, a = 1/2, and both hold the mean.
 
-**The average is conserved**: what two partners add are the same floats with opposite signs, as fl(s_j - s_i) is
--fl(s_i - s_j) and rounding is symmetric. So the sum of all that a mixing adds, whatever has become of x_i and x_j
-meanwhile, is exactly zero. What remains is the rounding of the additions to x, at most half a unit in the last place.
+**The average is conserved**: what two partners add are the same numbers with opposite signs, as fl(s_j - s_i) is
+-fl(s_i - s_j). So the sum of all that a mixing adds, whatever has become of x_i and x_j meanwhile, is exactly zero.
+What remains is the rounding of the additions to x, at most half a unit in the last place.
 
 **There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and no lock is
 held in a call. A serving thread waits for messages of the asker of its edge only, an asking thread for those of one
@@ -28,14 +29,18 @@ before, and so the ring closes. Where only a connection is lost and both its end
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from megahour.core.compiled import compiled
 from megahour.sync.group import Group, WorkerLostError
 
 LOG = logging.getLogger(__name__)
@@ -71,9 +76,30 @@ class Counts:
     lost: set[int] = field(default_factory=set)
 
 
-def increment(own: Tensor, other: Tensor, share: float) -> Tensor:
-    """a (s_j - s_i) into `other`, s_j; the partner's is exactly the negative. `own` is s_i; all (D,)."""
-    return other.sub_(own).mul_(share)
+def difference(own: Tensor, other: Tensor) -> float:
+    """Makes `other`, s_j, s_j - s_i, with `own` s_i, both (D,), and returns its norm; the partner's is its negative."""
+    return math.sqrt(_difference(own.numpy(), other.numpy()))
+
+
+@compiled(fastmath={"reassoc"})
+def _difference(own: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    total = 0.0
+    for i in range(own.size):
+        other[i] -= own[i]
+        total += np.float64(other[i]) ** 2
+    return total
+
+
+class _Buffers:
+    """What one edge sends and gets, both (D,): fresh memory for each mixing would cost as much as sending."""
+
+    def __init__(self, elements: int) -> None:
+        self._elements = elements
+        self.renew()
+
+    def renew(self) -> None:
+        """Behind a call that failed: what is still under way must not arrive in the next one."""
+        self.own, self.other = (torch.empty(self._elements) for _ in range(2))
 
 
 class Ring:
@@ -89,20 +115,25 @@ class Ring:
 
     def __init__(self, group: Forking, weights: Tensor, max_staleness: int, names: Sequence[str]) -> None:
         self.group, self.weights, self.max_staleness, self.names = group, weights, max_staleness, names
-        self.share = 1 / 4 if group.size == 2 else 1 / 3
+        pair = group.size == 2
+        self.share = 1 / 2 if pair else 1 / 3
+        self._asks, self._serves = not pair or group.rank == 0, not pair or group.rank == 1
         self.lock = threading.Lock()
         self.counts = Counts()
         self.staleness = 0  # mixings since the weights were last read for a gradient; set back by whoever reads them
         self._busy = False  # the serving thread has a request
-        self._asked, self._served = (torch.empty(self.weights.shape) for _ in range(2))
+        self._asked = _Buffers(self.weights.numel() if self._asks else 0)
+        self._served = _Buffers(self.weights.numel() if self._serves else 0)
         self._asking: Fork | None = None
-        self._serving: Fork | None = group.fork(self._serve)  # from now on: the one before may be faster than we are
+        self._serving: Fork | None = None
+        self._open = False
+        self._begin()  # from now on: the one before may be faster than we are
 
     def ask(self) -> None:
-        """Begins a mixing with the next worker; the one before must have ended."""
-        if self._serving is None:
-            self._serving = self.group.fork(self._serve)
-        self._asking = self.group.fork(self._ask)
+        """Begins a mixing with the next worker; the one before must have ended. The second of two is asked only."""
+        self._begin()
+        if self._asks:
+            self._asking = self.group.fork(self._ask)
 
     def asking(self) -> bool:
         """Whether a mixing that this worker began is under way."""
@@ -121,10 +152,11 @@ class Ring:
     def close(self) -> None:
         """No more mixings: says so to the next worker, and serves the one before until that says so."""
         self.wait()
-        if self._serving is not None:
+        if self._open and self._asks:
             self._to_next(lambda peer: self._exchange(_BYE, peer, _REQUEST, asks=True))
+        if self._serving is not None:
             self._serving.wait()
-            self._serving = None
+        self._serving, self._open = None, False
 
     def mean_of_survivors(self) -> Tensor:
         """(D,) mean of the weights of all that are left, on each of them, the same bits; to be called after `close`.
@@ -144,6 +176,11 @@ class Ring:
         if not first and before is not None:
             self._send(total, before, _MEAN, asks=False)
         return total[:-1] / total[-1]
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._open = True
+            self._serving = self.group.fork(self._serve) if self._serves else None
 
     def _ask(self) -> None:
         def mix(peer: int) -> None:
@@ -170,15 +207,19 @@ class Ring:
             finally:
                 self._busy = False
 
-    def _mix(self, peer: int, own: Tensor, *, asks: bool) -> None:
+    def _mix(self, peer: int, buffers: _Buffers, *, asks: bool) -> None:
+        own, other = buffers.own, buffers.other
         with self.lock:
             own.copy_(self.weights)
-        other = self._send(own, peer, _WEIGHTS, asks=asks)
-        added = increment(own, other, self.share)
-        distance = float(torch.linalg.vector_norm(added)) / self.share
-        if distance == distance and distance != float("inf"):
+        try:
+            self._send(own, peer, _WEIGHTS, asks=asks, out=other)
+        except WorkerLostError:
+            buffers.renew()
+            raise
+        distance = difference(own, other)
+        if math.isfinite(distance):
             with self.lock:
-                self.weights.add_(added.to(self.weights.device))
+                self.weights.add_(other.to(self.weights.device), alpha=self.share)
                 self.staleness += 1
                 self.counts.mixed += 1
                 self.counts.distance = distance
@@ -211,7 +252,7 @@ class Ring:
     def _exchange(self, word: int, peer: int, tag: int, *, asks: bool) -> int:
         return int(self._send(torch.tensor([word]), peer, tag, asks=asks))
 
-    def _send(self, tensor: Tensor, peer: int, tag: int, *, asks: bool) -> Tensor:
-        """Our tensor for theirs. A pair may have two edges: tags say which of the two asks."""
+    def _send(self, tensor: Tensor, peer: int, tag: int, *, asks: bool, out: Tensor | None = None) -> Tensor:
+        """Our tensor for theirs. The last two of a ring have two edges: tags say which of the two asks."""
         asker, server = (self.group.rank, peer) if asks else (peer, self.group.rank)
-        return self.group.exchange(tensor, peer, 2 * tag + int(asker > server)).wait()
+        return self.group.exchange(tensor, peer, 2 * tag + int(asker > server), out).wait()

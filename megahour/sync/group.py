@@ -60,10 +60,11 @@ class Group(Protocol):
         """Overwrites `tensor` with that of rank `source`."""
         ...
 
-    def exchange(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> Work:
         """What rank `peer` sends us in its call of `exchange` with our rank and the same tag, while it gets `tensor`.
 
-        Pairs of workers call it independently of all others, also from a second thread.
+        Pairs of workers call it independently of all others, also from a second thread. It arrives in `out`, of the
+        kind of `tensor` and contiguous, or in a new tensor.
         """
         ...
 

@@ -36,6 +36,7 @@ from megahour.sync.base import (
     agree,
     check_clip_norm,
     check_optimiser,
+    check_shared,
     check_weight,
     default_group,
     end_together,
@@ -147,6 +148,7 @@ class Gtc:
         if self._group.size == 1 and not self._sum.owes:
             self._step_alone(weight, scaler)
             return
+        check_shared(self._flat.parameters, self._optimiser)
         unscale(self._optimiser, scaler)
         gradient = self._flat.gradient(self._gradient)
         norm = float(torch.linalg.vector_norm(gradient))

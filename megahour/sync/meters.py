@@ -10,11 +10,13 @@
                 saver.save(…)
 
 compute_s is what remains of a step. Every `every` steps one row goes to `steps-<rank>.jsonl` and to the boards: of each
-quantity its mean, p50, p95 and p99 since the row before, or its sum where it is bytes.
+quantity its mean, p50, p95 and p99 since the row before, or its sum where it is bytes. A run that goes on from a
+checkpoint says after which step (`after`): rows of steps that are done again leave the file.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import deque
@@ -46,12 +48,13 @@ class Board(Protocol):
 
 
 class TensorBoard:
-    """Rows as scalars of TensorBoard, in `folder`/tensorboard."""
+    """Rows as scalars of TensorBoard, in `folder`/tensorboard. What it has of steps `after` that one is not shown."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, after: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        purge_step = None if after is None else after + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
 
     def add(self, row: dict[str, float], step: int) -> None:
         for name, value in row.items():
@@ -117,6 +120,7 @@ class Meter:
     folder: where `steps-<rank>.jsonl` is appended to.
     group: whose traffic is counted; None: no communication.
     every: steps of a row.
+    after: the step that the run begins after, 0 for the first; None: rows that are there are not looked at. See `cut`.
     """
 
     def __init__(
@@ -127,12 +131,15 @@ class Meter:
         every: int = 50,
         boards: Sequence[Board] = (),
         alarm: Alarm | None = None,
+        after: int | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.every, self.boards, self.alarm = every, boards, alarm
         self._traffic = Traffic() if group is None else group.traffic
         rank = 0 if group is None else group.rank
-        self._file = Lines(folder / f"steps-{rank:05d}.jsonl")
+        path = folder / f"steps-{rank:05d}.jsonl"
+        cut(path, after)
+        self._file = Lines(path)
         self._before, self._step_began_s = self._now(), time.perf_counter()
         self._data_s, self._steps = 0.0, 0
         self._aside: dict[Aside, float] = {"checkpoint_s": 0.0, "evaluation_s": 0.0}
@@ -208,6 +215,37 @@ class Meter:
 
     def _now(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self._traffic).items()}
+
+
+def cut(path: Path, after: int | None) -> None:
+    """Makes a file of rows one that a run can append to: it ends with a whole row, of step `after` or before.
+
+    What comes behind is moved to `<name>.undone.jsonl`: steps since the last checkpoint, which are done again, but may
+    show why the run broke off; and half a row, which a kill leaves. A full disk is reported, and all stays where it is.
+    """
+    end = 0
+    try:
+        with path.open("rb+") as file:
+            for line in file:
+                if not line.endswith(b"\n") or (after is not None and _step(line) > after):
+                    break
+                end += len(line)
+            file.seek(end)
+            if undone := file.read():
+                with path.with_suffix(".undone.jsonl").open("ab") as kept:
+                    kept.write(undone if undone.endswith(b"\n") else undone + b"\n")
+                file.truncate(end)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        LOG.warning("%s may have rows of the same steps twice: %s", path, error)
+
+
+def _step(line: bytes) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return -1  # no row of ours
 
 
 def add_row(boards: Sequence[Board], row: dict[str, float], step: int) -> None:

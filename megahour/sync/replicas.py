@@ -15,10 +15,13 @@ from megahour.sync.group import Group
 def average_buffers(model: nn.Module, group: Group) -> None:
     """Floating-point buffers (running means and variances) become the workers' mean; others stay. A collective call.
 
+    The sum is in float64: one of float32 that is the same on all workers (a window, a constant) keeps its bits.
+
     Raises `WorkerLostError` as `Group.all_reduce`.
     """
     if group.size > 1:
-        _average(unique(b for b in model.buffers() if b.is_floating_point()), group, 1.0 / group.size)
+        buffers = unique(b for b in model.buffers() if b.is_floating_point())
+        _average(buffers, group, 1.0 / group.size, torch.float64)
 
 
 @torch.no_grad()
@@ -32,22 +35,22 @@ def average_memories(optimiser: torch.optim.Optimizer, group: Group, share: floa
         for settings in optimiser.param_groups
         for parameter in settings["params"]
         for name in sorted(optimiser.state.get(parameter, {}))
-        if _like(optimiser.state[parameter][name], parameter)
+        if name != "step" and _like(optimiser.state[parameter][name], parameter)
     ]
     counts = group.all_gather(torch.tensor([len(tensors)])).wait()
     if tensors and bool((counts == len(tensors)).all()):
-        _average(tensors, group, share)
+        _average(tensors, group, share, torch.float32)
 
 
 def _like(value: object, parameter: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()
 
 
-def _average(tensors: Sequence[Tensor], group: Group, share: float) -> None:
-    """Each becomes Σ over workers of share · theirs, summed in fp32, as one message."""
+def _average(tensors: Sequence[Tensor], group: Group, share: float, dtype: torch.dtype) -> None:
+    """Each becomes Σ over workers of share · theirs, summed in `dtype`, as one message."""
     if not tensors:
         return
-    vector = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors]).mul_(share)
+    vector = torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in tensors]).mul_(share)
     group.all_reduce(vector).wait()
     parts = torch.split_with_sizes(vector, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):

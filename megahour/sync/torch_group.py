@@ -121,12 +121,12 @@ class TorchGroup:
 
         self._begin(f"broadcast from {source}", begin, lambda: _put_back(vector, tensor), sent, received).wait()
 
-    def exchange(self, tensor: Tensor, peer: int, tag: int = 0) -> TorchWork:
-        """The tensor that rank `peer` hands over in its call with our rank and the same tag."""
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> TorchWork:
+        """The tensor that rank `peer` hands over in its call with our rank and the same tag, in `out` if given."""
         if peer == self.rank or not 0 <= peer < self.size:
             raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
         vector = self._travelling(tensor)
-        received = torch.empty_like(vector)
+        received = torch.empty_like(vector) if out is None else self._travelling(out)
 
         def begin() -> Call:
             if self._mesh is None or vector.is_cuda:
@@ -134,6 +134,8 @@ class TorchGroup:
             return messages.Exchange(self._mesh, vector, received, peer, tag)
 
         def result() -> Tensor:
+            if out is not None:
+                return _put_back(received, out)
             return received.to(tensor.device).view(tensor.shape)
 
         return self._begin(f"exchange with rank {peer}", begin, result, vector.nbytes, vector.nbytes)

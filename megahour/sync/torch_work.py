@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -97,22 +98,26 @@ class Stopwatch:
 
 
 class Helper:
-    """A thread that ends works in the order in which they began; it starts with the first."""
+    """A thread that ends works in the order in which they began; it starts with the first, and ends with the helper."""
 
     def __init__(self) -> None:
-        self._works: queue.SimpleQueue[TorchWork] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[TorchWork | None] = queue.SimpleQueue()
         self._started = False
 
     def take(self, work: TorchWork) -> None:
         """Ends `work` as soon as those before it have ended."""
         if not self._started:
             self._started = True
-            threading.Thread(target=self._serve, name="sync-helper", daemon=True).start()
+            threading.Thread(target=_serve, args=(self._works,), name="sync-helper", daemon=True).start()
+            weakref.finalize(self, self._works.put, None)
         self._works.put(work)
 
-    def _serve(self) -> None:
-        while True:
-            self._works.get().run()
+
+def _serve(works: queue.SimpleQueue[TorchWork | None]) -> None:
+    """What a helper's thread does until None comes; it holds no work, nor the helper, longer than it needs."""
+    while (work := works.get()) is not None:
+        work.run()
+        del work
 
 
 class TorchFork(Generic[T]):

@@ -83,15 +83,15 @@ class VirtualGroup:
 
         self._meet(f"broadcast from {source}", kind_of(tensor), tensor.detach(), copy, tensor.nbytes).wait()
 
-    def exchange(self, tensor: Tensor, peer: int, tag: int = 0) -> VirtualWork[Tensor]:
-        """The tensor of `peer`, as it was when it called `exchange` with our rank and the same tag."""
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> VirtualWork[Tensor]:
+        """The tensor of `peer`, as it was when it called `exchange` with our rank and that tag; in `out` if given."""
         if peer == self.rank or not 0 <= peer < self.size:
             raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
         self._count(tensor.nbytes)
         meeting, place = self._channel.pair(self.rank, peer, tag, kind_of(tensor))
-        meeting.join(place, meeting.call, kind_of(tensor), tensor.detach().clone())
+        meeting.join(place, meeting.call, kind_of(tensor), (tensor.detach().clone(), out))
         if meeting.full:
-            meeting.end(lambda both: both[::-1], self._channel.cost("exchange", tensor.nbytes, 2))
+            meeting.end(_swap, self._channel.cost("exchange", tensor.nbytes, 2))
         return VirtualWork(meeting, place, self.traffic)
 
     def split(self, groups: Sequence[Sequence[int]]) -> VirtualGroup | None:
@@ -147,6 +147,12 @@ class VirtualGroup:
         if meeting.full:
             meeting.end(function, self._channel.cost(call.partition(" ")[0], size_bytes, self.size))
         return VirtualWork(meeting, self.rank, self.traffic)
+
+
+def _swap(both: list[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
+    (one, into_one), (other, into_other) = both
+    arriving = ((other, into_one), (one, into_other))
+    return [sent if into is None else into.detach().copy_(sent) for sent, into in arriving]
 
 
 def _sum_all(tensors: list[Tensor]) -> list[Tensor]:

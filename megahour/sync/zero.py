@@ -32,7 +32,8 @@ def zero(
     `optimiser` gives the class and its settings, and goes on giving them (learning rate schedules), but its own state
     stays empty; the parts are in `state()`. A worker alone takes the plain loop's steps.
 
-    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first).
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first), or settings that are not in
+    its `defaults`, from which the parts are made.
     """
     group = default_group(group)
     alone = process_group_of(group, "zero") is None
@@ -40,6 +41,18 @@ def zero(
     if alone:
         return mean
     return Zero(model, optimiser, group, clip_norm, mean)
+
+
+def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
+    """Names of the settings that the optimiser's constructor takes. Raises ConfigError where their values are unknown."""
+    _, _, *rest = inspect.signature(type(optimiser).__init__).parameters.values()
+    names = [p.name for p in rest if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if unknown := [name for name in names if name not in optimiser.defaults]:
+        raise ConfigError(
+            f"{type(optimiser).__name__} is made with {', '.join(unknown)}, of which its `defaults` do not tell",
+            remedy="keep all settings in `defaults` under the constructor's names: zero makes another for each part",
+        )
+    return names
 
 
 class Zero:
@@ -53,7 +66,7 @@ class Zero:
         self.metrics = mean.metrics
         self._optimiser, self._clip_norm, self._mean, self._group = optimiser, clip_norm, mean, group
         self._parameters = trainable(model)
-        known = inspect.signature(type(optimiser).__init__).parameters
+        known = _settings_of(optimiser)
         self._parts = ZeroRedundancyOptimizer(
             [dict(settings) for settings in optimiser.param_groups],
             type(optimiser),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from megahour.core.errors import ConfigError
 from megahour.sync import virtual
 from megahour.sync.gossip import Gossip, gossip
-from megahour.sync.gossip_ring import increment
+from megahour.sync.gossip_ring import difference
 from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 from megahour.sync.virtual import VirtualGroup
@@ -48,11 +48,21 @@ def start(group: VirtualGroup, values: Sequence[float], lr: float = 1.0, **optio
     return model, worker
 
 
-@given(st.lists(st.tuples(floats, floats), min_size=1, max_size=8), st.sampled_from([1 / 3, 1 / 4]))
-def test_partners_add_the_same_with_opposite_signs(pairs: list[tuple[float, float]], share: float) -> None:
-    mine, theirs = torch.tensor(pairs).unbind(1)
-    here, there = increment(mine, theirs.clone(), share), increment(theirs, mine.clone(), share)
+@given(st.lists(st.tuples(floats, floats), min_size=1, max_size=40))
+def test_partners_add_the_same_with_opposite_signs(pairs: list[tuple[float, float]]) -> None:
+    mine, theirs = torch.tensor(pairs).T.contiguous()
+    here, there = theirs.clone(), mine.clone()
+    distance = difference(mine, here)
+    assert distance == difference(theirs, there)
     assert torch.equal(here, -there)
+    assert torch.equal(here, theirs - mine)
+    assert distance == pytest.approx(float(here.double().norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
+    for own, other in ((value, 1.0), (1.0, value), (value, value)):
+        assert not math.isfinite(difference(torch.tensor([0.0, own]), torch.tensor([2.0, other])))
 
 
 @pytest.mark.parametrize("order", ["atc", "cta"])
@@ -112,8 +122,22 @@ def test_the_sum_of_weights_is_conserved_by_all_mixings(
     assert max(f[2] for f in found) <= max_staleness
 
 
+def test_two_workers_mix_once_a_step_and_hold_the_mean() -> None:
+    def play(group: VirtualGroup) -> tuple[float, int]:
+        _, worker = start(group, [8.0 * group.rank, 2.0], lr=0.0)
+        for _ in range(4):
+            group.compute(1.0)
+            worker.step()
+        assert worker.ring is not None
+        found = float(worker.state()["weights"][0]), worker.ring.counts.mixed
+        worker.finish()
+        return found
+
+    assert virtual.run(play, 2, cost=network_s(0.1)) == [(4.0, 4), (4.0, 4)]
+
+
 def test_the_sum_of_two_workers_is_conserved_bit_for_bit() -> None:
-    """With a = 1/4 nothing is rounded where weights are multiples of 1/1024 below 64."""
+    """With a = 1/2 nothing is rounded where weights are multiples of 1/1024 below 64."""
 
     def play(group: VirtualGroup) -> list[Tensor]:
         _, worker = start(group, [float(7 - 50 * group.rank), 3.5 * group.rank], lr=0.0)
@@ -374,8 +398,9 @@ class Mortal:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
 
-    def exchange(self, tensor: Tensor, peer: int, tag: int = 0) -> Any:
-        return MortalWork(self._group, self._group.exchange(tensor, peer, tag), self._dead, {self._group.rank, peer})
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> Any:
+        work = self._group.exchange(tensor, peer, tag, out)
+        return MortalWork(self._group, work, self._dead, {self._group.rank, peer})
 
     def all_reduce(self, tensor: Tensor) -> Any:
         if self._dead:

@@ -30,19 +30,20 @@ class Prediction(NamedTuple):
 def predict(trainer: str, workers: int, machines: Machines, steps: int) -> Prediction:
     """The clock's word on `trainer`; for local_sgd and bmuf with the block size that `block_size` gives."""
     block = block_size(workers, machines) if trainer in ("bmuf", "local_sgd") else 1
-    lost = machines.time_lost(trainer, workers)
+    lost = machines.time_lost(workers)
     step_s = step_time(trainer, workers, machines.terms(block=block)) * machines.step_s * lost
     hours = steps / workers * step_s / 3600
+    speedup = workers * machines.step_s / step_s
     return Prediction(
         trainer,
         workers,
         block,
         step_s,
-        workers * machines.step_s / step_s,
+        speedup,
         _sent_bytes(trainer, workers, block, machines),
         hours,
-        hours * workers * machines.price_per_hour,
-        _warning(trainer, workers, block, steps),
+        hours * workers * machines.price_per_hour if machines.price_per_hour else 0.0,  # hours may be infinite
+        _warning(trainer, workers, block, steps, speedup),
     )
 
 
@@ -72,7 +73,11 @@ def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> f
     return ring * (LOW_RANK if trainer == "ddp_powersgd" else 1.0) / block
 
 
-def _warning(trainer: str, workers: int, block: int, steps: int) -> str:
+def _warning(trainer: str, workers: int, block: int, steps: int, speedup: float) -> str:
+    if speedup == 0:
+        return "workers fail before what was lost is done again: it never ends"
+    if workers > 1 and speedup < 1:
+        return "slower than one worker"
     if trainer == "bmuf" and workers > 1 and steps / (workers * block) < ENOUGH_BLOCKS * workers:
         blocks = steps // (workers * block)
         return f"{blocks} blocks for {workers} workers, {ENOUGH_BLOCKS * workers} are wanted: cap η, or fewer workers"
