@@ -116,7 +116,7 @@ class PlanCommand(click.Command):
         if args[:1] == ["train"]:
             from megahour.plan_train import command
 
-            return command().make_context("train", args[1:], parent, **extra)
+            return command().make_context("plan train", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 

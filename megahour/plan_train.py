@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.stage_command import option
 from megahour.sync.clock.machines import Machines
 
+MOST_WORKERS = 1_000_000
 SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", ""
 
 
@@ -20,7 +22,7 @@ def command() -> click.Command:
     options: list[click.Parameter] = [
         click.Option(["--workers", "plan__workers"], default="1,8,16,32,64,128", help="numbers of workers, by commas"),
         click.Option(
-            ["--steps", "plan__steps"], type=click.INT, default=100_000, help="mini-batches, over all workers"
+            ["--steps", "plan__steps"], type=click.IntRange(1), default=100_000, help="mini-batches, over all workers"
         ),
         click.Option(["--machines", "plan__file"], type=click.Path(exists=True), help="a file that --calibrate wrote"),
         click.Option(["--calibrate", "plan__calibrate"], metavar="FILE", help="measure this machine into FILE first"),
@@ -44,14 +46,28 @@ def _run(**values: Any) -> None:
     if own["check"]:
         _check()
         return
+    workers = _numbers(own["workers"])
+    given = {key: value for key, value in values.items() if value is not None}
     if own["calibrate"]:
-        from megahour.sync.clock.calibrate import calibrate_here
-
-        measured = calibrate_here(values["parameters"])
-        Path(own["calibrate"]).write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
+        _measure(Path(own["calibrate"]), given)
         own["file"] = own["calibrate"]
-    machines = _machines(own["file"], {key: value for key, value in values.items() if value is not None})
-    _predict(machines, _numbers(own["workers"]), own["steps"])
+    _predict(_machines(own["file"], given), workers, own["steps"])
+
+
+def _measure(path: Path, given: dict[str, Any]) -> None:
+    """Writes what `calibrate` finds into `path`; first sees that what is given can be used, which is known at once."""
+    from megahour.sync.clock.calibrate import calibrate_here
+
+    _machines(None, {"parameters": 1, "step_s": 1.0, **given})
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError("not a file that can be written", where=str(path), remedy="give one in a folder that exists")
+    try:
+        measured = calibrate_here(given.get("parameters"))
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"the workers of the measurement failed: {error}", remedy="see what they said above"
+        ) from None
+    path.write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
 
 
 def _machines(path: str | None, given: dict[str, Any]) -> Machines:
@@ -59,7 +75,7 @@ def _machines(path: str | None, given: dict[str, Any]) -> Machines:
 
     try:
         found = json.loads(Path(path).read_text("utf-8")) if path else {}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ConfigError(f"not a file of constants: {error}", where=str(path)) from None
     if not isinstance(found, dict):
         raise ConfigError("not a JSON object of constants", where=str(path))
@@ -81,8 +97,8 @@ def _numbers(text: str) -> list[int]:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"--workers {text}", remedy="positive numbers by commas, as 8,16,64")
+    if not numbers or not all(1 <= number <= MOST_WORKERS for number in numbers):
+        raise ConfigError(f"--workers {text}", remedy=f"numbers from 1 to {MOST_WORKERS:,} by commas, as 8,16,64")
     return numbers
 
 
@@ -110,7 +126,8 @@ def _predict(machines: Machines, workers: list[int], steps: int) -> None:
             )
         output_console().print(shown)
         block = f" with blocks of {best.block}" if best.block > 1 else ""
-        click.echo(f"{best.workers} workers: {best.trainer}{block}, {best.speedup:.1f} times one worker\n")
+        warning = f" ({best.warning})" if best.warning else ""
+        click.echo(f"{best.workers} workers: {best.trainer}{block}, {best.speedup:.1f} times one worker{warning}\n")
 
 
 def _check() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from megahour.engine.accelerator.spec import ModelSpec, ServiceAddress
     from megahour.engine.base import Engine
 
-ASKED_FOR = "tensorboard"  # what a finished stage leaves in its scratch directory, where its parameters asked for it
+KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
 
 
 class Monitor:
@@ -135,7 +135,7 @@ def _address(artifact: Artifact) -> str:
 def _clear(work: Path) -> None:
     """Remove a finished stage's scratch files: checkpoints, spilled batches."""
     for path in work.iterdir():
-        if path.is_dir() and path.name != ASKED_FOR:
+        if path.is_dir() and path.name not in KEPT:
             shutil.rmtree(path, ignore_errors=True)
         elif path.is_file():
             path.unlink(missing_ok=True)

@@ -175,6 +175,10 @@ class Alarm:
         if loss is not None:
             self._check(loss)
 
+    def alive(self) -> None:
+        """The step under way does something that takes long, such as an evaluation, and has got on with it."""
+        self._last_s, self._stalled = time.monotonic(), False
+
     def _check(self, loss: float) -> None:
         usual = statistics.median(self._losses) if len(self._losses) >= 10 else math.inf
         # A loss may be negative (a log likelihood): then it diverges by its distance from the usual one.

@@ -196,7 +196,7 @@ def check_shared(parameters: Sequence[nn.Parameter], optimiser: torch.optim.Opti
     if alone:
         raise ConfigError(
             f"the optimiser trains {len(alone)} parameters that the workers do not share, of shapes {alone[:3]}",
-            remedy="make the trainer of one module that holds all that is trained (nn.ModuleList([model, loss])); after "
+            remedy="make the trainer of one module that holds all that is trained, nn.ModuleList([model, loss]); after "
             "unfreezing call finish() and make it anew",
         )
 
@@ -213,7 +213,8 @@ def own_state(
     own = states[rank % len(states)]
     if own.keys() != set(names):
         raise ConfigError(
-            f"a state of {', '.join(sorted(own)) or 'nothing'} is not one of {trainer}, which has {', '.join(names)}",
+            f"a state of {', '.join(sorted(own)) or 'nothing'} is not one of {trainer}, "
+            f"which has {', '.join(names) or 'nothing'}",
             remedy="go on with the trainer that wrote the checkpoint, or restore model and optimiser alone",
         )
     return own

@@ -92,12 +92,14 @@ def bmuf(
 ) -> Bmuf:
     """A synchroniser whose workers step alone and meet once a block: 2 D fp32 values sent every `block_steps` steps.
 
-    With one worker, ζ = C = 1 and the default form it is the plain loop, bit for bit, whatever the optimiser.
+    With one worker, ζ = C = 1 and the default form it is the plain loop, bit for bit, whatever the optimiser;
+    weights of float64 are rounded to fp32 at a block's edge.
 
     Parameters
     ----------
     model, optimiser: any; the weights of all workers become those of rank 0. The optimiser steps locally, with the
         learning rate of one worker: η makes up for the workers' number.
+    group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
     clip_norm: norm to which each local gradient is clipped.
     block_steps: steps a block (the paper's block size in mini-batches, 100 there).
     warmup_steps: the first steps, in which the mean is taken after every step and without momentum.
@@ -201,6 +203,7 @@ class Bmuf:
         """
         names = ("start", "memory", "weights", "position", "weight")
         own = base.own_state("bmuf", states, self.group.rank, names)
+        self.flat.views(own["weights"])  # raises where they are another model's, before anything is changed
         device = self.flat.device
         self.filter.start = own["start"].to(device).clone()
         self.filter.memory = own["memory"].to(device).clone()

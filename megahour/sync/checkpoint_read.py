@@ -81,6 +81,10 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
     """The newest checkpoint of which every worker of `group` could read its part; None when there is none.
 
     A damaged one is reported as a warning, and the one before it taken, by all workers. A collective call.
+
+    Raises
+    ------
+    WorkerLostError: a worker does not answer; the files are as they were.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
     rank, size = (0, 1) if group is None else (group.rank, group.size)

@@ -75,7 +75,10 @@ def build(
     group: Group | None = None,
     **options: Any,
 ) -> Synchroniser:
-    """The synchroniser of the trainer of that name; a collective call.
+    """The synchroniser of the trainer of that name, made of `model` and `optimiser`; a collective call.
+
+    `group` None: torch.distributed's default group; `options` are those of the trainer's function, which says what
+    happens when a worker is lost.
 
     Raises ConfigError for a trainer or option that there is not, with the nearest one that there is, and for a value
     that is not of the option's type; "1e-3" of a YAML file is a number.

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from megahour.core.errors import ConfigError
 from megahour.sync import replicas
-from megahour.sync.base import check_clip_norm, check_optimiser, default_group, step_alone
+from megahour.sync.base import check_clip_norm, check_optimiser, default_group, own_state, step_alone
 from megahour.sync.bf16_hook import bf16_mean
 from megahour.sync.flat import trainable
 from megahour.sync.group import Group
@@ -41,6 +41,7 @@ def ddp(
     Parameters
     ----------
     model, optimiser: any; the weights of all workers become those of rank 0.
+    group: the processes, all of a process group (no part, no virtual workers); None: torch.distributed's default group.
     clip_norm: largest L2 norm of the mean gradient; DDP does not see a worker's own.
     backwards: forward and backward calls a step, of which the last one sums.
     find_unused_parameters: as DDP's.
@@ -59,7 +60,10 @@ def ddp_bf16(
     backwards: int = 1,
     find_unused_parameters: bool = False,
 ) -> Ddp:
-    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic."""
+    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic.
+
+    Parameters, and what happens when a worker is lost, are those of `ddp`.
+    """
     return Ddp(model, optimiser, default_group(group), clip_norm, backwards, "bf16", find_unused_parameters)
 
 
@@ -79,11 +83,13 @@ def ddp_powersgd(
 
     Parameters
     ----------
+    model, optimiser, group, clip_norm, backwards, find_unused_parameters: as `ddp`'s.
     rank: of the approximation of each matrix.
     start_step: from which on gradients are compressed, at least 2.
     min_compression_rate: matrices that would shrink by less travel whole.
 
-    The gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with several.
+    The gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with several. A lost
+    worker raises as in `ddp`.
     """
     if rank < 1 or start_step < 2:
         raise ConfigError(f"rank {rank}, start_step {start_step}", remedy="rank ≥ 1, start_step ≥ 2")
@@ -200,7 +206,8 @@ class Ddp:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done."""
+        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        own_state("ddp", states, self._group.rank, ())
 
 
 # Of torch 2.13 on, and before.

@@ -20,6 +20,7 @@ from megahour.sync.base import (
     check_weight,
     default_group,
     end_together,
+    own_state,
     step_alone,
     unscale,
     update,
@@ -49,6 +50,7 @@ def dense(
     Parameters
     ----------
     model, optimiser: any; the weights of all workers become those of rank 0.
+    group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
     clip_norm: largest L2 norm of a gradient.
     clip: which gradient that is: each worker's own, before it is sent, or the mean of all.
     backwards: how many backward calls a step has, where it is the same number on all workers and in all steps: sums of
@@ -155,4 +157,5 @@ class Dense:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done, whatever the number of workers was."""
+        """Nothing is to be done, whatever the number of workers was. ConfigError: it is another trainer's state."""
+        own_state("dense", states, self._group.rank, ())

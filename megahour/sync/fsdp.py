@@ -12,7 +12,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from megahour.core.errors import ConfigError
-from megahour.sync.base import check_clip_norm, check_optimiser, check_shared, default_group, unscale, update
+from megahour.sync.base import (
+    check_clip_norm,
+    check_optimiser,
+    check_shared,
+    default_group,
+    own_state,
+    unscale,
+    update,
+)
 from megahour.sync.ddp import check_plain_mean, process_group_of
 from megahour.sync.flat import broadcast_model, trainable
 from megahour.sync.group import Group
@@ -33,7 +41,9 @@ def fsdp(
 
     Parameters
     ----------
-    model, optimiser: any; the weights of all workers become those of rank 0.
+    model, optimiser: any; the weights of all workers become those of rank 0. FSDP refuses scalar and non-contiguous
+        parameters, and its DTensors fused optimisers.
+    group: as `ddp`'s.
     clip_norm: largest L2 norm of the mean gradient.
     modules: names of submodules that are gathered on their own, in place of all at once.
 
@@ -107,7 +117,8 @@ class Fsdp:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done."""
+        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        own_state("fsdp", states, self._group.rank, ())
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module:

@@ -181,6 +181,7 @@ class Gossip:
         A collective call, before the first step: nobody mixes with weights that are not restored yet.
         """
         own = base.own_state("gossip", states, self.group.rank, ("weights", "steps"))
+        self.flat.views(own["weights"])  # raises where they are another model's
         self._steps = self._begun = int(own["steps"])
         if len(states) == self.group.size:
             self.weights.copy_(own["weights"])
@@ -215,6 +216,7 @@ class Gossip:
         """Clips the gradient and makes it the node's mean; without nodes there is nothing to agree on."""
         if self.node is None:
             return Agreement(1.0, weight, True)
+        base.check_shared(self.flat.parameters, self.optimiser)
         base.unscale(self.optimiser, scaler)
         gradient = self.flat.gradient(self._gradient) if weight else self._gradient.zero_()
         norm = self.metrics["gradient_norm"] = base.clip_gradient(gradient, self.clip_norm)

@@ -49,17 +49,25 @@ _REQUEST, _ANSWER, _WEIGHTS, _SUM, _MEAN = range(5)  # tags, of which each direc
 class Fork(Protocol):
     """A second thread of this worker."""
 
-    def ready(self) -> bool: ...
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        ...
 
-    def wait(self) -> Any: ...
+    def wait(self) -> Any:
+        """What it returned, once it has ended."""
+        ...
 
 
 class Forking(Group, Protocol):
     """A group whose workers can have a second thread; TorchGroup and VirtualGroup are."""
 
-    def fork(self, call: Callable[[], Any]) -> Fork: ...
+    def fork(self, call: Callable[[], Any]) -> Fork:
+        """Runs `call` in a second thread."""
+        ...
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None: ...
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits until `condition()`, of what threads of this worker share; WorkerLostError, of `what`: it took long."""
+        ...
 
 
 @dataclass
@@ -77,7 +85,7 @@ class Counts:
 def difference(own: Tensor, other: Tensor) -> float:
     """Makes `other`, s_j, s_j - s_i, with `own` s_i, both (D,), and returns its norm; the partner's is its negative."""
     squares = 0.0
-    for mine, theirs in zip(own.split(_CACHED), other.split(_CACHED), strict=True):
+    for mine, theirs in zip(*(torch.split(of, _CACHED) for of in (own, other)), strict=True):
         theirs.sub_(mine)
         squares += float(theirs.dot(theirs))
     return math.sqrt(squares)

@@ -44,6 +44,7 @@ def local_sgd(
     Parameters
     ----------
     model, optimiser: any; the weights of all workers become those of rank 0.
+    group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
     clip_norm: largest L2 norm of a worker's own gradient.
     period_steps: local steps from mean to mean; 2 D fp32 values are sent for each mean.
     warmup_steps: first steps, after each of which the mean is taken.

@@ -42,9 +42,13 @@ T = TypeVar("T")
 class Board(Protocol):
     """Where rows go beside the file."""
 
-    def add(self, row: dict[str, float], step: int) -> None: ...
+    def add(self, row: dict[str, float], step: int) -> None:
+        """Takes a row; OSError: it could not, and the training goes on without."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No more rows; OSError: the last ones may be missing."""
+        ...
 
 
 class TensorBoard:
@@ -155,6 +159,13 @@ class Meter:
             except StopIteration:
                 return
             self._data_s += time.perf_counter() - began_s
+            yield batch
+
+    def alive(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same batches, of an evaluation say; the alarm hears of each, and takes a long step for no stall."""
+        for batch in batches:
+            if self.alarm is not None:
+                self.alarm.alive()
             yield batch
 
     @contextmanager

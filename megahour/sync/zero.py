@@ -44,7 +44,7 @@ def zero(
 
 
 def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
-    """Names of the settings that the optimiser's constructor takes. Raises ConfigError where their values are unknown."""
+    """Names of the settings that the optimiser's constructor takes. Raises ConfigError where a value is not known."""
     _, _, *rest = inspect.signature(type(optimiser).__init__).parameters.values()
     names = [p.name for p in rest if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if unknown := [name for name in names if name not in optimiser.defaults]:

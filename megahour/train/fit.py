@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -25,13 +25,13 @@ from megahour.sync.alarm import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
 from megahour.sync.group import Group, WorkerLostError
-from megahour.sync.meters import Board, Meter, MLflow, TensorBoard
+from megahour.sync.meters import Meter
 from megahour.train import result
 from megahour.train.audit import Audit
 from megahour.train.claims import Claim, Claims, FirstCome, InTurn, Marks, Store
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Gradients, Trainer
-from megahour.train.meters import Curves, Log, Sums
+from megahour.train.meters import METERS, Curves, Log, Sums, boards_of
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.stage import TrainParams
 
@@ -79,17 +79,13 @@ def execute(
         return sync.build(p.trainer, module, optimiser, group=group, clip_norm=p.clip, **options)
 
     with (
-        _alarm(p, group) as alarm,
+        _alarm(p, group.rank) as alarm,
         Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
         Checkpoints(work / "checkpoints", rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
         run = Run(job, trainer, group, saver, work, progress, alarm)
         try:
             curves = run.to_the_end(store)
-        except WorkerLostError:
-            if result.failed(work):
-                result.read(work)  # raises the error for which the other ended: this is what the alarm should tell
-            raise
         finally:
             run.close()
     return result.of(job.module, curves)
@@ -113,9 +109,10 @@ class Run:
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.trainer != "gossip"
         self.at = self._resume(work / "checkpoints")
-        boards = _boards(job.params, work) if group.rank == 0 else []
-        self.meter = Meter(work, group, boards=boards, alarm=alarm)
-        self.log = Log(work, boards) if group.rank == 0 else None
+        self.unsaved = False  # the last checkpoint could not be written, and the alarm was told
+        boards = boards_of(job.params, work, after=self.at.steps) if group.rank == 0 else []
+        self.meter = Meter(work / METERS, group, boards=boards, alarm=alarm, after=self.at.steps)
+        self.log = Log(work / METERS, boards, after=self.at.steps) if group.rank == 0 else None
 
     def _resume(self, folder: Path) -> Position:
         found = load(folder, self.group)
@@ -155,6 +152,7 @@ class Run:
         self.trainer.synchroniser.finish()
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         self._row(self.job.phases[-1], self._rate(self.total))
+        self._saved(self.saver.wait)  # what is trained is worth more than its last checkpoint
         return self.at.curves
 
     def _claims(self, store: Store | None) -> tuple[Claims, Marks]:
@@ -235,7 +233,7 @@ class Run:
         if self.job.held_out is not None:
             share = _share(self.job.held_out, self.group.rank, self.group.size) if self.in_step else None
             with self.meter.aside("evaluation_s"):
-                own = self.trainer.evaluate(share or _share(self.job.held_out, 0, 1))
+                own = self.trainer.evaluate(self.meter.alive(share or _share(self.job.held_out, 0, 1)))
             held = self._together(Sums(*own))
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
@@ -256,15 +254,22 @@ class Run:
     def _checkpoint(self, done: int) -> None:
         """What all workers hold of the batches before number `done`."""
         state = {"print": self.job.print, "position": self.at.state(done)}
+        with self.meter.aside("checkpoint_s"):
+            tensors = self.trainer.tensors() | {"audit.sums": self.at.audit.tensor()}
+            self._saved(partial(self.saver.save, done, tensors, state))
+
+    def _saved(self, save: Callable[[], None]) -> None:
+        """Reports a checkpoint that was not written, to the alarm the first of several in a row, and goes on."""
         try:
-            with self.meter.aside("checkpoint_s"):
-                tensors = self.trainer.tensors() | {"audit.sums": self.at.audit.tensor()}
-                self.saver.save(done, tensors, state)
+            save()
         except StoreError as error:
-            # The older checkpoints are whole, and the run is worth more than this one; the last one must be written.
+            # The older checkpoints are whole, and the run is worth more than this one.
             LOG.error("%s", error)
-            if self.meter.alarm is not None:
+            if self.meter.alarm is not None and not self.unsaved:
                 self.meter.alarm.call(str(error))
+            self.unsaved = True
+        else:
+            self.unsaved = False
 
     def close(self) -> None:
         if self.log is not None:
@@ -272,25 +277,12 @@ class Run:
         self.meter.close()
 
 
-def _boards(p: TrainParams, work: Path) -> list[Board]:
-    """TensorBoard where it is installed, MLflow where it is asked for. One that fails is left out, and said."""
-    wanted: list[Callable[[], Board]] = [partial(TensorBoard, work)] if p.tensorboard else []
-    wanted += [partial(MLflow, p.mlflow)] if p.mlflow else []
-    boards = []
-    for make in wanted:
-        try:
-            boards.append(make())
-        except ImportError as error:
-            LOG.info("the curves are in %s only: %s", work, error)
-        except OSError as error:
-            LOG.error("rows are not sent: %s", error)
-    return boards
-
-
-def _alarm(p: TrainParams, group: Group) -> Alarm | nullcontext[None]:
-    """Worker 0 watches, and tells of the error that ends its part of the run; a command may be slow."""
-    hook = command_hook(p.alarm) if p.alarm else LOG.error
-    return nullcontext() if group.rank else Alarm(hook, stall_s=p.stall_s)
+def _alarm(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
+    """Worker 0 watches. Of an error that ends it, it tells when it is alone: after others, all are started again."""
+    if rank:
+        return nullcontext()
+    alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s)
+    return alarm if p.workers == 1 else closing(alarm)
 
 
 def _share(loader: Loader, rank: int, size: int) -> Iterator[Batch]:

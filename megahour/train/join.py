@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
@@ -35,6 +36,7 @@ def join(spec: Path, patience_s: float) -> None:
     ------
     StageError: there is no `spec`, the machine that hosts `rendezvous` was not to be reached for `patience_s`, or this
         machine's workers were lost more often than `max_restarts`.
+    SignalException: a signal has stopped this process; its workers have been ended.
     """
     try:
         work = Path(json.loads(spec.read_text("utf-8"))["work"])
@@ -83,6 +85,8 @@ def main() -> None:
         join(arguments.spec, arguments.patience)
     except MegahourError as error:
         sys.exit(str(error))
+    except SignalException as stopped:
+        sys.exit(f"stopped by {stopped.sigval.name}; the same command joins again")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
 
     Raises
     ------
-    StageError: workers were lost more often than `max_restarts`, or machines could not meet.
+    StageError: workers were lost more often than `max_restarts`, machines could not meet, or a signal has stopped this
+        process (SIGTERM, SIGHUP, SIGQUIT).
+    KeyboardInterrupt: SIGINT has; as after those, the workers have been ended.
     """
     result.clear(work)
     spec = work / SPEC
@@ -67,7 +69,11 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
         except SignalException as stopped:
             if stopped.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
-            raise
+            raise StageError(
+                f"stopped by {stopped.sigval.name}",
+                where="train",
+                remedy="the same command goes on from the last checkpoint",
+            ) from None
 
 
 def _cause(exit_code: int) -> str:

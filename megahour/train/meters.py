@@ -7,13 +7,19 @@ bytes; frames per second go to a log in the work directory.
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from megahour.sync.lines import Lines
-from megahour.sync.meters import Board, add_row
+from megahour.sync.meters import Board, MLflow, TensorBoard, add_row, cut
+from megahour.train.stage import TrainParams
+
+LOG = logging.getLogger(__name__)
+METERS = "meters"  # the folder of rows in a training's work folder, which stays there when it has ended
 
 
 class Sums:
@@ -52,10 +58,14 @@ class Curves:
 
 
 class Log:
-    """Rows with the time, appended to `folder`/train.log.jsonl and to the boards (TensorBoard, MLflow)."""
+    """Rows with the time, appended to `folder`/train.log.jsonl and to the boards (TensorBoard, MLflow).
 
-    def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
+    `after`: the step that the run begins after; later rows are moved away (`sync.meters.cut`).
+    """
+
+    def __init__(self, folder: Path, boards: Sequence[Board] = (), *, after: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        cut(folder / "train.log.jsonl", after)
         self._file = Lines(folder / "train.log.jsonl")
         self._started = time.monotonic()
         self._frames = 0
@@ -76,3 +86,18 @@ class Log:
 
     def close(self) -> None:
         self._file.close()
+
+
+def boards_of(p: TrainParams, work: Path, *, after: int) -> list[Board]:
+    """TensorBoard where it is installed, MLflow where it is asked for. One that fails is left out, and said."""
+    wanted: list[Callable[[], Board]] = [partial(TensorBoard, work, after=after)] if p.tensorboard else []
+    wanted += [partial(MLflow, p.mlflow)] if p.mlflow else []
+    boards = []
+    for make in wanted:
+        try:
+            boards.append(make())
+        except ImportError as error:
+            LOG.info("the curves are in %s only: %s", work, error)
+        except OSError as error:
+            LOG.error("rows are not sent: %s", error)
+    return boards

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megahour.core.errors import StageError
 from megahour.core.stage import Context, Inputs
+from megahour.sync.alarm import Teller, check_command, command_hook
 from megahour.train import result
 from megahour.train.job import TrainingJob, prepare
 from megahour.train.result import Result
@@ -15,12 +20,24 @@ from megahour.train.stage import TrainParams
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
+LOG = logging.getLogger(__name__)
+LOCK = ".lock"
+
 
 def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
-    """Run the training of `p` and write weights, configuration and curves through `out`."""
+    """Run the training of `p` and write weights, configuration and curves through `out`.
+
+    Raises
+    ------
+    ConfigError: parameters and inputs do not fit, or the alarm's command is not on this machine.
+    StageError: see `fit.execute` and `launch`; or another process trains in the same work folder.
+    """
+    if p.alarm:
+        check_command(p.alarm)
     job = prepare(p, inputs)
     _count(job, out)
-    trained = _alone(job, ctx) if p.workers == 1 else _together(job, inputs, ctx)
+    with _locked(Path(ctx.work)):
+        trained = _alone(job, ctx) if p.workers == 1 else _together(job, inputs, ctx)
     with out.open(".safetensors") as file:
         file.write(trained.weights)
     out.json(job.config, ".model.json")
@@ -29,6 +46,25 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     out.stats["parameters"] = sum(parameter.numel() for parameter in job.module.parameters())
     out.stats["outputs"] = job.outputs
     out.stat("audio_s", job.audio_s)
+
+
+@contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    """Holds the work folder's lock, which the kernel frees however this process ends.
+
+    Two trainings would set aside each other's checkpoints, and clear each other's result.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StageError(
+                "another process trains here", where=str(work), remedy="wait for it, or give another output"
+            ) from None
+        except OSError as error:
+            LOG.warning("%s cannot be locked (%s): see that no other training runs there", work, error)
+        yield
 
 
 def _count(job: TrainingJob, out: ShardWriter) -> None:
@@ -47,16 +83,15 @@ def _alone(job: TrainingJob, ctx: Context) -> Result:
 
 
 def _together(job: TrainingJob, inputs: Inputs, ctx: Context) -> Result:
-    from megahour.sync.alarm import Teller, command_hook
     from megahour.train.launch import launch
 
     urls = {role: artifact.url for role, artifact in inputs.items()}
     try:
         launch(job.params, urls, Path(ctx.work), ctx.progress)
-    except StageError as error:  # the workers, who tell of all other errors, are gone
+        return result.read(ctx.work)
+    except StageError as error:  # the workers do not tell of their end: they may be started again
         if job.params.alarm:
             teller = Teller(command_hook(job.params.alarm))
             teller.say(f"training ended: {error}")
             teller.wait()
         raise
-    return result.read(ctx.work)

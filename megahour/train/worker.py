@@ -99,18 +99,21 @@ def _new_store(group: TorchGroup) -> PrefixStore:
 
 
 class _Progress:
-    """Writes how far the run is for the process that shows it, not more often than it looks."""
+    """Writes how far the run is for the process that shows it, not more often than it looks; restarts, if any, too."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._said_s = path, 0.0
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))  # machines that come do not count
+        self._restarts = {"restarts": restarts} if restarts else {}
 
     def __call__(self, done: float, total: float, unit: str, **fields: Any) -> None:
         if time.monotonic() - self._said_s < PROGRESS_S and done < total:
             return
         self._said_s = time.monotonic()
+        said = {"done": done, "total": total, "unit": unit, **fields, **self._restarts}
         scratch = self.path.with_suffix(".tmp")
         try:
-            scratch.write_text(json.dumps({"done": done, "total": total, "unit": unit, **fields}), "utf-8")
+            scratch.write_text(json.dumps(said), "utf-8")
             scratch.replace(self.path)
         except OSError as error:  # a full disk; nobody needs to see how far it is
             LOG.warning("progress is not shown: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
@@ -138,7 +139,9 @@ def flip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["rank-00000.safetensors", "rank-00000.json", "checkpoint.json"])
-@pytest.mark.parametrize("damage", [flip, lambda data: data[:-5], lambda data: b"[]", lambda data: b""])
+@pytest.mark.parametrize(
+    "damage", [flip, lambda data: data[:-5], lambda data: b"[]", lambda data: b"", lambda data: b"[" * 10**5]
+)
 def test_each_kind_of_damage_is_reported_and_the_previous_one_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -151,6 +154,41 @@ def test_each_kind_of_damage_is_reported_and_the_previous_one_used(
     assert found is not None
     assert found.step == 1
     assert "step 2 is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["²", "7", "99999999999999999999"])
+def test_folders_that_are_no_checkpoints_are_passed_over(tmp_path: Path, name: str) -> None:
+    save_all(tmp_path, 2, size=1)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "checkpoint.json").write_text("{}")
+    found = load(tmp_path)
+    assert found is not None
+    assert found.step == 2
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"w": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}},
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**15]}},
+    ],
+)
+def test_tensors_larger_than_their_file_are_damage_though_the_digests_are_right(
+    tmp_path: Path, header: dict[str, object]
+) -> None:
+    for step in (1, 2):
+        save_all(tmp_path, step, size=1)
+    text = json.dumps(header).encode()
+    data = len(text).to_bytes(8, "little") + text + b"\0" * 4
+    folder = tmp_path / "0000000002"
+    (folder / "rank-00000.safetensors").write_bytes(data)
+    entry = json.dumps({"sha256": hashlib.sha256(data).hexdigest(), "state": {}}).encode()
+    (folder / "rank-00000.json").write_bytes(entry)
+    mark = {"workers": 1, "sha256": [hashlib.sha256(entry).hexdigest()]}
+    (folder / "checkpoint.json").write_text(json.dumps(mark))
+    found = load(tmp_path)
+    assert found is not None
+    assert found.step == 1
 
 
 def test_a_full_disk_is_reported_and_the_old_checkpoints_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

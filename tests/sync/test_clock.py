@@ -126,12 +126,79 @@ def test_too_few_blocks_for_block_momentum_are_warned_of() -> None:
     assert not predict("bmuf", 8, MACHINES, steps=10_000_000).warning
 
 
+def simulated_failures(machines: Machines, workers: int, failures: int = 20_000) -> float:
+    """Time over time without failures, of a run that goes back to the last checkpoint at each."""
+    rng = np.random.default_rng(1)
+    assert machines.worker_mtbf_hours is not None
+    between_s = rng.exponential(machines.worker_mtbf_hours * 3600 / workers, failures)
+    trained_s = np.maximum(between_s - machines.restart_s, 0.0)  # it may fail again before it has started
+    kept_s = trained_s // machines.checkpoint_s * machines.checkpoint_s
+    return float(between_s.sum() / kept_s.sum())
+
+
 def test_failures_cost_half_an_interval_and_a_restart_each() -> None:
     failing = MACHINES.model_copy(update={"worker_mtbf_hours": 100.0, "checkpoint_s": 600.0, "restart_s": 60.0})
-    assert failing.time_lost("dense", 50) == pytest.approx(1 + 0.5 / 3600 * 360)
-    assert failing.time_lost("gossip", 50) < failing.time_lost("dense", 50)
+    assert failing.time_lost(50) == pytest.approx(1 / (1 - 0.5 / 3600 * 360))
+    assert failing.time_lost(50) == pytest.approx(simulated_failures(failing, 50), rel=0.01)
+    assert failing.time_lost(200) == pytest.approx(simulated_failures(failing, 200), rel=0.03)
     cost = predict("dense", 8, failing.model_copy(update={"price_per_hour": 2.0}), 1000)
     assert cost.cost == pytest.approx(cost.hours * 8 * 2)
+
+
+def test_workers_that_fail_faster_than_they_restart_never_get_done() -> None:
+    failing = MACHINES.model_copy(update={"worker_mtbf_hours": 1.0})
+    found = predict("dense", 64, failing, 1000)
+    assert (found.speedup, found.hours, found.cost) == (0.0, float("inf"), 0.0)
+    assert "never ends" in found.warning
+
+
+def test_more_workers_that_are_slower_than_one_are_warned_of() -> None:
+    result = CliRunner().invoke(
+        app,
+        ["plan", "train", "--parameters", "24000000", "--step-s", "0.2", "--workers", "32", "--bandwidth-gbit", "1e-6"],
+    )
+    assert "0.0 times one worker (slower than one worker)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "0"], "numbers from 1 to"),
+        (["--workers", "-8"], "numbers from 1 to"),
+        (["--workers", "9" * 400], "numbers from 1 to"),
+        (["--bandwidth-gbit", "inf"], "--bandwidth-gbit: Input should be a finite number"),
+        (["--bandwidth-gbit", "1e-320"], "--bandwidth-gbit: Input should be greater"),
+        (["--step-s", "inf"], "--step-s: Input should be a finite number"),
+        (["--knee-flows", "1e-300"], "--knee-flows: Input should be greater"),
+        (["--parameters", "9" * 400], "--parameters: Input should be less"),
+        (["--calibrate", "no-such-folder/machines.json"], "in a folder that exists"),
+        (["--calibrate", "machines.json", "--parameters", "-5"], "--parameters: Input should be greater"),
+    ],
+)
+def test_absurd_machines_are_refused_and_before_anything_is_measured(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megahour.sync.clock.calibrate.calibrate_here", lambda *_: pytest.fail("it was measured"))
+    given = ["--parameters", "1000", "--step-s", "0.1"]
+    result = CliRunner().invoke(app, ["plan", "train", *given, *options])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+
+
+def test_fewer_than_one_step_are_refused() -> None:
+    result = CliRunner().invoke(app, ["plan", "train", "--parameters", "1000", "--step-s", "0.1", "--steps", "0"])
+    assert result.exit_code == 2
+    assert "0 is not in the range" in result.output
+
+
+def test_workers_that_fail_to_measure_are_an_error_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megahour.sync.clock.calibrate.sys.executable", "/bin/false")
+    result = CliRunner().invoke(app, ["plan", "train", "--calibrate", str(tmp_path / "machines.json")])
+    assert isinstance(result.exception, ConfigError)
+    assert "the workers of the measurement failed" in str(result.exception)
+    assert not (tmp_path / "machines.json").exists()
 
 
 def test_an_unknown_trainer_is_refused() -> None:
@@ -157,7 +224,12 @@ def test_the_command_compares_the_clock_with_what_was_published() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[1]", "not a JSON object"), ('{"paramters": 3}', 'did you mean "parameters"'), ("{", "not a file of constants")],
+    [
+        ("[1]", "not a JSON object"),
+        ("[" * 100_000, "not a file of constants"),
+        ('{"paramters": 3}', 'did you mean "parameters"'),
+        ("{", "not a file of constants"),
+    ],
 )
 def test_wrong_constants_are_named(tmp_path: Path, text: str, message: str) -> None:
     constants = tmp_path / "machines.json"

@@ -360,6 +360,30 @@ def test_another_number_of_workers_goes_on_from_the_mean(before: int, after: int
         assert found.tolist() == [(before - 1) / 2, 1.0]
 
 
+def test_states_of_another_model_are_refused_before_anything_is_changed() -> None:
+    def play(group: VirtualGroup) -> list[float]:
+        model, worker = start(group, [3.0, 4.0])
+        with pytest.raises(ConfigError, match="for 2 trainable weights"):
+            worker.restore([{"weights": torch.zeros(3), "steps": torch.zeros(1)}] * 2)
+        worker.finish()
+        return model.w.tolist()
+
+    assert virtual.run(play, 2) == [[3.0, 4.0]] * 2
+
+
+def test_a_node_refuses_what_its_workers_do_not_share() -> None:
+    def play(group: VirtualGroup) -> None:
+        model = make_model()
+        loss = nn.Linear(2, 2)
+        optimiser = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+        worker = gossip(model, optimiser, group=group, node_size=2)
+        backward(model, 0, [group.rank])
+        with pytest.raises(ConfigError, match="do not share"):
+            worker.step()
+
+    virtual.run(play, 2)
+
+
 def test_weights_that_are_not_finite_stay_where_they_are(caplog: pytest.LogCaptureFixture) -> None:
     def play(group: VirtualGroup) -> Tensor:
         model, worker = start(group, [float(group.rank)], lr=0.0)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from trainings import until
 
-from megahour.sync.alarm import MAX_UNTOLD, Alarm, command_hook
+from megahour.core.errors import ConfigError
+from megahour.sync.alarm import MAX_UNTOLD, Alarm, check_command, command_hook
 from megahour.sync.group import Traffic
 from megahour.sync.meters import Meter, MLflow, TensorBoard
 
@@ -131,6 +132,13 @@ def test_rows_go_to_tensorboard(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss/p50")] == [(2, 2.0), (4, 2.0)]
 
+    again = Meter(tmp_path, every=2, boards=[TensorBoard(tmp_path, after=3)])
+    for step in (4, 5, 6):
+        again.step(step=step, loss=1.0)
+    again.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss/p50")] == [(2, 2.0), (6, 1.0)]
+
 
 def test_a_diverging_loss_is_told_once_until_it_is_over() -> None:
     told: list[str] = []
@@ -146,6 +154,17 @@ def test_a_diverging_loss_is_told_once_until_it_is_over() -> None:
     assert len(told) == 2
     assert "step 20: the loss is 9" in told[0]
     assert "nan" in told[1]
+
+
+def test_an_evaluation_that_gets_on_is_no_stall(tmp_path: Path) -> None:
+    told: list[str] = []
+    meter = Meter(tmp_path, alarm=Alarm(told.append, stall_s=0.8, stall_factor=0.0))
+    meter.step(loss=1.0)
+    for _ in meter.alive(range(12)):
+        time.sleep(0.1)
+    assert not told
+    until(lambda: bool(told))  # what comes behind takes too long
+    meter.close()
 
 
 def test_a_stall_is_told_while_it_lasts() -> None:
@@ -216,10 +235,76 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "hook.py"
     script.write_text(f"import time, pathlib; time.sleep(20); pathlib.Path({str(tmp_path / 'told')!r}).touch()")
     began_s = time.monotonic()
-    with pytest.raises(subprocess.TimeoutExpired):
+    with pytest.raises(TimeoutError, match="was ended after"):
         command_hook(f"{sys.executable} {script}", timeout_s=0.2)("trouble")
     assert time.monotonic() - began_s < 10
     assert not (tmp_path / "told").exists()
+
+
+def test_what_a_failing_command_was_given_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = Alarm(command_hook(f"{sys.executable} -c 'raise SystemExit(3)' --token hunter2"))
+    alarm.call("trouble")
+    assert alarm.wait(20)
+    alarm.close()
+    assert "ended with exit code 3" in caplog.text
+    assert "trouble" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_command_that_could_not_be_run_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "page-me"
+    script.touch(mode=0o644)
+    for command, message in (
+        (str(script), "not executable"),
+        (f"{tmp_path}/pgae-me now", "pgae-me is not there"),
+        ("mail 'me", "No closing quotation"),
+        ("  ", "is empty"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_command(command)
+    script.chmod(0o755)
+    check_command(f"{script} now")
+
+
+def test_rows_of_steps_that_are_done_again_leave_the_file(tmp_path: Path) -> None:
+    """A worker that was killed at step 9 goes on from the checkpoint after step 5."""
+    killed = Meter(tmp_path, every=2, after=0)
+    for _ in range(9):
+        killed.step(loss=1.0)
+    killed.close()
+    with (tmp_path / "steps-00000.jsonl").open("a") as file:
+        file.write('{"step": 10, "lo')
+    again = Meter(tmp_path, every=2, after=5)
+    for step in range(6, 11):
+        again.step(step=step, loss=2.0)
+    again.close()
+    assert [row["step"] for row in rows(tmp_path)] == [2, 4, 8, 10]
+    assert [row["loss.mean"] for row in rows(tmp_path)] == [1.0, 1.0, 2.0, 2.0]
+    *undone, half = (tmp_path / "steps-00000.undone.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in undone] == [6, 8, 9]
+    assert half == '{"step": 10, "lo'
+
+
+def test_half_a_row_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    """A script that does not say where it goes on keeps all whole rows."""
+    path = tmp_path / "steps-00000.jsonl"
+    path.write_text('{"step": 7}\n{"st')
+    meter = Meter(tmp_path, every=1)
+    for _ in range(2):
+        meter.step(loss=1.0)
+    meter.close()
+    assert [row["step"] for row in rows(tmp_path)] == [7, 2]
+
+
+def test_rows_that_cannot_be_moved_stay_and_the_meter_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "steps-00000.jsonl").write_text('{"step": 7}\n')
+    (tmp_path / "steps-00000.undone.jsonl").mkdir()
+    meter = Meter(tmp_path, every=1, after=3)
+    for step in (4, 5):
+        meter.step(step=step)
+    meter.close()
+    assert [row["step"] for row in rows(tmp_path)] == [7, 5]
+    assert "rows of the same steps twice" in caplog.text
 
 
 def test_an_error_that_ends_the_training_is_told_and_an_interrupt_is_not() -> None:

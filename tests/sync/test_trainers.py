@@ -190,7 +190,10 @@ def test_an_optimiser_that_computes_the_loss_itself_is_refused(trainer: str) -> 
         )
 
 
-@pytest.mark.parametrize(("trainer", "options"), [("gtc", {"threshold": 1.0}), ("bmuf", {}), ("gossip", {})])
+@pytest.mark.parametrize(
+    ("trainer", "options"),
+    [("gtc", {"threshold": 1.0}), ("bmuf", {}), ("gossip", {}), ("dense", {}), ("ddp", {}), ("fsdp", {})],
+)
 def test_a_checkpoint_of_another_trainer_is_refused_by_name(trainer: str, options: dict[str, Any]) -> None:
     model = nn.Linear(2, 1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -8,30 +8,70 @@ import pytest
 from made_artifacts import utterances
 from trainings import trained, training_data, until
 
-from megahour.core.errors import StageError
+from megahour.core.errors import ConfigError, StageError
+from megahour.train.fit import _alarm
+from megahour.train.stage import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
+
+
+def page_me(folder: Path) -> tuple[str, Path]:
+    """A command, and the file to which it adds what it is told."""
+    script, told = folder / "page-me", folder / "told"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
+    script.chmod(0o755)
+    return str(script), told
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_command_hears_of_the_error_that_ends_the_run_whoever_has_it(tmp_path: Path, workers: int) -> None:
     made = utterances(20, speakers=4)
     made[2]["features"][5, 1] = np.nan
-    script, told = tmp_path / "page-me", tmp_path / "told"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
-    script.chmod(0o755)
-    settings = SMALL | {"alarm": str(script), "held_out": 0.0, "workers": workers}
+    command, told = page_me(tmp_path)
+    settings = SMALL | {"alarm": command, "held_out": 0.0, "workers": workers}
     with pytest.raises(StageError, match="loss nan"):
         trained(tmp_path, training_data(tmp_path, made, 1), settings)
     until(lambda: told.exists() and "lower learning_rate" in told.read_text(), 20)
-    assert "training ended after step" in told.read_text()
+    assert told.read_text().count("training ended") == 1
     assert "loss nan at step" in told.read_text()
+
+
+@pytest.mark.parametrize(("workers", "tells"), [(1, True), (2, False)])
+def test_a_worker_tells_of_its_end_only_where_nobody_starts_it_again(tmp_path: Path, workers: int, tells: bool) -> None:
+    """With others, a worker ends whenever one of them is lost; the agent knows whether restarts are used up."""
+    command, told = page_me(tmp_path)
+    with pytest.raises(StageError), _alarm(TrainParams(workers=workers, alarm=command), 0) as alarm:
+        raise StageError("rank 1 does not answer")
+    assert alarm is not None
+    assert alarm.wait(20)
+    assert told.exists() == tells
+
+
+def test_a_command_that_is_not_there_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    inputs = training_data(tmp_path, utterances(8), 1)
+    with pytest.raises(ConfigError, match="pgae-me is not there"):
+        trained(tmp_path, inputs, SMALL | {"alarm": str(tmp_path / "pgae-me")})
+    assert not (tmp_path / "work" / "meters" / "train.log.jsonl").exists()
+
+
+def test_checkpoints_that_cannot_be_written_are_told_of_once_and_the_model_is_not_lost(tmp_path: Path) -> None:
+    command, told = page_me(tmp_path)
+    inputs = training_data(tmp_path, utterances(20, speakers=4), 1)
+    settings = SMALL | {"epochs": 4, "checkpoint_s": 0.0, "held_out": 0.0, "tensorboard": False}
+    undisturbed = trained(tmp_path / "undisturbed", inputs, settings)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "checkpoints").touch()  # a file where the folder should be: nothing can be written below
+    assert trained(tmp_path, inputs, settings | {"alarm": command}) == undisturbed
+    until(told.exists, 20)
+    assert told.read_text().count("not written") == 1
 
 
 def test_checkpoints_and_evaluations_have_columns_of_their_own(tmp_path: Path) -> None:
     inputs = training_data(tmp_path, utterances(40, speakers=4), 1)
     trained(tmp_path, inputs, SMALL | {"checkpoint_s": 0.0, "held_out": 0.25, "epochs": 4, "tensorboard": False})
-    (row,) = [json.loads(line) for line in (tmp_path / "work" / "steps-00000.jsonl").read_text().splitlines()]
+    (row,) = [
+        json.loads(line) for line in (tmp_path / "work" / "meters" / "steps-00000.jsonl").read_text().splitlines()
+    ]
     assert row["checkpoint_s.p50"] > 0, "one after every step"
     assert row["evaluation_s.p99"] > row["evaluation_s.p50"] == 0, "four in the run"
     parts = ("data_s", "compute_s", "exposed_s", "checkpoint_s", "evaluation_s")

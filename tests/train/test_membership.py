@@ -101,10 +101,14 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_replaced(
         until(lambda: checkpoints(tmp_path))
         next(w for w in workers() if w.environ()["RANK"] == "1").suspend()
 
+    script, told = tmp_path / "tell", tmp_path / "told"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
+    script.chmod(0o755)
     disturbance = Disturbance(stop)
-    found = run(tmp_path, data, checkpoint_s=0.1, timeout_s=2.0)
+    found = run(tmp_path, data, checkpoint_s=0.1, timeout_s=2.0, alarm=str(script))
     disturbance.done()
     assert found == undisturbed, "all losses of the curve as well"
+    assert not told.exists(), "nobody is called for what mends itself"
     logs = (tmp_path / "work" / "workers").rglob("stderr.log")
     assert any("rank 1 does not answer" in log.read_text() for log in logs)
 

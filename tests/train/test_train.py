@@ -83,7 +83,7 @@ def test_curves_hold_nothing_of_the_clock_and_the_log_does(tmp_path, data):
     assert set(rows(model)[0]) == {
         *("epoch", "step", "data", "learning_rate", "loss", "accuracy", "held_out_loss", "held_out_accuracy")
     }
-    logged = [json.loads(line) for line in (tmp_path / "work" / "train.log.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (tmp_path / "work" / "meters" / "train.log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in logged] == [row["step"] for row in rows(model)]
     assert logged[0]["frames_per_s"] > 0
 

@@ -84,6 +84,12 @@ def test_killed_workers_are_started_again_and_the_bytes_are_the_same(
     killer.join(timeout=1)
     assert killer.killed == 2
     assert disturbed == undisturbed
+    for path in (tmp_path / "work" / "meters").glob("steps-0000?.jsonl"):
+        steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        assert steps == sorted(set(steps)), "rows of steps that were done again are not there twice"
+    assert json.loads((tmp_path / "work" / "progress.json").read_text())["restarts"] in (1, 2), (
+        "one, if both hit the same start"
+    )
 
 
 def test_workers_that_do_not_wait_for_each_other_skip_and_repeat_nothing_either(
@@ -121,20 +127,49 @@ def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
     assert "more than 0 times" in (tmp_path / "told").read_text()
 
 
+TRAINS = (
+    "import json, sys; from pathlib import Path; from megahour.core.store import Artifact; import trainings\n"
+    "folder, urls, settings = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])\n"
+    "trainings.trained(folder, {role: Artifact(url) for role, url in urls.items()}, settings)\n"
+)
+
+
+def training_process(folder: Path, data: dict[str, Artifact], **values: Any) -> psutil.Popen:
+    """A training, and its agent, in a process of their own; what it says on stderr goes to `folder`/stderr."""
+    folder.mkdir(exist_ok=True)
+    urls, settings = {role: artifact.url for role, artifact in data.items()}, {**SMALL, **values}
+    command = [sys.executable, "-c", TRAINS, str(folder), json.dumps(urls), json.dumps(settings)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return psutil.Popen(command, env=environment, stderr=(folder / "stderr").open("w"))
+
+
+def test_a_second_training_in_the_same_folder_is_refused_and_sigterm_ends_the_first_with_a_word(
+    tmp_path: Path, data: dict[str, Artifact]
+) -> None:
+    script = tmp_path / "tell"
+    script.write_text('#!/bin/sh\necho "$2" >> "$1"\n')
+    script.chmod(0o755)
+    first = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05, alarm=f"{script} {tmp_path / 'told'}")
+    try:
+        until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
+        with pytest.raises(StageError, match="another process trains here"):
+            run(tmp_path, data, epochs=400)
+        started = workers(first)
+        first.terminate()
+        assert first.wait(60) == 1
+    finally:
+        if first.is_running():
+            first.kill()
+    assert not any(lives(process) for process in started)
+    assert "StageError: train: stopped by SIGTERM" in (tmp_path / "stderr").read_text()
+    assert "stopped by SIGTERM" in (tmp_path / "told").read_text()
+
+
 def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
     tmp_path: Path, data: dict[str, Artifact]
 ) -> None:
-    settings = {**SMALL, "epochs": 400, "checkpoint_s": 0.05}
-    code = (
-        "import json, sys; from pathlib import Path; from megahour.core.store import Artifact; import trainings\n"
-        "folder, urls, settings = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])\n"
-        "trainings.trained(folder, {role: Artifact(url) for role, url in urls.items()}, settings)\n"
-    )
-    urls = json.dumps({role: artifact.url for role, artifact in data.items()})
-    command = [sys.executable, "-c", code, str(tmp_path), urls, json.dumps(settings)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     for trains in (False, True):
-        agent = psutil.Popen(command, env=environment)
+        agent = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05)
         until(lambda agent=agent: len(workers(agent)) == 2)
         if trains:
             until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))

@@ -42,6 +42,10 @@ def calibrate(
     node_workers: workers of a node; ranks of a node follow each other.
     density: share of the gradient that is to be sent by GTC.
 
+    Raises
+    ------
+    WorkerLostError: a worker does not answer; nothing is known then, measure again.
+
     What one node cannot tell (the bandwidth and latency between nodes) is left at the default of `Machines`.
     """
     for _ in range(3):
