@@ -36,6 +36,7 @@ from megahour.train.schedule import Phase, learning_rate
 from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
+CHECKPOINTS = "checkpoints"  # their folder in a training's work folder
 
 
 @dataclass
@@ -81,7 +82,7 @@ def execute(
     with (
         _alarm(p, group.rank) as alarm,
         Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
-        Checkpoints(work / "checkpoints", rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
+        Checkpoints(work / CHECKPOINTS, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
         run = Run(job, trainer, group, saver, work, progress, alarm)
         try:
@@ -108,7 +109,7 @@ class Run:
         self.ends = list(accumulate(len(phase) for phase in job.phases))
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.trainer != "gossip"
-        self.at = self._resume(work / "checkpoints")
+        self.at = self._resume(work / CHECKPOINTS)
         self.unsaved = False  # the last checkpoint could not be written, and the alarm was told
         boards = boards_of(job.params, work, after=self.at.steps) if group.rank == 0 else []
         self.meter = Meter(work / METERS, group, boards=boards, alarm=alarm, after=self.at.steps)

@@ -26,9 +26,10 @@ from megahour.sync.group import WorkerLostError
 from megahour.sync.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.agent import AGENT, OWN_STORE
-from megahour.train.fit import execute
+from megahour.train.fit import CHECKPOINTS, execute
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
+from megahour.train.repeats import REPEATS, Repeats
 from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
@@ -53,6 +54,12 @@ def main() -> None:
         sys.exit(1)
     except MegahourError:
         return  # it is written; the agent starts workers again that fail
+    except Exception as error:  # a restart may mend it
+        if not _repeats(work).again(error):
+            raise
+        LOG.exception("the same error in %d starts", REPEATS)
+        what = f"the same error ended {REPEATS} starts in a row: {type(error).__name__}: {error}"
+        result.write_error(work, what, "train", f"see {work / 'workers'}")
 
 
 def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
@@ -89,6 +96,11 @@ def _final(work: Path) -> Iterator[None]:
         LOG.exception("an error of the program, or of a parameter's value")
         result.write_error(work, f"{type(error).__name__}: {error}", "train", f"see {work / 'workers'}")
         raise StageError(str(error), where="train") from error
+
+
+def _repeats(work: Path) -> Repeats:
+    rank, start = (int(os.environ.get(name, "0")) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+    return Repeats(work, rank, start, work / CHECKPOINTS)
 
 
 def _new_store(group: TorchGroup) -> PrefixStore:

@@ -20,6 +20,7 @@ from trainings import Trained, seen, trained, training_data, until, workers
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
+from megahour.train.repeats import Repeats
 
 SMALL = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
@@ -64,6 +65,29 @@ class Killer(threading.Thread):
 @pytest.fixture(scope="module")
 def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return run(tmp_path_factory.mktemp("undisturbed"), data, epochs=8)
+
+
+def test_an_error_that_comes_again_without_progress_ends_the_run(tmp_path: Path, data: dict[str, Artifact]) -> None:
+    """Here the meters' folder cannot be made; `max_restarts` would allow a hundred starts."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "meters").write_text("in the way")
+    with pytest.raises(StageError, match=r"the same error ended 3 starts in a row: FileExistsError.*meters"):
+        run(tmp_path, data)
+
+
+def test_errors_count_only_where_they_repeat_in_starts_that_get_nowhere(tmp_path: Path) -> None:
+    def fails(start: int, error: Exception) -> bool:
+        return Repeats(tmp_path, 0, start, tmp_path / "checkpoints").again(error)
+
+    same = RuntimeError("no")
+    assert [fails(start, same) for start in range(3)] == [False, False, True]
+    assert [fails(start, same) for start in (0, 1)] == [False, False], "another run counts anew"
+    assert not fails(2, RuntimeError("other"))
+    assert [fails(start, same) for start in (3, 4)] == [False, False]
+    (tmp_path / "checkpoints" / "0000000009").mkdir(parents=True)
+    assert [fails(start, same) for start in (5, 6, 7)] == [False, False, True]
+    (tmp_path / "unexpected-00000.json").write_text("{")
+    assert not fails(8, same)
 
 
 def test_two_workers_learn_and_see_every_piece_once(
