@@ -37,7 +37,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run. `frames` is the number of all workers' frames together; `chunks` those of a worker's step."""
+    """One training run. `frames` is the number of all workers' frames together; `chunks` those of a worker's step.
+
+    test_copies: noisy copies of the test files that the accuracy is of.
+    """
 
     table: str
     name: str
@@ -49,6 +52,7 @@ class Cell:
     seed: int = 0
     warm_up: float = 0.0
     clip_norm: float | None = 5.0
+    test_copies: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -181,7 +185,8 @@ def _add(sums: dict[str, float], metrics: dict[str, float], cell: Cell) -> None:
 
 def _row(cell: Cell, frames: Frames, weights: Tensor, sums: dict[str, float], began: tuple[float, float]) -> Row:
     """The cell with its test accuracy in %, the metrics' means over steps, and the seconds it took."""
-    accuracy = 100 * stacked_lstm.accuracy(weights, frames.test, frames.test_labels)
+    test, labels = (of[: cell.test_copies].flatten(0, 1) for of in (frames.test, frames.test_labels))
+    accuracy = 100 * stacked_lstm.accuracy(weights, test, labels)
     return asdict(cell) | {
         "steps": cell.steps,
         "accuracy": round(accuracy, 3),

@@ -22,8 +22,10 @@ MELS, STATES, CLASSES = 24, 4, 41
 SILENCE = CLASSES - 1
 CHUNK = 10  # frames that the network sees at once
 TEST_TAKES = 5
-COPIES = 8  # noisy copies of each training file; gains are drawn anew in every step
+COPIES = 8  # noisy copies of each file; gains are drawn anew in every step
 DECIBEL = np.log(10) / 10  # in log power
+Part = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""A file's features (T, 24) and labels (T,)."""
 SILENT_DB, NOISE_DB, GAIN_DB = 30.0, (5.0, 30.0), 6.0  # below the peak; range of the signal-to-noise ratio; spread
 
 
@@ -33,7 +35,7 @@ class Frames:
 
     train: Tensor
     train_labels: Tensor
-    test: Tensor
+    test: Tensor  # (8, C, 10, 24): one noisy copy of all files after the other
     test_labels: Tensor
     spread: Tensor  # (24,) standard deviations that the features were divided by
     _orders: dict[tuple[int, int], Tensor] = field(default_factory=dict)
@@ -68,19 +70,23 @@ class Frames:
 
 def load(folder: Path) -> Frames:
     """Frames of the Free Spoken Digit Dataset in `folder`: `{digit}_{speaker}_{take}.wav`."""
-    rng = np.random.default_rng(0)
-    parts: dict[bool, list[tuple[NDArray[np.float32], NDArray[np.int64]]]] = {True: [], False: []}
+    rng, test_rng = np.random.default_rng(0), np.random.default_rng(1)
+    training: list[Part] = []
+    testing: list[list[Part]] = [[] for _ in range(COPIES)]
     for path in sorted(folder.glob("*.wav")):
         digit, _, take = path.stem.split("_")
         samples, rate_hz = soundfile.read(path, dtype="int16")
         labels = label(log_mel(samples, rate_hz, MELS), int(digit))
-        testing = int(take) < TEST_TAKES
-        for _ in range(1 if testing else COPIES):
-            parts[testing].append((log_mel(noisy(samples, rng), rate_hz, MELS), labels))
-    if not parts[True] or not parts[False]:
+        for copy in range(COPIES):
+            if int(take) >= TEST_TAKES:
+                training.append((log_mel(noisy(samples, rng), rate_hz, MELS), labels))
+            else:  # the first from the one generator, as all were when there was one
+                drawn = noisy(samples, test_rng if copy else rng)
+                testing[copy].append((log_mel(drawn, rate_hz, MELS), labels))
+    if not training or not testing[0]:
         raise SystemExit(f"no training or no test files in {folder}: it wants {{digit}}_{{speaker}}_{{take}}.wav")
-    train, train_labels = chunks(parts[False])
-    test, test_labels = chunks(parts[True])
+    train, train_labels = chunks(training)
+    test, test_labels = (torch.stack(same) for same in zip(*map(chunks, testing), strict=True))
     mean, spread = train.mean((0, 1)), train.std((0, 1))
     return Frames((train - mean) / spread, train_labels, (test - mean) / spread, test_labels, spread)
 
@@ -102,7 +108,7 @@ def noisy(samples: NDArray[np.int16], rng: np.random.Generator) -> NDArray[np.fl
     return (samples + noise).astype(np.float32)
 
 
-def chunks(parts: list[tuple[NDArray[np.float32], NDArray[np.int64]]]) -> tuple[Tensor, Tensor]:
+def chunks(parts: list[Part]) -> tuple[Tensor, Tensor]:
     """All files in a row, cut into chunks of ten frames: (C, 10, 24), (C, 10)."""
     features = np.concatenate([features for features, _ in parts])
     labels = np.concatenate([labels for _, labels in parts])

@@ -96,7 +96,7 @@ def work(rank: int, given: argparse.Namespace) -> None:
     spent_s = time.perf_counter() - began_s
     worker.finish()
     with torch.no_grad():
-        accuracy = float((model(data.test).argmax(-1) == data.test_labels).double().mean())
+        accuracy = float((model(data.test[0]).argmax(-1) == data.test_labels[0]).double().mean())
     weights = sum(p.numel() for p in model.parameters())
     result = {"steps": done - FIRST, "seconds": spent_s, "accuracy": 100 * accuracy, "weights": weights}
     print(json.dumps(result), flush=True)
