@@ -58,7 +58,7 @@ def gossip(
     max_lag: int = 1,
     max_staleness: int = 8,
 ) -> Gossip:
-    """A synchroniser on a ring: each worker sends and gets 2 D fp32 values a mixing, and waits for no other's gradient.
+    """A synchroniser on a ring: 2 D fp32 values sent a mixing (of two workers: D); nobody waits for another's gradient.
 
     Parameters
     ----------

@@ -121,6 +121,13 @@ def test_the_advice_is_the_fastest_without_a_warning() -> None:
     assert predict("gtc", 32, slow, 100_000).speedup > 5 * predict("dense", 32, slow, 100_000).speedup
 
 
+def test_two_nodes_gossip_over_one_edge_of_the_ring_and_three_over_two() -> None:
+    sent = [predict("gossip", workers, MACHINES, 1000).sent_bytes for workers in (16, 24)]
+    assert sent == [MACHINES.dense_bytes / 8, 2 * MACHINES.dense_bytes / 8]
+    terms = replace(MACHINES.terms(block=1), dense_link=5.0, latency=0.0, not_overlapped=0.0)
+    assert [step_time("gossip", workers, terms) for workers in (16, 24)] == [5.0, 10.0]
+
+
 def test_too_few_blocks_for_block_momentum_are_warned_of() -> None:
     assert "cap η" in predict("bmuf", 128, MACHINES, steps=10_000).warning
     assert not predict("bmuf", 8, MACHINES, steps=10_000_000).warning

@@ -68,7 +68,8 @@ def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> f
     if trainer.startswith("gtc"):
         return machines.message_bytes + FLOAT_BYTES
     if trainer == "gossip":
-        return 2 * machines.dense_bytes / min(workers, machines.node_workers)
+        edges = 1 if -(-workers // machines.node_workers) == 2 else 2  # of a node on the ring; two nodes have one
+        return edges * machines.dense_bytes / min(workers, machines.node_workers)
     ring = 2 * machines.dense_bytes * (workers - 1) / workers
     return ring * (LOW_RANK if trainer == "ddp_powersgd" else 1.0) / block
 

@@ -14,13 +14,14 @@ of each trainer takes
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
-    gossip     max(1 + c f + √(u² + s²) E[m] + R_node(m), 2 v + 2 a) + o
+    gossip     max(1 + c f + √(u² + s²) E[m] + R_node(m), r (v + a)) + o
 
 c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
 hides behind the backward pass; e, d: encoding, and decoding of one message; g: one worker's message through a node's
 link, for all m workers of that node; F₀: flows into one link at which it congests (none: never); k: how much denser a
-node's sum is than one worker's gradient; o: what of gossip does not overlap. The form is that of a fit to published
-figures (`fit`); the constants of a user's machines are measured (`calibrate`).
+node's sum is than one worker's gradient; r: a node's neighbours, 2 (of two nodes 1); o: what of gossip does not
+overlap. The form is that of a fit to published figures (`fit`); the constants of a user's machines are measured
+(`calibrate`).
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _gtc_nodes(n: int, t: Terms) -> float:
 def _gossip(n: int, t: Terms) -> float:
     m, nodes = _places(n, t)
     ours = _lock_step(m, t) + _node_reduce(m, t)
-    theirs = 2 * (t.dense_link + t.latency) if nodes > 1 else 0.0
+    theirs = min(nodes - 1, 2) * (t.dense_link + t.latency)
     return max(ours, theirs) + (t.not_overlapped if n > 1 else 0.0)
 
 
