@@ -57,6 +57,14 @@ def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
     return found
 
 
+def page_me(folder: Path) -> tuple[str, Path]:
+    """A command, and the file to which it adds what it is told."""
+    script, told = folder / "page-me", folder / "told"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
+    script.chmod(0o755)
+    return str(script), told
+
+
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What `condition` says once it is true."""
     deadline_s = time.monotonic() + seconds

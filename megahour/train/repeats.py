@@ -13,30 +13,28 @@ REPEATS = 3
 """Starts in a row that may end with the same words, with no new checkpoint between them."""
 
 
-class Repeats:
-    """Counts them in a file of `work` for each worker, as the process that counts ends each time.
+def comes_again(error: Exception, path: Path, start: int, checkpoints: Path) -> bool:
+    """Whether this is the last of `REPEATS` starts of a worker that ended so. One that cannot be counted is not.
 
-    `start` is the number of this start of the workers; `checkpoints` the folder whose newest entry tells that a run
-    has got on.
+    Parameters
+    ----------
+    path: where the worker counts; it ends, and is started again, each time.
+    start: number of this start of the workers.
+    checkpoints: the folder whose newest entry tells that the run has got on.
     """
+    now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
+    try:
+        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        starts = before["starts"] if now.items() <= before.items() and before["starts"][-1] < start else []
+        starts = [*starts, start]
+        path.write_text(json.dumps(now | {"starts": starts}), "utf-8")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return len(starts) >= REPEATS
 
-    def __init__(self, work: Path, rank: int, start: int, checkpoints: Path) -> None:
-        self._path, self._start, self._checkpoints = work / f"unexpected-{rank:05d}.json", start, checkpoints
 
-    def again(self, error: Exception) -> bool:
-        """Whether this is the last of `REPEATS` starts that ended so. A count that cannot be kept is no reason to."""
-        now = {"error": f"{type(error).__name__}: {error}", "checkpoint": self._newest()}
-        try:
-            before = json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
-            starts = before["starts"] if now.items() <= before.items() and before["starts"][-1] < self._start else []
-            starts = [*starts, self._start]
-            self._path.write_text(json.dumps(now | {"starts": starts}), "utf-8")
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-        return len(starts) >= REPEATS
-
-    def _newest(self) -> str:
-        try:
-            return max((path.name for path in self._checkpoints.iterdir()), default="")
-        except OSError:
-            return ""
+def _newest(folder: Path) -> str:
+    try:
+        return max((path.name for path in folder.iterdir()), default="")
+    except OSError:
+        return ""

@@ -29,7 +29,7 @@ from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.fit import CHECKPOINTS, execute
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
-from megahour.train.repeats import REPEATS, Repeats
+from megahour.train.repeats import REPEATS, comes_again
 from megahour.train.stage import TrainParams
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def main() -> None:
     except MegahourError:
         return  # it is written; the agent starts workers again that fail
     except Exception as error:  # a restart may mend it
-        if not _repeats(work).again(error):
+        counted = work / f"unexpected-{int(os.environ.get('RANK', '0')):05d}.json"
+        if not comes_again(error, counted, _restarts(), work / CHECKPOINTS):
             raise
         LOG.exception("the same error in %d starts", REPEATS)
         what = f"the same error ended {REPEATS} starts in a row: {type(error).__name__}: {error}"
@@ -98,9 +99,9 @@ def _final(work: Path) -> Iterator[None]:
         raise StageError(str(error), where="train") from error
 
 
-def _repeats(work: Path) -> Repeats:
-    rank, start = (int(os.environ.get(name, "0")) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
-    return Repeats(work, rank, start, work / CHECKPOINTS)
+def _restarts() -> int:
+    """How often the agent has started its workers again; machines that come do not count."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _new_store(group: TorchGroup) -> PrefixStore:
@@ -115,8 +116,7 @@ class _Progress:
 
     def __init__(self, path: Path) -> None:
         self.path, self._said_s = path, 0.0
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))  # machines that come do not count
-        self._restarts = {"restarts": restarts} if restarts else {}
+        self._restarts = {"restarts": _restarts()} if _restarts() else {}
 
     def __call__(self, done: float, total: float, unit: str, **fields: Any) -> None:
         if time.monotonic() - self._said_s < PROGRESS_S and done < total:

@@ -6,21 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_artifacts import utterances
-from trainings import trained, training_data, until
+from trainings import page_me, trained, training_data, until
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.train.fit import _alarm
 from megahour.train.stage import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
-
-
-def page_me(folder: Path) -> tuple[str, Path]:
-    """A command, and the file to which it adds what it is told."""
-    script, told = folder / "page-me", folder / "told"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
-    script.chmod(0o755)
-    return str(script), told
 
 
 @pytest.mark.parametrize("workers", [1, 2])

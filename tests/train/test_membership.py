@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 from made_artifacts import utterances
-from trainings import Trained, seen, trained, training_data, until, workers
+from trainings import Trained, page_me, seen, trained, training_data, until, workers
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
@@ -101,11 +101,9 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_replaced(
         until(lambda: checkpoints(tmp_path))
         next(w for w in workers() if w.environ()["RANK"] == "1").suspend()
 
-    script, told = tmp_path / "tell", tmp_path / "told"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
-    script.chmod(0o755)
+    command, told = page_me(tmp_path)
     disturbance = Disturbance(stop)
-    found = run(tmp_path, data, checkpoint_s=0.1, timeout_s=2.0, alarm=str(script))
+    found = run(tmp_path, data, checkpoint_s=0.1, timeout_s=2.0, alarm=command)
     disturbance.done()
     assert found == undisturbed, "all losses of the curve as well"
     assert not told.exists(), "nobody is called for what mends itself"
@@ -192,10 +190,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_reported_and_training_goes_on(
     tmp_path: Path, small_disk: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:
-    alarm = tmp_path / "alarm"
-    script = tmp_path / "tell"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {alarm}\n')
-    script.chmod(0o755)
+    command, alarm = page_me(tmp_path)
 
     def fill_and_free() -> None:
         until(lambda: checkpoints(small_disk))
@@ -212,7 +207,7 @@ def test_a_full_disk_is_reported_and_training_goes_on(
             ballast.unlink()
 
     disturbance = Disturbance(fill_and_free)
-    found = run(small_disk, data, checkpoint_s=0.1, alarm=str(script))
+    found = run(small_disk, data, checkpoint_s=0.1, alarm=command)
     disturbance.done()
     assert found == undisturbed
     assert len(list((small_disk / "work" / "workers").rglob("attempt_*"))) == 1

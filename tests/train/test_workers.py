@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 import pytest
 from made_artifacts import features_artifact, units_artifact, utterances
-from trainings import Trained, seen, trained, training_data, until, workers
+from trainings import Trained, page_me, seen, trained, training_data, until, workers
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
-from megahour.train.repeats import Repeats
+from megahour.train.repeats import comes_again
 
 SMALL = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
@@ -77,7 +77,7 @@ def test_an_error_that_comes_again_without_progress_ends_the_run(tmp_path: Path,
 
 def test_errors_count_only_where_they_repeat_in_starts_that_get_nowhere(tmp_path: Path) -> None:
     def fails(start: int, error: Exception) -> bool:
-        return Repeats(tmp_path, 0, start, tmp_path / "checkpoints").again(error)
+        return comes_again(error, tmp_path / "unexpected.json", start, tmp_path / "checkpoints")
 
     same = RuntimeError("no")
     assert [fails(start, same) for start in range(3)] == [False, False, True]
@@ -86,7 +86,7 @@ def test_errors_count_only_where_they_repeat_in_starts_that_get_nowhere(tmp_path
     assert [fails(start, same) for start in (3, 4)] == [False, False]
     (tmp_path / "checkpoints" / "0000000009").mkdir(parents=True)
     assert [fails(start, same) for start in (5, 6, 7)] == [False, False, True]
-    (tmp_path / "unexpected-00000.json").write_text("{")
+    (tmp_path / "unexpected.json").write_text("{")
     assert not fails(8, same)
 
 
@@ -141,14 +141,12 @@ def test_an_error_that_no_restart_mends_ends_the_run_at_once(tmp_path: Path) -> 
 def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
     tmp_path: Path, data: dict[str, Artifact]
 ) -> None:
-    script = tmp_path / "tell"
-    script.write_text('#!/bin/sh\necho "$2" >> "$1"\n')
-    script.chmod(0o755)
+    command, told = page_me(tmp_path)
     killer = Killer(tmp_path, times=1)
     with pytest.raises(StageError, match=r"more than 0 times, at last worker \d \(SIG(.|\n)*work/workers"):
-        run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05, alarm=f"{script} {tmp_path / 'told'}")
+        run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05, alarm=command)
     assert killer.killed == 1
-    assert "more than 0 times" in (tmp_path / "told").read_text()
+    assert "more than 0 times" in told.read_text()
 
 
 TRAINS = (
@@ -170,10 +168,8 @@ def training_process(folder: Path, data: dict[str, Artifact], **values: Any) -> 
 def test_a_second_training_in_the_same_folder_is_refused_and_sigterm_ends_the_first_with_a_word(
     tmp_path: Path, data: dict[str, Artifact]
 ) -> None:
-    script = tmp_path / "tell"
-    script.write_text('#!/bin/sh\necho "$2" >> "$1"\n')
-    script.chmod(0o755)
-    first = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05, alarm=f"{script} {tmp_path / 'told'}")
+    command, told = page_me(tmp_path)
+    first = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05, alarm=command)
     try:
         until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
         with pytest.raises(StageError, match="another process trains here"):
@@ -186,7 +182,7 @@ def test_a_second_training_in_the_same_folder_is_refused_and_sigterm_ends_the_fi
             first.kill()
     assert not any(lives(process) for process in started)
     assert "StageError: train: stopped by SIGTERM" in (tmp_path / "stderr").read_text()
-    assert "stopped by SIGTERM" in (tmp_path / "told").read_text()
+    assert "stopped by SIGTERM" in told.read_text()
 
 
 def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
