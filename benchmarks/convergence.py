@@ -52,8 +52,8 @@ class Cell:
     seed: int = 0
     warm_up: float = 0.0
     clip_norm: float | None = 5.0
-    test_copies: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    test_copies: int = 1
 
     @property
     def steps(self) -> int:
