@@ -1,49 +1,62 @@
 # demo: raw speech to a word error rate.  test: everything that CI runs.  check: style and types.
+# Another interpreter has an environment of its own: make test PYTHON=python3.13
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
 
-.PHONY: demo test faults check docs bench clean
+.PHONY: demo test faults mutants check docs bench clean
 
-demo: .venv/installed
-	$(BIN)/megahour run recipes/demo.yaml
+demo: $(VENV)/installed
+	$(BIN)/megahour run demo
 
-test: .venv/installed-dev
+test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full: five minutes beside the rest.
-faults: .venv/installed-dev
+faults: $(VENV)/installed-dev
 	$(BIN)/pytest -m faults
 
-check: .venv/installed-dev
+# Small changes of the code that a test should notice, MUTANTS of each folder; an hour or two on two cores with
+# MUTANTS=12, most of it to find out what each test calls, which is kept; hours with 40.
+MUTANTS ?= 40
+SEED ?= 0
+mutants: $(VENV)/installed-dev
+	$(BIN)/python tests/mutants --each $(MUTANTS) --seed $(SEED)
+
+check: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-docs: .venv/installed
+# The pages as a site, in site/; a broken link or an unknown name fails.
+docs: $(VENV)/installed-dev
 	$(BIN)/megahour docs docs/stages.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # An hour or two. TEXT="FILE …" adds the language models (lmplz on the PATH), FSDD=FOLDER what trains on spoken digits.
 BENCH := startup engine_overhead fbank normalise align align_stage accelerator gtc_codec sync_overhead train_faults \
 	gtc_exchange train_network
-bench: .venv/installed-dev
+bench: $(VENV)/installed-dev
 	@failed=; measure() { echo "== $$*"; name=$$1; shift; $(BIN)/python benchmarks/$$name.py "$$@" || failed="$$failed $$name"; }; \
 	for name in $(BENCH); do measure $$name; done; \
 	if [ -n "$(TEXT)" ]; then measure lm $(TEXT); measure lm_query $(TEXT); fi; \
 	if [ -n "$(FSDD)" ]; then measure sync_wire $(FSDD); measure gtc_convergence $(FSDD); measure sync_convergence $(FSDD) --quick; fi; \
+	$(BIN)/python benchmarks/table.py; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv .venv-* runs build dist site *.egg-info
 
-.venv/bin/python:
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megahour needs Python 3.11 or newer")'
-	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "no venv: on Debian, apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv: on Debian, apt install python3-venv" >&2; exit 1; }
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@
 
-.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@ .venv/installed
+	touch $@ $(VENV)/installed

@@ -1,6 +1,6 @@
 """`python -m megahour`."""
 
-from megahour.cli import main
+from megahour.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -23,7 +23,7 @@ LONGEST = ("end_to_end", "train", "engine", "align", "sync")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take minutes begin first, so that no core waits for the last of them."""
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))
+    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from megahour.doctor import java_is_new_enough, java_version
+from megahour.cli.doctor import java_is_new_enough, java_version
 
 NEEDS_SPARK = [
     pytest.mark.spark,

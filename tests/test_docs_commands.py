@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,15 +11,17 @@ from pathlib import Path
 import click
 import pytest
 
-from megahour.cli import app
+from megahour.cli.main import app
+from megahour.cli.recipe import load_recipe, load_stage
+from megahour.cli.shipped_recipes import names as shipped
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
-from megahour.recipe import load_recipe, load_stage
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SPAN = re.compile(r"(?<!`)`(megahour [^`]+)`(?!`)")
 LINE = re.compile(r"^\s*(?:\$ )?(megahour .*)$")
+NAMED = re.compile(r"\bmegahour (?:lm [a-z]+(?:-[a-z]+)*|(?!lm\b)[a-z]+(?:-[a-z]+)*)\b(?![=.])")
 RECIPE_COMMANDS = ("run", "plan", "status", "verify")
 
 
@@ -80,8 +83,8 @@ def check(command: str) -> None:
     made = parsed(found, context, given)
     if any(parameter.name == "run__out" for parameter in made.command.params):
         check_stage(words[0], made)
-    if words[0] in RECIPE_COMMANDS and given[0].endswith(".yaml"):
-        load_recipe(ROOT / given[0], [word for word in given[1:] if "=" in word])
+    if words[0] in RECIPE_COMMANDS and Path(given[0]).stem in shipped():
+        load_recipe(given[0], [word for word in given[1:] if "=" in word])
 
 
 def parsed(command: click.Command, own: click.Context, words: list[str]) -> click.Context:
@@ -98,6 +101,26 @@ def check_stage(name: str, made: click.Context) -> None:
     fields = load_stage(name).params.model_fields
     values = {key: value for key, value in made.params.items() if key in fields and value is not None}
     parse(load_stage(name).params, values, where=name)
+
+
+def named_in_messages() -> set[str]:
+    """`megahour WORD [WORD]` in the strings of the package: what errors, summaries and help texts send people to."""
+    strings = (
+        node.value
+        for path in (ROOT / "megahour").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return {match[0] for text in strings for match in NAMED.finditer(text)}
+
+
+def test_a_command_that_a_message_names_exists() -> None:
+    """ "megahour stages lists them all" sent people to a command that never was."""
+    named = named_in_messages()
+    assert len(named) > 10
+    for command in sorted(named):
+        group, *rest = command.split()[1:]
+        leaf([group, *rest] if group == "lm" else [group])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -119,7 +142,7 @@ def test_commands_are_found_in_lines_and_in_the_text() -> None:
         "megahour align --recordings a --out c",
         "megahour align --recordings a --aligner b --out c --window-s soon",
         "megahour cut --recordings a --out b --min-s 20",
-        "megahour run recipes/demo.yaml raw.ours=20",
+        "megahour run demo raw.ours=20",
         "megahour lm train | hum",
         "megahour lm score … --beam 3",
     ],

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "megahour"
 
@@ -43,12 +45,86 @@ def test_imports_point_up() -> None:
     assert not wrong
 
 
-def test_imports_point_up_within_language_models() -> None:
-    order = layers("lm: (.*)")
+@pytest.mark.parametrize("wing", ["corpus", "lm"])
+def test_imports_point_up_within_a_wing(wing: str) -> None:
+    order = layers(f"{wing}: (.*)")
     for position, folder in enumerate(order):
-        for path in sorted((PACKAGE / "lm" / folder).glob("*.py")):
-            below = imported(path, "megahour.lm") - set(order[: position + 1])
+        for path in sorted((PACKAGE / wing / folder).rglob("*.py")):
+            below = imported(path, f"megahour.{wing}") - set(order[: position + 1])
             assert not below, f"{path.relative_to(ROOT)} imports {below}"
+
+
+def circles(modules: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others (Tarjan, 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        path.append(module)
+        for other in sorted(modules[module]):
+            if other not in order:
+                visit(other)
+            if other in path:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == order[module]:
+            start = path.index(module)
+            if len(path) > start + 1:
+                found.append(sorted(path[start:]))
+            del path[start:]
+
+    for module in modules:
+        if module not in order:
+            visit(module)
+    return found
+
+
+def imports_of_modules(package: Path) -> dict[str, set[str]]:
+    """The modules that each module imports anywhere, for types too; those of a package's `__init__` are its own."""
+    names = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in package.rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    exact = f"{node.module}.{alias.name}"
+                    found[name] |= {exact if exact in names else node.module or ""}
+            elif isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+        found[name] &= names.keys() - {name}
+    return found
+
+
+def test_no_two_modules_import_each_other() -> None:
+    assert circles(imports_of_modules(PACKAGE)) == []
+
+
+def test_the_check_sees_a_circle_of_types(tmp_path: Path) -> None:
+    package = tmp_path / "some"
+    package.mkdir()
+    (package / "a.py").write_text("from some.b import B\n")
+    (package / "b.py").write_text("from some import c\n")
+    (package / "c.py").write_text("if TYPE_CHECKING:\n    from some.a import A\n")
+    (package / "d.py").write_text("import some.a\n")
+    assert circles(imports_of_modules(package)) == [["some.a", "some.b", "some.c"]]
+
+
+def test_parameters_lie_at_the_bottom_of_their_folder_and_stages_on_top() -> None:
+    """Parameters are in `params.py`; what works never imports a stage."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text("utf-8")
+        place = path.relative_to(ROOT).as_posix()
+        if path.name != "params.py":
+            assert not re.search(r"^class \w+\(\w*Params\):", text, re.MULTILINE), f"{place} has parameters"
+        if not path.name.endswith("stage.py"):
+            stages = re.findall(r"^ *from megahour\.(?!core\.)\S*stage import", text, re.MULTILINE)
+            assert not stages, f"{place} imports {stages}"
 
 
 def test_every_layer_exists() -> None:

@@ -14,8 +14,8 @@ from made_artifacts import Utterance, features_artifact, units_artifact
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.train.params import TrainParams
 from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 Trained = tuple[bytes, list[dict[str, Any]]]  # weights, rows of the curve
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import NoPathError, Path, Problem, align, spans
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def anchors_of(
 
 def align_pieces(
     posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
-) -> tuple[Path, NDArray[np.bool_]]:
+) -> tuple[AlignmentPath, NDArray[np.bool_]]:
     """`ctc.align` of each piece between `anchors`; the path, and (J,) which cues were refused.
 
     A piece of more than `max_cells` is not guessed at: its cues, and those that it shares with its neighbours, are
@@ -115,7 +115,7 @@ class _NoPathInPiece(NoPathError):
 
 def _piecewise(
     posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
-) -> tuple[Path, NDArray[np.bool_]]:
+) -> tuple[AlignmentPath, NDArray[np.bool_]]:
     edges = [(0, 0), *anchors, (len(problem.tokens), len(posteriors))]
     states, score = np.empty(len(posteriors), np.int32), 0.0
     refused = np.zeros(len(problem.skip_nats), bool)
@@ -136,7 +136,7 @@ def _piecewise(
         states[frame:next_frame] = np.where(piece.states >= 0, piece.states + token, piece.states - token)
         score += piece.score
     _silence(states, problem, refused)
-    return Path(states, *spans(states, len(problem.tokens)), score), refused
+    return AlignmentPath(states, *spans(states, len(problem.tokens)), score), refused
 
 
 def _cues_between(problem: Problem, begin: int, end: int) -> slice:

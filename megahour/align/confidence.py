@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
-from megahour.align.ctc import Path, Problem, cue_frames, scale_of
+from megahour.align.ctc import AlignmentPath, Problem, cue_frames, scale_of
 from megahour.align.document import BLANK, Document
 from megahour.align.hints import heed_hints
-from megahour.align.part_said import leave_out_unsaid
-from megahour.align.second_look import look_again
+from megahour.align.partial_cues import leave_out_unsaid
+from megahour.align.recover_cues import look_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Aligned:
     each frame; frame_posterior: (T,) probability of the path's unit; cue_loss: (J,) mean loss per token, NaN for
     skipped cues; refused: (J,) bool, cues of stretches too large to be aligned without an anchor, which are skipped."""
 
-    path: Path
+    path: AlignmentPath
     problem: Problem
     skip_token: float
     frame_loss: NDArray[np.float32]
@@ -71,7 +71,7 @@ def align_document(
 
     posteriors: (T, V) float32 log posteriors or uint8 costs. The anchors serve both times: they do not depend on the
     costs. exact: use anchors only to estimate the loss, and align the whole document at once with the fitted costs.
-    hint_tolerance: frames that a short cue may always be off its hint (see `hints`). said_chance: see `second_look`.
+    hint_tolerance: frames that a short cue may always be off its hint (see `hints`). said_chance: see `recover_cues`.
     Raises NoPathError and NoAnchorsError.
     """
     anchoring = anchoring or Anchoring()
@@ -129,14 +129,14 @@ def _problem(document: Document, costs: Costs, skip_token: float) -> Problem:
 
 
 def _aligned(
-    posteriors: NDArray[Any], problem: Problem, path: Path, skip_token: float, refused: NDArray[np.bool_]
+    posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, skip_token: float, refused: NDArray[np.bool_]
 ) -> Aligned:
     loss, posterior = frame_scores(posteriors, path, problem)
     return Aligned(path, problem, skip_token, loss, posterior, cue_losses(path, problem, loss), refused)
 
 
 def frame_scores(
-    posteriors: NDArray[Any], path: Path, problem: Problem
+    posteriors: NDArray[Any], path: AlignmentPath, problem: Problem
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Per frame: nats by which the path's unit is behind the best unit, and the probability of the path's unit."""
     scale = scale_of(posteriors)
@@ -146,7 +146,7 @@ def frame_scores(
     return best - own, np.exp(own)
 
 
-def cue_losses(path: Path, problem: Problem, frame_loss: NDArray[np.float32]) -> NDArray[np.float64]:
+def cue_losses(path: AlignmentPath, problem: Problem, frame_loss: NDArray[np.float32]) -> NDArray[np.float64]:
     """(J,) loss per said token over each cue's frames, from its first to its last; NaN where the cue is skipped."""
     first, last = cue_frames(path, problem.boundaries)
     total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
@@ -155,7 +155,7 @@ def cue_losses(path: Path, problem: Problem, frame_loss: NDArray[np.float32]) ->
     return np.where(first >= 0, losses, np.nan)
 
 
-def word_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def word_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(W,) first frame and frame after the last of each word; -1 for words of skipped cues."""
     letters = np.flatnonzero(document.token_word >= 0)
     _, first = np.unique(document.token_word[letters], return_index=True)
@@ -163,7 +163,7 @@ def word_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDAr
     return path.start_frames[letters[first]], path.end_frames[letters[last]]
 
 
-def inner_frames(path: Path, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def inner_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(W,) first frame of each word's second token, and frame after the last of its last but one; -1 if skipped.
 
     Of words of one token: the frame after its last, and its first one.
@@ -194,7 +194,7 @@ def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDA
 
 
 def untranscribed(
-    path: Path, problem: Problem, frame_loss: NDArray[np.float32], least_frames: int
+    path: AlignmentPath, problem: Problem, frame_loss: NDArray[np.float32], least_frames: int
 ) -> NDArray[np.int32]:
     """(R, 2) frames [start, end) of speech between cues that no text explains: at least `least_frames` of star.
 
@@ -211,3 +211,37 @@ def untranscribed(
         if len(inside) >= least_frames:
             regions.append((inside[0], inside[-1] + 1))
     return np.array(regions, np.int32).reshape(-1, 2)
+
+
+UNSPOKEN, NO_ANCHOR, HIGH_LOSS, ENDLESS_WORD = "unspoken", "no-anchor", "high-loss", "endless-word"
+
+
+def refusals(
+    aligned: Aligned, document: Document, *, max_loss_nats: float, longest_word_frames: int
+) -> NDArray[np.str_]:
+    """(J,) why each cue is refused, "" where it is not.
+
+    `unspoken`: the path leaves it out. `no-anchor`: it is in a stretch too large to be aligned without an anchor.
+    `high-loss`: more nats per token than `max_loss_nats`. `endless-word`: one of its words lasts longer than
+    `longest_word_frames`, not counting a first or a last token that is far from the others, which `edges` brings back.
+    """
+    endless = np.zeros(len(document.cues), bool)
+    lasting = word_lengths(aligned, document)
+    of_word = np.searchsorted(document.cues, document.word_cue)
+    endless[of_word[lasting > longest_word_frames]] = True
+    with np.errstate(invalid="ignore"):  # the loss of a cue that is not spoken is NaN
+        costly = aligned.cue_loss > max_loss_nats
+    return np.select(
+        [aligned.refused, ~aligned.spoken, endless, costly], [NO_ANCHOR, UNSPOKEN, ENDLESS_WORD, HIGH_LOSS], ""
+    )
+
+
+def word_lengths(aligned: Aligned, document: Document) -> NDArray[np.int32]:
+    """(W,) frames from each word's second token to its last but one, from end to end if it has up to three; 0 unspoken.
+
+    Without the outer tokens, because one that the model missed may lie anywhere in the pause beside the word.
+    """
+    start, end = word_frames(aligned.path, document)
+    second, inner = inner_frames(aligned.path, document)
+    tokens = np.bincount(document.token_word[document.token_word >= 0], minlength=len(document.words))
+    return np.where(start < 0, 0, np.where(tokens > 3, inner - second, end - start)).astype(np.int32)

@@ -11,8 +11,8 @@ boundary j stands before token B[j] and boundary J after the last token. a[v] = 
 
 Two arcs are added at the boundaries, because transcripts of long recordings are never exact:
 
-    star   a frame at a boundary may cost `star_nats` instead of -a[blank]: speech that nobody transcribed
-    skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that nobody spoke
+    star   a frame at a boundary may cost `star_nats` instead of -a[blank]: speech that no one transcribed
+    skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that no one spoke
 
 Memory: only the two score rows of every K-th frame are kept (T/K * 2U * 4 bytes: 56 MB for one hour at T = 120,000,
 U = 30,000, K = 512). The path is traced back block by block from those rows, recomputing a window of columns left of
@@ -76,7 +76,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class AlignmentPath:
     """The best path. states: (T,) int32, u where frame t speaks token u, ~u where it rests before token u.
 
     start_frames, end_frames: (U,) int32 first frame and frame after the last of each token; -1 for tokens of skipped
@@ -104,7 +104,7 @@ def scale_of(posteriors: NDArray[Any]) -> np.float32:
     raise TypeError(f"posteriors are float32 (nats) or uint8 (1/16 nat), not {posteriors.dtype}")
 
 
-def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0) -> Path:
+def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0) -> AlignmentPath:
     """The best path of `problem` through posteriors (T, V), float32 log posteriors or uint8 costs of 1/16 nat.
 
     Exact. Time O(T U), memory T / checkpoint_frames * 8 U bytes; 0 chooses checkpoints that are fast where they are few
@@ -129,7 +129,9 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0
     states = np.empty(frames, np.int32)
     _trace(posteriors, scale, lattice, every, rests, emits, peaks, resting, states)
     start_frames, end_frames = spans(states, tokens)
-    return Path(states, start_frames, end_frames, float(final) + float(peaks[:blocks].astype(np.float64).sum()))
+    return AlignmentPath(
+        states, start_frames, end_frames, float(final) + float(peaks[:blocks].astype(np.float64).sum())
+    )
 
 
 def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -141,7 +143,7 @@ def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], ND
     return start_frames, end_frames
 
 
-def cue_frames(path: Path, boundaries: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def cue_frames(path: AlignmentPath, boundaries: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(J,) first frame and frame after the last of what is said of each cue; -1 of a cue that is skipped."""
     late = np.where(path.start_frames < 0, np.iinfo(np.int32).max, path.start_frames)
     last = np.maximum.reduceat(path.end_frames, boundaries[:-1])

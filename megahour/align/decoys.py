@@ -39,7 +39,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CuePlace:
     """Frames low .. high-1 where a cue may be, and whether its time says so.
 
     costs (T, V), rest and star (T,): nats below each frame's best unit, of a unit, of silence within the cue, and of
@@ -54,7 +54,7 @@ class Place:
     star: Floats
 
     @classmethod
-    def of(cls, posteriors: NDArray[Any], problem: Problem, low: int, high: int, *, timed: bool) -> Place:
+    def of(cls, posteriors: NDArray[Any], problem: Problem, low: int, high: int, *, timed: bool) -> CuePlace:
         costs = posteriors[low:high].astype(np.float32) * scale_of(posteriors)
         costs = costs.max(axis=1, keepdims=True) - costs
         star = np.minimum(costs[:, problem.blank], problem.star_nats)
@@ -86,7 +86,7 @@ class Place:
         return bool(found[0] <= least - MARGIN * abs(least))
 
 
-def deviation(place: Place, elsewhere: Sequence[Place], own: Ints, text: Ints) -> float:
+def deviation(place: CuePlace, elsewhere: Sequence[CuePlace], own: Ints, text: Ints) -> float:
     """z of `own` (U,) at `place`; 0 without enough decoys of `text` or of the places `elsewhere`, which are as long."""
     others = decoys(text, own)
     if len(others) < DECOYS // 2 or len(elsewhere) < PLACES // 2:
@@ -115,7 +115,7 @@ def decoys(text: Ints, own: Ints) -> Ints:
 def cue_costs(costs, rest, star, texts):  # type: ignore[no-untyped-def]
     """(N,) float32: nats of the best path through T frames that speaks each of `texts` (N, U) int32.
 
-    costs (T, V), rest and star (T,): as in `Place`. The recursion of `ctc` for one cue without a skip, without a way
+    costs (T, V), rest and star (T,): as in `CuePlace`. The recursion of `ctc` for one cue without a skip, without a way
     back.
     """
     count, length = texts.shape

@@ -57,7 +57,7 @@ def _without_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class EdgeWords:
     """Words (W,) in order of time, by frames. second, inner: where the second token begins and the last but one ends
     (of a word of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
     probable than the one next to it."""
@@ -70,13 +70,13 @@ class Words:
     doubt_last: NDArray[np.bool_]
 
     @staticmethod
-    def whole(start: Frames, end: Frames) -> Words:
+    def whole(start: Frames, end: Frames) -> EdgeWords:
         """Words of which only the edges are known."""
         sure = np.zeros(len(start), bool)
-        return Words(start, end, end, start, sure, sure)
+        return EdgeWords(start, end, end, start, sure, sure)
 
 
-def widen(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """Starts and ends moved to where the words' sound begins and ends; never into another word.
 
     An edge in silence moves in to the word's sound. An edge in sound moves out to the next pause where one is near;
@@ -94,7 +94,7 @@ def widen(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     return np.where(near, np.minimum(preceding, start), start), new_end
 
 
-def narrow(words: Words, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """Edges that lie in silence, moved in to the nearest sound of the word; those in sound stay.
 
     But where a pause parts a word's first token from its second, and the first is the less probable, the word starts

@@ -20,10 +20,10 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.engine.accelerator.spec import bucket_frames
 from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, log_mel
 from megahour.features.normalise import CausalMean
 from megahour.features.stack import stack
+from megahour.serve.spec import bucket_frames
 
 BLOCK_S = 120  # seconds read at once
 ENERGY_MELS = 64  # of the level of recordings whose model hears samples

@@ -1,4 +1,4 @@
-"""Subtitle times as soft hints: short cues that the path puts far from where the cues around say that they are.
+"""Subtitle times as soft hints: short cues that the path places far from where their neighbours suggest.
 
 The residual of a spoken cue is its start on the path less its hint; the running median over its neighbours is the drift
 of the subtitles there, and the median distance from the drift is their jitter. A drift may jump: at a cut the median of
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import part
-from megahour.align.ctc import NoPathError, Path, Problem, align, cue_frames, spans
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, cue_frames, spans
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
@@ -60,7 +60,9 @@ def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Exp
     return Expected(hints + np.interp(np.arange(len(hints)), known, drift), max(least_frames, REACH * jitter))
 
 
-def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Floats, least_frames: float) -> Path:
+def heed_hints(
+    posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, hints: Floats, least_frames: float
+) -> AlignmentPath:
     """`path` with the short cues that are off their hints looked for where they are expected, or left out.
 
     posteriors: (T, V) as for `ctc.align`. hints: (J,) frames, NaN where there is none. The score stays the old path's.
@@ -85,7 +87,9 @@ def heed_hints(posteriors: NDArray[Any], problem: Problem, path: Path, hints: Fl
     return _path(states, path)
 
 
-def _in_time(posteriors: NDArray[Any], problem: Problem, path: Path, expected: Expected, pace: float) -> Path:
+def _in_time(
+    posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, expected: Expected, pace: float
+) -> AlignmentPath:
     """`path` with the stretches around cues that start off their times aligned again, with their times."""
     bounds = problem.boundaries
     starts, ends = path.start_frames[bounds[:-1]], path.end_frames[bounds[1:] - 1]
@@ -118,7 +122,7 @@ def _in_time(posteriors: NDArray[Any], problem: Problem, path: Path, expected: E
     return path if np.array_equal(states, path.states) else _path(states, path)
 
 
-def slow_pace(path: Path, problem: Problem) -> float:
+def slow_pace(path: AlignmentPath, problem: Problem) -> float:
     """Frames per token of slow speech."""
     first, last = cue_frames(path, problem.boundaries)
     spoken = first >= 0
@@ -130,13 +134,13 @@ def slow_pace(path: Path, problem: Problem) -> float:
 def _search(
     posteriors: NDArray[Any],
     problem: Problem,
-    path: Path,
+    path: AlignmentPath,
     states: NDArray[np.int32],
     run: NDArray[np.intp],
     expected: Expected,
     pace: float,
 ) -> None:
-    """Align the cues of `run`, neighbours among the spoken ones, anew where they are expected; writes `states`."""
+    """Align the cues of `run`, neighbours among the spoken ones, again where they are expected; writes `states`."""
     bounds = problem.boundaries
     left = int(path.end_frames[: bounds[run[0]]].max(initial=0))
     after = path.start_frames[bounds[run[-1] + 1] :]
@@ -170,5 +174,5 @@ def _leave_out(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.boo
     states[inside] = ~first[inside]
 
 
-def _path(states: NDArray[np.int32], path: Path) -> Path:
-    return Path(states, *spans(states, len(path.start_frames)), path.score)
+def _path(states: NDArray[np.int32], path: AlignmentPath) -> AlignmentPath:
+    return AlignmentPath(states, *spans(states, len(path.start_frames)), path.score)

@@ -21,7 +21,7 @@ from megahour.align.frontend import FrontEnd, Source, misfit
 from megahour.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from megahour.engine.accelerator.client import Session
+    from megahour.serve.client import Session
 
 SILENCE = 255  # cost of every token but the blank in frames that a model leaves out at the end
 IN_FLIGHT = 6  # batches that a task may have in the service
@@ -44,7 +44,7 @@ class Heard:
 class _Plan:
     """A recording that is on its way."""
 
-    frames: int = 0
+    frames: int
     levels: list[NDArray[np.float16]] = field(default_factory=list)
     windows: list[tuple[int, int, int]] = field(default_factory=list)  # first frame, frames that count: from, to
     posteriors: NDArray[np.uint8] | None = None
@@ -62,12 +62,12 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
     ------
     ConfigError: the model's outputs do not fit its token list or its frame shift.
     """
-    plans: list[_Plan] = []
+    plans: dict[int, _Plan] = {}  # of recordings that have not been handed out, by number
 
     def windows() -> Iterator[Window]:
         for number, source in enumerate(sources):
             plan = _Plan(front.outputs(source.samples, source.rate_hz))
-            plans.append(plan)
+            plans[number] = plan
             for i, features in enumerate(_windows(source, front, plan)):
                 yield number << 32 | i, features
 
@@ -80,12 +80,11 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
     for key, outputs in session.infer(sequences, ordered=True, window_frames=in_flight, on_failure=fail):
         number, window = key >> 32, key & 0xFFFFFFFF
         while done < number:
-            yield _heard(plans, done, front)
+            yield _heard(plans.pop(done), front)
             done += 1
         _place(plans[number], window, outputs["costs"], front)
-    while done < len(plans):
-        yield _heard(plans, done, front)
-        done += 1
+    for number in sorted(plans):
+        yield _heard(plans.pop(number), front)
 
 
 def in_bursts(windows: Iterable[Window], size: int) -> Iterator[Window]:
@@ -118,8 +117,7 @@ def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> No
     plan.posteriors[left + first : left + first + len(there)] = there
 
 
-def _heard(plans: list[_Plan], number: int, front: FrontEnd) -> Heard:
-    plan, plans[number] = plans[number], _Plan()  # let go of it
+def _heard(plan: _Plan, front: FrontEnd) -> Heard:
     level = np.concatenate(plan.levels).astype(np.float32) if plan.levels else np.zeros(0, np.float32)
     if plan.posteriors is None or plan.failed:
         return Heard(np.zeros((0, front.units), np.uint8), level, plan.failed)

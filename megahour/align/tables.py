@@ -9,11 +9,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.confidence import Aligned, inner_frames, mean_between, outer_doubts, untranscribed, word_frames
+from megahour.align.confidence import (
+    Aligned,
+    inner_frames,
+    mean_between,
+    outer_doubts,
+    refusals,
+    untranscribed,
+    word_frames,
+)
 from megahour.align.ctc import cue_frames
 from megahour.align.document import Document
-from megahour.align.edges import Words, loud_frames, widen
-from megahour.align.trust import refusals
+from megahour.align.edges import EdgeWords, loud_frames, widen
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.fbank import SHIFT_S
 
@@ -72,7 +79,7 @@ def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32],
     start, end = clock.energy_frames(first), clock.energy_frames(last)
     second, inner = (clock.energy_frames(frames)[spoken] for frames in inner_frames(aligned.path, document))
     doubts = (doubt[spoken] for doubt in outer_doubts(aligned, document))
-    words = Words(start[spoken], end[spoken], second, inner, *doubts)
+    words = EdgeWords(start[spoken], end[spoken], second, inner, *doubts)
     start[spoken], end[spoken] = widen(words, loud_frames(level))
     return Timed(start, end, confidence)
 

@@ -18,7 +18,7 @@ Hinted = tuple[int, float, str]  # cue, start in seconds or NaN, text
 
 
 @dataclass(frozen=True)
-class Transcript:
+class SpelledTranscript:
     """number: as in the cues. known: share of its letters and digits that are in the model's tokens. left_out: reason
     of each cue that is not in `document`."""
 
@@ -44,7 +44,7 @@ class Speller:
         self._tokens, self._spell = tokens, spell_pieces if marks else spell
         self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
 
-    def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[Transcript]:
+    def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[SpelledTranscript]:
         """Every candidate transcript of a recording, in the order of their numbers.
 
         cues: of one recording. late_s: how far beyond the end of the audio a cue may begin by its time.
@@ -62,7 +62,7 @@ class Speller:
                 found[number].append((row["cue"], start / rate_hz if start >= 0 else np.nan, row["text"]))
         return [self._transcript(number, found[number], left_out.get(number, {})) for number in sorted(found)]
 
-    def _transcript(self, number: int, cues: list[Hinted], left_out: dict[int, str]) -> Transcript:
+    def _transcript(self, number: int, cues: list[Hinted], left_out: dict[int, str]) -> SpelledTranscript:
         letters = known = 0
         for _, _, text in cues:
             written = [character for character in text if character.isalnum()]
@@ -70,14 +70,14 @@ class Speller:
             known += sum(character in self._characters for character in written)
         document = self._spell(cues, self._tokens)
         left_out = left_out | dict.fromkeys(document.unspellable, "unspellable")
-        return Transcript(number, document, known / letters if letters else 0.0, left_out)
+        return SpelledTranscript(number, document, known / letters if letters else 0.0, left_out)
 
     def _unfit(self, text: str) -> str:
         longest = max(map(len, text.split()), default=0)
         return "endless-word" if longest > LONGEST_WORD else ""
 
 
-def why_nothing(transcripts: list[Transcript]) -> str:
+def why_nothing(transcripts: list[SpelledTranscript]) -> str:
     """The reason why a recording none of whose transcripts has tokens is refused, or "" when one of them has.
 
     Of a transcript in another script less than half can be spelled: what is left of it would be found anywhere.

@@ -48,7 +48,7 @@ class Labels(Protocol):
 
 
 @dataclass
-class Senones:
+class SenoneLabels:
     """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.
 
     `labels` (B, T) int64, −1 on padding. The keys of the labelled set are held in memory (16 bytes an utterance).
@@ -160,7 +160,7 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class Spelling:
+class CharacterLabels:
     """Characters of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
 
     Utterances with an empty text, a foreign character or more symbols than frames are not known.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from megahour.batches.augment import Augment
 from megahour.batches.bucket import Chunks, Index, cut, partition
 from megahour.batches.labels import Arrays, Labels, Piece
-from megahour.batches.plan import Plan, ShardSize
+from megahour.batches.plan import EpochPlan, ShardSize
 from megahour.batches.ragged import Ragged
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
@@ -109,7 +109,7 @@ class Loader:
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front
         self.seed, self.batch_frames, self.window_shards = seed, batch_frames, window_shards
         self.augment = augment
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, EpochPlan] = {}
         self._window: tuple[object, _Window] | None = None
 
     @property
@@ -121,12 +121,12 @@ class Loader:
         """Frames at 10 ms of all usable utterances."""
         return int(sum(shelf.frames.sum() for shelf in self.shelves))
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         """The epoch's batches, as arithmetic."""
         if epoch not in self._plans:
             sizes = [ShardSize(len(shelf.rows), int(shelf.frames.sum())) for shelf in self.shelves]
             frames = self.batch_frames * self.front.stack
-            self._plans = {epoch: Plan(sizes, self.seed, epoch, frames, self.window_shards)}
+            self._plans = {epoch: EpochPlan(sizes, self.seed, epoch, frames, self.window_shards)}
         return self._plans[epoch]
 
     def batch(self, epoch: int, number: int, *, offset: int, chunk: int = 0) -> Batch:

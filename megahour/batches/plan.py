@@ -31,7 +31,7 @@ class ShardSize:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """The batches of one epoch over `shards`.
 
     `batch_frames` is the mean size of a batch in the unit of `ShardSize.frames`; `window_shards` how many shards are

@@ -1,4 +1,4 @@
-"""Compiled loops that survive an installation nobody may write to."""
+"""Compiled loops that survive an installation no one may write to."""
 
 from __future__ import annotations
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from megahour.core.errors import ConfigError, nearest
+from megahour.core.expect import shown
 
 
 class Params(BaseModel):
@@ -25,33 +29,75 @@ class Params(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """The values that shape a stage's output; fields marked as policy are left out of fingerprints."""
-        policy = {
-            name
-            for name, info in type(self).model_fields.items()
-            if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("policy")
-        }
+        policy = {name for name, info in type(self).model_fields.items() if is_policy(info)}
         return self.model_dump(mode="json", exclude=policy)
+
+
+def is_policy(info: FieldInfo) -> bool:
+    """Whether a field says how a stage runs, not what it writes."""
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("policy"))
 
 
 P = TypeVar("P", bound=Params)
 
 
-def parse(model: type[P], values: Mapping[str, Any], *, where: str) -> P:
-    """Validate `values` as `model`.
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse(model: type[M], values: Mapping[str, Any], *, where: str, remedy: str = "") -> M:
+    """Validate `values` as `model`. The remedy is the help of the command that `where` ends in, unless one is given.
 
     Raises
     ------
     ConfigError: naming each wrong key with its value, and the nearest known name for an unknown one.
     """
+    wrong = [
+        f'"{key}" = {shown(value)}: yes or no is not a number'
+        for key, value in values.items()
+        if isinstance(value, bool) and key in model.model_fields and _is_number(model.model_fields[key].annotation)
+    ]  # pydantic takes them for 1 and 0
     try:
-        return model.model_validate(dict(values))
+        parsed = model.model_validate(dict(values))
     except ValidationError as error:
-        lines = [_explain(model, problem) for problem in error.errors()]
-        raise ConfigError("; ".join(lines), where=where, remedy=f"see `megahour {where.split()[-1]} --help`") from None
+        wrong += [_explain(model, problem) for problem in error.errors()]
+    if wrong:
+        raise ConfigError("; ".join(wrong), where=where, remedy=remedy or f"see `megahour {where.split()[-1]} --help`")
+    return parsed
 
 
-def _explain(model: type[Params], problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f'unknown key "{name}"{nearest(name, model.model_fields)}'
-    return f'"{name}" = {problem["input"]!r}: {problem["msg"]}'
+def _is_number(annotation: Any) -> bool:
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return set(kinds) <= {int, float, type(None)}
+
+
+def _explain(model: type[BaseModel], problem: Any) -> str:
+    place, kind = problem["loc"], problem["type"]
+    name = ".".join(str(part) for part in place)
+    if kind == "extra_forbidden":
+        return f'unknown key "{name}"{nearest(str(place[-1]), _fields(model, place[:-1]))}'
+    if kind == "missing":
+        return f'"{name}" is not given'
+    if kind == "literal_error":
+        choices = problem["ctx"]["expected"]
+        hint = nearest(str(problem["input"]), re.findall("'([^']*)'", choices))
+        return f'"{name}" = {shown(problem["input"])}: it is one of {choices}{hint}'
+    if not name:  # of the values together: the message names them
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return f'"{name}" = {shown(problem["input"])}: {problem["msg"]}'
+
+
+def _fields(model: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
+    """Names of the fields at a place, such as those of a rule at ("sets", 0)."""
+    for part in place:
+        if isinstance(part, str) and part in model.model_fields:
+            nested = _models(model.model_fields[part].annotation)
+            if not nested:
+                return []
+            model = nested[0]
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]

@@ -33,12 +33,20 @@ class StoreError(MegahourError):
     """An artifact is missing, incomplete or damaged."""
 
 
+class DamagedError(StoreError):
+    """An artifact is there, but its manifest or its receipts cannot be read."""
+
+
 class StageError(MegahourError):
     """A stage cannot go on."""
 
 
 class TooManyBad(StageError):
     """More records were quarantined than the stage's `max_bad` allows."""
+
+
+class NothingKept(StageError):
+    """A stage kept none of its records: what comes behind it would have nothing to work on."""
 
 
 class BadRecord(MegahourError):
@@ -59,7 +67,11 @@ class BadRecord(MegahourError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean "epochs"?`, or an empty string."""
+    """A hint such as `did you mean "epochs"?`, or an empty string.
+
+    >>> nearest("epoch", ["epochs", "layers"])
+    ' – did you mean "epochs"?'
+    """
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

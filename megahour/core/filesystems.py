@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from megahour.core.errors import ConfigError
+from megahour.core.extras import EXTRAS, install
+from megahour.core.records import fingerprint
 
 PACKAGES = {
     **{"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"},
@@ -22,7 +24,7 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
 
     Raises
     ------
-    ConfigError: its package is not installed, nobody knows its protocol, or there is no way to its server.
+    ConfigError: its package is not installed, no one knows its protocol, or there is no way to its server.
     """
     import fsspec
 
@@ -30,7 +32,8 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
-        remedy = f"pip install {PACKAGES.get(protocol, 'the package that it names')}"
+        package = PACKAGES.get(protocol, "the package that it names")
+        remedy = install(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
         raise ConfigError(f"{protocol}:// cannot be read: {error}", where=address, remedy=remedy) from error
     except ValueError as error:
         known = "a path, or s3://, gs://, hdfs://, https:// … (any protocol of fsspec)"
@@ -39,3 +42,13 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
         remedy = HDFS if protocol == "hdfs" else "check the address and the network"
         raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
     return fs, str(path)
+
+
+def version_of(path: str) -> str:
+    """Changes when the file is written again; the file is not read. ConfigError: there is none."""
+    fs, inner = file_system(path)
+    try:
+        info = fs.info(inner)
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=path) from None
+    return fingerprint([path, info["size"], str(info.get("mtime") or info.get("ETag") or info.get("LastModified"))])

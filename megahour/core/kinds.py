@@ -1,36 +1,102 @@
-"""What an artifact is, told from its files: one that is given for another is refused before anything reads it."""
+"""Kinds of artifacts: which stage makes what, and which kinds a role takes; a wrong one is refused unread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact
+from megahour.core.errors import ConfigError, nearest
 
-# What only this kind has, and who makes it. Utterances have no file of their own: a `.tar` and a `.parquet` are left.
-_OWN_FILES = {".cues.parquet": "recordings", ".segments.parquet": "alignment", ".truth.parquet": "raw"}
-_MAKERS = {
-    "recordings": "ingest, or of import with kind=recordings",
-    "alignment": "align",
-    "utterances": "cut, or of import",
+if TYPE_CHECKING:
+    from megahour.core.stage import Input, Stage
+    from megahour.core.store import Artifact
+
+MAKERS: dict[str, tuple[str, ...]] = {
+    "clips": ("fetch-prompts",),
+    "raw": ("synthesise", "compose"),
+    "text": ("sentences",),
+    "recordings": ("ingest", "import with kind=recordings"),
+    "alignment": ("align",),
+    "utterances": ("cut", "import"),
+    "duplicates": ("duplicates",),
+    "selection": ("select",),
+    "export": ("export",),
+    "features": ("features", "import-features"),
+    "lm": ("language-model", "lm-arpa", "lm-interpolate", "lm-prune", "lm-convert"),
+    "perplexity": ("lm-perplexity",),
+    "words": ("lm-words",),
+    "vocabulary": ("lm-vocabulary",),
+    "round": ("lm-shards", "lm-reshard"),
+    "tally": ("lm-tally",),
+    "lines": ("lm-estimate",),
+    "lexicon": ("lexicon",),
+    "units": ("senones",),
+    "model": ("train", "import-aligner"),
+    "targets": ("targets",),
+    "graph": ("graph",),
+    "hypotheses": ("decode",),
+    "score": ("score",),
+    "score_alignment": ("score-alignment",),
+    "report": ("report",),
 }
+"""Kinds, and the stages that make them; the architecture page says what each holds."""
+_KIND_OF_STAGE = {maker: kind for kind, makers in MAKERS.items() for maker in makers}
+# What only this kind has, for an artifact of a stage that is not listed; utterances have a `.tar` and a `.parquet`.
+_OWN_FILES = {".cues.parquet": "recordings", ".segments.parquet": "alignment", ".truth.parquet": "raw"}
+
+
+def made_by(stage: str, params: Mapping[str, Any]) -> str:
+    """The kind that a stage makes with these parameters; "" for a stage that is not listed."""
+    if stage == "import":
+        return str(params.get("kind", "utterances"))
+    return _KIND_OF_STAGE.get(stage, "")
+
+
+def taken_by(spec: Input) -> tuple[str, ...]:
+    """The kinds that a role takes: those that it names, else the one that is called as the role is. (): any."""
+    return spec.kinds or ((spec.role,) if spec.role in MAKERS else ())
+
+
+def makers_of(kinds: tuple[str, ...]) -> str:
+    """For a remedy: `model is made by train or import-aligner`."""
+    return "; ".join(f"{kind} is made by {' or '.join(MAKERS[kind])}" for kind in kinds)
 
 
 def kind_of(artifact: Artifact) -> str:
-    """ "recordings", "alignment", "utterances" or "raw"; "" for all else, and for an artifact without shards."""
-    first = artifact.receipt(0) if artifact.manifest.shards else None
+    """The kind of an artifact; "" when neither the stage that made it nor its files tell."""
+    manifest = artifact.manifest
+    if kind := made_by(manifest.stage, manifest.params):
+        return kind
+    first = artifact.receipt(0) if manifest.shards else None
     files = first.files if first else {}
     own = next((kind for suffix, kind in _OWN_FILES.items() if suffix in files), "")
     return own or ("utterances" if {".tar", ".parquet"} <= set(files) else "")
 
 
-def check_kinds(stage: str, inputs: Mapping[str, Artifact]) -> None:
+def check_roles(stage: Stage[Any], given: Collection[str]) -> None:
+    """Raise ConfigError for a role that the stage has not, and for a required one that is not given."""
+    roles = {spec.role: spec for spec in stage.inputs}
+    for role in given:
+        if role not in roles:
+            remedy = f"it takes {', '.join(roles)}" if roles else "it takes none"
+            raise ConfigError(f'stage {stage.name} has no input "{role}"{nearest(role, roles)}', remedy=remedy)
+    missing = [spec for spec in stage.inputs if not spec.optional and spec.role not in given]
+    if missing:
+        kinds = tuple(kind for spec in missing for kind in taken_by(spec))
+        names = " and ".join(spec.role for spec in missing)
+        raise ConfigError(f"stage {stage.name} needs the input {names}", remedy=makers_of(kinds))
+
+
+def check_kinds(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
     """Raise ConfigError for an artifact that plainly is another thing than the role that it is to play."""
-    for role, artifact in inputs.items():
-        kind = kind_of(artifact) if role in _MAKERS else role
-        if kind and kind != role:
+    for spec in stage.inputs:
+        if spec.role not in inputs or not (wanted := taken_by(spec)):
+            continue
+        artifact = inputs[spec.role]
+        kind = kind_of(artifact)
+        if kind and kind not in wanted:
             raise ConfigError(
-                f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind}), no {role}",
-                where=f"stage {stage}, input {role}",
-                remedy=f"give one of {_MAKERS[role]}",
+                f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind}), no {' or '.join(wanted)}",
+                where=f"stage {stage.name}, input {spec.role}",
+                remedy=makers_of(wanted),
             )

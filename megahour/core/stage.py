@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Input:
-    """A role that an artifact plays for a stage, such as ``recordings``."""
+    """A role that an artifact plays for a stage, such as ``recordings``, and the kinds of artifacts that can.
+
+    Without `kinds` a role takes what it is called, where that is a kind (see `core.kinds`), and anything otherwise.
+    """
 
     role: str
     optional: bool = False
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,12 @@ class Stage(Generic[P]):
     exchange: ClassVar[bool] = False
     local: ClassVar[bool] = False
 
+    def check(self, p: P, roles: Collection[str]) -> None:
+        """Whether the parameters and the roles that are given go together; for all steps before a recipe starts.
+
+        What only files can tell is for `plan`. Raises ConfigError.
+        """
+
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
         """Tasks in order; one per shard of the first input unless a stage says otherwise."""
         first = inputs[self.inputs[0].role]
@@ -74,8 +84,15 @@ class Stage(Generic[P]):
         """A small reduction over the receipts; it becomes the manifest's summary."""
         return {}
 
+    def remedies(self, p: P, receipts: list[Receipt]) -> Mapping[str, str]:
+        """Which option lets left out records in, by the reason or the beginning of one; for people.
+
+        A stage that has any fails when it keeps nothing of what came in.
+        """
+        return {}
+
     def accelerator(self, p: P, inputs: Inputs) -> Any:
-        """The model that tasks call through the accelerator service, as an `engine.accelerator` spec, or None."""
+        """The model that tasks call through the accelerator service, as an `serve` spec, or None."""
         return None
 
     def partitions(self, p: P, inputs: Inputs) -> int:

@@ -28,14 +28,27 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
-from megahour.core.errors import StoreError
+from megahour.core.errors import ConfigError, DamagedError, StoreError
+from megahour.core.expect import Kinds, expect, parse_json
 from megahour.core.filesystems import file_system
+from megahour.core.locks import MARKS
 from megahour.core.records import canonical_json, fingerprint
 from megahour.core.transfer import is_local, publish_text
+from megahour.core.unicode import shown
 
 FORMAT = 1
+NEWER = "use the version that made it, or a newer one"
+NUMBERS = {"seconds", "cpu_seconds", "workers"}  # of `timings/`
+COUNTS: Kinds = {"came_in": int, "kept": int, "bad": int, "dropped": dict}
+FILE: Kinds = {"bytes": int, "sha256": str}
+RECEIPT: Kinds = {"shard": int, "fingerprint": str, "counts": dict, "files": dict, "stats": dict, "tags": dict}
+MANIFEST: Kinds = {
+    **{"format": int, "stage": str, "version": int, "fingerprint": str, "digest": str, "params": dict},
+    **{"inputs": dict, "shards": int, "counts": dict, "summary": dict},
+}
+UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
-ENTRIES = {"shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json"}
+ENTRIES = {"shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json", MARKS}
 
 
 @dataclass
@@ -87,16 +100,11 @@ class Receipt:
         )
 
     @staticmethod
-    def from_json(text: str) -> Receipt:
-        data = json.loads(text)
-        return Receipt(
-            shard=data["shard"],
-            fingerprint=data["fingerprint"],
-            counts=Counts(**data["counts"]),
-            files={suffix: FileInfo(**info) for suffix, info in data["files"].items()},
-            stats=data["stats"],
-            tags=data["tags"],
-        )
+    def from_json(text: str | bytes) -> Receipt:
+        """Raises ValueError for what is no receipt."""
+        data = expect(parse_json(text), RECEIPT, "the receipt")
+        files = {suffix: FileInfo(**expect(info, FILE, f"file {suffix}")) for suffix, info in data["files"].items()}
+        return Receipt(**{**data, "counts": _counts(data["counts"]), "files": files})
 
 
 @dataclass(frozen=True)
@@ -119,22 +127,30 @@ class Manifest:
         )
 
     @staticmethod
-    def from_json(text: str) -> Manifest:
-        data = json.loads(text)
-        if data.pop("format") != FORMAT:
-            raise ValueError("unknown format number")
-        data["counts"] = Counts(**data["counts"])
-        return Manifest(**data)
+    def from_json(text: str | bytes) -> Manifest:
+        """Raises ValueError for what is no manifest, StoreError for one of a later format."""
+        data = parse_json(text)
+        written = data.get("format") if isinstance(data, dict) else None
+        if isinstance(written, int) and written > FORMAT:
+            raise StoreError(f"the manifest is of format {written}, this version reads {FORMAT}", remedy=NEWER)
+        expect(data, MANIFEST, "it")
+        if written != FORMAT:
+            raise ValueError(f"there is no format {written}")
+        counts = _counts(data["counts"])
+        return Manifest(**{key: value for key, value in data.items() if key != "format"} | {"counts": counts})
 
 
 class Artifact:
     """An artifact at a local path or any fsspec URL (``s3://bucket/run/features``).
 
-    Raises ConfigError, which names the package to install, where the URL's file system is not there.
+    Raises ConfigError, which names the package to install, where the URL's file system is not there, and for a name
+    that is not UTF-8.
     """
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url).rstrip("/")
+        if (legible := shown(self.url)) != self.url:  # Arrow opens no such file
+            raise ConfigError("the name is not UTF-8", where=legible, remedy="choose another folder for artifacts")
         self.fs, root = file_system(self.url, **_options(self.url))
         self.root = root.rstrip("/")
 
@@ -153,7 +169,7 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Raises StoreError when the artifact is missing, unfinished or its manifest is damaged."""
+        """Raises StoreError when the artifact is missing or unfinished, DamagedError for a manifest that is no such."""
         if not self.complete:
             raise StoreError(
                 "no manifest: the artifact is missing or unfinished",
@@ -161,31 +177,42 @@ class Artifact:
                 remedy="run the stage that makes it (again); finished shards are kept",
             )
         try:
-            return Manifest.from_json(self.fs.cat_file(self.path("manifest.json")).decode())
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"damaged manifest: {error}", where=self.url, remedy="delete it and run again") from error
+            return Manifest.from_json(self.fs.cat_file(self.path("manifest.json")))
+        except (ValueError, *UNREADABLE) as error:
+            remedy = "run the recipe, or the stage's command, again: the finished shards are kept"
+            raise DamagedError(f"damaged manifest: {_reason(error)}", where=self.url, remedy=remedy) from error
+        except StoreError as error:
+            error.where = self.url
+            raise
+
+    @property
+    def made(self) -> Manifest | None:
+        """The manifest; None when it is missing or cannot be read."""
+        try:
+            return self.manifest if self.complete else None
+        except StoreError:
+            return None
 
     @property
     def summary(self) -> dict[str, Any]:
         return self.manifest.summary
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of a complete artifact in shard order. Raises StoreError when their file is missing or damaged."""
+        """Receipts of a complete artifact in shard order. Raises DamagedError when their file is missing or damaged."""
         if self.manifest.shards == 0:
             return []
         try:
-            text = self.fs.cat_file(self.path("receipts.jsonl")).decode()
+            text: bytes = self.fs.cat_file(self.path("receipts.jsonl"))
             return [Receipt.from_json(line) for line in text.splitlines()]
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(
-                f"damaged receipts.jsonl: {error!r}", where=self.url, remedy="delete the artifact and run again"
-            ) from error
+        except (ValueError, *UNREADABLE) as error:
+            remedy = f"megahour verify --repair {self.url}"
+            raise DamagedError(f"damaged receipts.jsonl: {_reason(error)}", where=self.url, remedy=remedy) from error
 
     def receipt(self, shard: int) -> Receipt | None:
         """The receipt of one shard of a possibly unfinished artifact; None when absent or unreadable."""
         try:
-            return Receipt.from_json(self.fs.cat_file(self.path(f"receipts/{shard:05d}.json")).decode())
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return Receipt.from_json(self.fs.cat_file(self.path(f"receipts/{shard:05d}.json")))
+        except (ValueError, *UNREADABLE):
             return None
 
     def open(self, shard: int, suffix: str) -> BinaryIO:
@@ -249,23 +276,34 @@ class Artifact:
         """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
         found: dict[int, dict[str, Any]] = {}
         for path in self.fs.glob(self.path("timings/[0-9]*.json")):
-            found[int(Path(path).stem)] = json.loads(self.fs.cat_file(path))
+            if Path(path).stem.isdecimal() and (timing := self.figures(f"timings/{Path(path).name}")):
+                found[int(Path(path).stem)] = timing
         return found
 
     def wall(self) -> dict[str, Any]:
-        """{seconds, workers}: wall time of the whole stage over all its sessions; empty when unknown."""
-        path = self.path("timings/total.json")
-        return dict(json.loads(self.fs.cat_file(path))) if self.fs.exists(path) else {}
+        """{seconds, workers, made_with}: wall time over all sessions, versions of the last; empty when unknown."""
+        return self.figures("timings/total.json")
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """A JSON file of figures that no result depends on: empty when it is missing or damaged."""
+        try:
+            found = parse_json(self.fs.cat_file(self.path(name)))
+        except (ValueError, *UNREADABLE):
+            return {}
+        known = found.items() if isinstance(found, dict) else ()
+        return {key: value for key, value in known if isinstance(value, int | float) or key not in NUMBERS}
 
     def committed(self) -> set[int]:
         """Numbers of the shards that have a receipt, from one listing."""
         self.fs.invalidate_cache()
-        return {int(Path(path).stem) for path in self.fs.glob(self.path("receipts/*.json"))}
+        stems = (Path(path).stem for path in self.fs.glob(self.path("receipts/*.json")))
+        return {int(stem) for stem in stems if stem.isdecimal()}
 
     def delete(self) -> None:
         """Remove the artifact, the manifest first, so that a reader never sees half of it as whole.
 
-        Raises StoreError, and removes nothing, when the folder holds anything that is not an artifact's.
+        The marks of writers stay. Raises StoreError, and removes nothing, when the folder holds anything that is not an
+        artifact's.
         """
         if foreign := self._foreign():
             raise StoreError(
@@ -275,18 +313,20 @@ class Artifact:
             )
         if self.complete:
             self.fs.rm_file(self.path("manifest.json"))
-        if self.fs.exists(self.root):
-            self.fs.rm(self.root, recursive=True)
+        entries = self._entries()
+        if others := [path for path in entries if Path(path).name != MARKS]:
+            self.fs.rm(others if len(others) < len(entries) else self.root, recursive=True)
         self.fs.invalidate_cache()
         self.__dict__.pop("manifest", None)
 
     def _foreign(self) -> list[str]:
         """Names in the folder that no artifact has."""
-        self.fs.invalidate_cache()
-        if not self.fs.exists(self.root):
-            return []
-        names = sorted(Path(path).name for path in self.fs.ls(self.root, detail=False))
+        names = sorted(Path(path).name for path in self._entries())
         return [name for name in names if name not in ENTRIES and not name.endswith(".tmp")]
+
+    def _entries(self) -> list[str]:
+        self.fs.invalidate_cache()
+        return list(self.fs.ls(self.root, detail=False)) if self.fs.exists(self.root) else []
 
 
 def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> None:
@@ -304,6 +344,18 @@ def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
     """Digest of what a reader can see: equal contents give equal digests whatever made them."""
     files = [[r.shard, r.tags, {suffix: info.sha256 for suffix, info in r.files.items()}] for r in receipts]
     return fingerprint([files, summary])
+
+
+def _counts(data: dict[str, Any]) -> Counts:
+    counts = Counts(**expect(data, COUNTS, "counts"))
+    expect(counts.dropped, dict.fromkeys(counts.dropped, int), "dropped")
+    return counts
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is missing"
+    return f"it cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
 def _options(url: str) -> dict[str, Any]:

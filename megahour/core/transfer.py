@@ -12,16 +12,10 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 BLOCK = 1 << 20
-CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages with errors of their own
 
 
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
-
-
-def is_of_a_store(error: Exception) -> bool:
-    """Whether a store's client raised it: botocore's errors, of missing credentials for one, are no OSErrors."""
-    return type(error).__module__.partition(".")[0] in CLIENTS
 
 
 def publish(fs: Any, source: Path, target: str) -> None:
@@ -30,6 +24,7 @@ def publish(fs: Any, source: Path, target: str) -> None:
         _sync(source)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         source.replace(target)
+        _sync(Path(target).parent)
     else:
         fs.put_file(str(source), target)
         source.unlink()
@@ -55,7 +50,8 @@ def file_digest(fs: Any, path: str) -> tuple[int, str]:
 
 
 def _sync(path: Path) -> None:
-    # Without it a power cut could leave a receipt for a file whose bytes never reached the disk.
+    # Without it a power cut could leave a receipt for a file whose bytes, or whose name in its folder, never reached
+    # the disk.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from megahour.core.errors import StoreError
-from megahour.core.store import Artifact, Counts, FileInfo, Receipt, content_digest
+from megahour.core.store import UNREADABLE, Artifact, Counts, FileInfo, Manifest, Receipt, content_digest
 from megahour.core.transfer import file_digest
 
 
@@ -22,20 +23,24 @@ def verify(artifact: Artifact) -> list[str]:
         )
     if content_digest(receipts, manifest.summary) != manifest.digest:
         problems.append(f"{artifact.url}: receipts do not have the manifest's digest")
-    counts = Counts()
     for receipt in receipts:
-        counts.add(receipt.counts)
-        problems += _verify_receipt(artifact, receipt)
-    if counts != manifest.counts:
+        problems += verify_book(artifact, receipt) + verify_shard(artifact, receipt)
+    if sum_counts(receipts) != manifest.counts:
         problems.append(f"{artifact.url}: the receipts' counts do not add up to the manifest's")
     return problems + _strays(artifact, receipts)
 
 
-def _verify_receipt(artifact: Artifact, receipt: Receipt) -> list[str]:
+def verify_book(artifact: Artifact, receipt: Receipt) -> list[str]:
+    """Whether a shard's own receipt is that of receipts.jsonl."""
+    if artifact.receipt(receipt.shard) == receipt:
+        return []
+    path = artifact.path(f"receipts/{receipt.shard:05d}.json")
+    return [f"{path}: missing, or not the receipt of receipts.jsonl"]
+
+
+def verify_shard(artifact: Artifact, receipt: Receipt) -> list[str]:
+    """Re-read the files of one shard, its quarantine included."""
     problems = []
-    if artifact.receipt(receipt.shard) != receipt:
-        path = artifact.path(f"receipts/{receipt.shard:05d}.json")
-        problems.append(f"{path}: missing, or not the receipt of receipts.jsonl")
     for suffix, info in receipt.files.items():
         problems += _verify_file(artifact, artifact.shard_path(receipt.shard, suffix), info)
     if receipt.counts.bad:
@@ -43,11 +48,54 @@ def _verify_receipt(artifact: Artifact, receipt: Receipt) -> list[str]:
     return problems
 
 
+def known_receipts(artifact: Artifact, fingerprint: str, shards: int) -> dict[int, Receipt]:
+    """What is known of the shards of a job from whichever books can be read: receipts.jsonl and the single receipts.
+
+    A shard is left out when neither of them has it, or when they contradict each other.
+    """
+    found: dict[int, list[Receipt]] = {}
+    for receipt in [*_readable_lines(artifact), *(artifact.receipt(shard) for shard in range(shards))]:
+        if receipt is not None and receipt.fingerprint == fingerprint and receipt not in found.get(receipt.shard, []):
+            found.setdefault(receipt.shard, []).append(receipt)
+    return {shard: found[shard][0] for shard in range(shards) if len(found.get(shard, [])) == 1}
+
+
+def agrees(manifest: Manifest, receipts: Mapping[int, Receipt]) -> bool:
+    """Whether these are the receipts of all shards that the manifest was made of."""
+    if sorted(receipts) != list(range(manifest.shards)):
+        return False
+    ordered = [receipts[shard] for shard in range(manifest.shards)]
+    return content_digest(ordered, manifest.summary) == manifest.digest and sum_counts(ordered) == manifest.counts
+
+
+def sum_counts(receipts: list[Receipt]) -> Counts:
+    counts = Counts()
+    for receipt in receipts:
+        counts.add(receipt.counts)
+    return counts
+
+
+def _readable_lines(artifact: Artifact) -> list[Receipt]:
+    try:
+        lines: list[bytes] = artifact.fs.cat_file(artifact.path("receipts.jsonl")).splitlines()
+    except UNREADABLE:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(Receipt.from_json(line))
+        except ValueError:
+            continue
+    return found
+
+
 def _verify_file(artifact: Artifact, path: str, info: FileInfo) -> list[str]:
     try:
         size, digest = file_digest(artifact.fs, path)
     except FileNotFoundError:
         return [f"{path}: missing"]
+    except UNREADABLE as error:
+        return [f"{path}: it cannot be read: {error.strerror or error}"]
     if size != info.bytes:
         return [f"{path}: {size} bytes, the receipt says {info.bytes}"]
     if digest != info.sha256:
@@ -59,8 +107,8 @@ def _verify_quarantine(artifact: Artifact, receipt: Receipt) -> list[str]:
     path = artifact.path(f"quarantine/{receipt.shard:05d}.jsonl")
     try:
         lines = artifact.fs.cat_file(path).count(b"\n")
-    except FileNotFoundError:
-        return [f"{path}: missing"]
+    except UNREADABLE as error:
+        return [f"{path}: {'missing' if isinstance(error, FileNotFoundError) else error}"]
     if lines != receipt.counts.bad:
         return [f"{path}: {lines} bad records, the receipt says {receipt.counts.bad}"]
     return []

@@ -19,16 +19,19 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
+from megahour.core.locks import check
 from megahour.core.records import canonical_json
 from megahour.core.store import Artifact, Counts, FileInfo, Receipt
 from megahour.core.transfer import is_local, publish, publish_text
+from megahour.core.unicode import mended, shown
 
 
 class ShardWriter:
     """Collects one shard's files and counts; `commit()` publishes them. Leaving the context removes scratch files."""
 
-    def __init__(self, artifact: Artifact, shard: int, fingerprint: str) -> None:
-        self.artifact, self.shard, self.fingerprint = artifact, shard, fingerprint
+    def __init__(self, artifact: Artifact, shard: int, fingerprint: str, *, owner: str = "") -> None:
+        """owner: token of the run that holds the artifact (`locks.alone`), which must still hold it at commit."""
+        self.artifact, self.shard, self.fingerprint, self._owner = artifact, shard, fingerprint, owner
         self.counts = Counts()
         self.stats: dict[str, Any] = {}
         self.tags: dict[str, str] = {}
@@ -49,6 +52,12 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+        if isinstance(error, FileNotFoundError):
+            self._check_owner(fresh=True)  # a run that took over removes the scratch files of this one
+
+    def _check_owner(self, *, fresh: bool = False) -> None:
+        if self._owner:
+            check(self.artifact.fs, self.artifact.root, self._owner, where=self.artifact.url, fresh=fresh)
 
     def path(self, suffix: str) -> Path:
         """A local scratch path that becomes the shard's file *suffix* at commit, for libraries that want a path."""
@@ -90,18 +99,25 @@ class ShardWriter:
         """A bad record: counted under its reason and written to `quarantine/`."""
         self.drop(reason)
         self.counts.bad += 1
-        self._bad.append({"id": str(record), "reason": reason, "detail": detail, "source": source})
+        texts = {"id": shown(str(record)), "detail": shown(detail), "source": shown(source)}
+        self._bad.append({"reason": reason, **texts})
 
     def stat(self, name: str, value: float) -> None:
         """Add a number to the shard's statistics."""
         self.stats[name] = self.stats.get(name, 0) + value
 
     def commit(self) -> Receipt:
-        """Publish files, quarantine and timings, then the receipt."""
+        """Publish files, quarantine and timings, then the receipt.
+
+        Raises StoreError: another run has taken the artifact over.
+        """
         files = {suffix: _info(path) for suffix, path in sorted(self._files.items())}
         receipt = Receipt(self.shard, self.fingerprint, self.counts, files, dict(self.stats), dict(self.tags))
-        receipt_text = receipt.to_json()  # fails here, before anything is published, when a stat is not JSON
+        text = receipt.to_json()  # fails here, before anything is published, when a stat is not JSON
+        receipt_text = mended(text)
+        receipt = receipt if receipt_text == text else Receipt.from_json(receipt_text)
         fs, artifact = self.artifact.fs, self.artifact
+        self._check_owner()
         for suffix in files:
             publish(fs, self._files[suffix], artifact.shard_path(self.shard, suffix))
         if self._bad:

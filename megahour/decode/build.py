@@ -10,8 +10,9 @@ from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
 from megahour.decode.arrays import from_bytes, to_bytes
 from megahour.decode.graph import Graph, build_graph
-from megahour.decode.stage import GraphParams
-from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.decode.params import GraphParams
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.query.convert import read_lm
 from megahour.units.hmm import Units
 from megahour.units.lexicon import read_lexicon
 from megahour.units.tokens import Characters
@@ -24,8 +25,7 @@ Inputs = Mapping[str, Artifact]
 
 def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
     """Build the graph of a *graph* artifact. Words that the units cannot spell are dropped and named."""
-    with inputs["lm"].local(0, ".arpa") as path:
-        model = read_arpa(path)
+    model = read_lm(inputs["lm"])
     lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
     make = _hmm_graph if p.topology == "hmm" else _ctc_graph
     graph, about, unspelled = make(p, inputs, model, lexicon)

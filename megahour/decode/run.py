@@ -14,17 +14,17 @@ from megahour.core.errors import ConfigError
 from megahour.core.schemas import HYPOTHESES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
+from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
-from megahour.decode.edit import align
+from megahour.decode.params import DecodeParams
 from megahour.decode.search import Searcher, SearchOptions
-from megahour.decode.stage import DecodeParams
 from megahour.features.stack import stack
 from megahour.models.service import open_session
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.spec import ModelSpec
+    from megahour.serve.spec import ModelSpec
 
 FRAME_S = 0.01
 

@@ -27,12 +27,15 @@ PRIOR_FLOOR = 1e-5
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """`beam`: paths worse than the best by more nats are dropped; `max_active`: at most so many live at a frame."""
+    """How much of the search space is kept: less is faster, more is closer to exact.
 
-    beam: float = 14.0
-    max_active: int = 7000
-    acoustic_scale: float = 1.0
-    prior_scale: float = 1.0
+    beam: paths worse than the best by more nats are dropped. max_active: most paths that stay alive at a frame.
+    """
+
+    beam: float
+    max_active: int
+    acoustic_scale: float
+    prior_scale: float
 
 
 @dataclass(frozen=True)

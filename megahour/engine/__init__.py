@@ -1,0 +1,1 @@
+"""Where tasks run: a pool of processes on this machine, or Spark."""

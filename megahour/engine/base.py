@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
 from megahour.core.errors import MegahourError
+from megahour.core.extras import MissingPackage
+from megahour.core.surroundings import explained
 
 Call = Callable[..., Any]
 OnDone = Callable[[int, Any], None]
@@ -112,11 +114,15 @@ class Failure:
     @staticmethod
     def of(error: BaseException, task: str, item: Any) -> Failure:
         text = "".join(traceback.format_exception(error))
-        known = error if isinstance(error, MegahourError) else None
-        return Failure(task, item, type(error).__qualname__, str(error), text, known)
+        return Failure(task, item, type(error).__qualname__, str(error), text, explained(error))
 
     def throw(self) -> NoReturn:
-        """Raises TaskFailed; from the error itself when that has its own explanation, else with its traceback."""
+        """Raises TaskFailed; from the error itself when that has its own explanation, else with its traceback.
+
+        MissingPackage is raised as it is: it is about the installation, not about a task.
+        """
+        if isinstance(self.error, MissingPackage):
+            raise self.error
         if self.error is not None:
             message, remedy = f"{self.kind}: {self.error}", ""
         else:

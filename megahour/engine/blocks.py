@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from megahour.core.surroundings import explaining
 from megahour.engine.base import Call, EngineError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def spill(split: Call, folder: str, partitions: int, task: int, item: Any) -> No
     """
     target = spill_path(Path(folder), task)
     scratch = target.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    with scratch.open("wb") as file:
+    with explaining(folder, folder), scratch.open("wb") as file:
         owners, sizes = [], []
         for partition, block in blocks_of(split, item, partitions):
             file.write(block)

@@ -21,7 +21,7 @@ import psutil
 
 from megahour.core.errors import ConfigError
 from megahour.engine.base import Call, EngineError, Failure, OnDone, Outcome, TaskFailed, Tree, in_order, shown
-from megahour.engine.pool import Attempt, Worker, WorkerDied
+from megahour.engine.pool import Attempt, PoolWorker, WorkerDied
 
 MEMORY_CHECK_S = 0.5
 
@@ -57,9 +57,9 @@ class LocalEngine:
         for name, least in (("workers", 1), ("retries", 0), ("in_flight", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {least}")
-        self._pool: list[Worker] = []
+        self._pool: list[PoolWorker] = []
         self._flow: _Flow | None = None
-        # multiprocessing joins its children when the interpreter ends: an engine that nobody closed must go first.
+        # multiprocessing joins its children when the interpreter ends: an engine that no one closed must go first.
         self._at_exit = Finalize(self, _stop, args=(self._pool,), exitpriority=10)
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class LocalEngine:
 class _Flow:
     """One call over many items: those running, those to try again, and the input that is still to be read."""
 
-    def __init__(self, engine: LocalEngine, pool: list[Worker], call: Call, attempts: Iterator[Attempt]) -> None:
+    def __init__(self, engine: LocalEngine, pool: list[PoolWorker], call: Call, attempts: Iterator[Attempt]) -> None:
         self._engine = engine
         self._pool = pool
         self._call = pickle.dumps(call)
@@ -150,7 +150,7 @@ class _Flow:
             for worker in self._running():
                 self._discard(worker)
 
-    def _running(self) -> list[Worker]:
+    def _running(self) -> list[PoolWorker]:
         return [worker for worker in self._pool if worker.attempt is not None]
 
     def _fill(self, held: int) -> None:
@@ -167,12 +167,12 @@ class _Flow:
                 self._lost(worker, str(death))
             running = len(self._running())
 
-    def _idle_worker(self) -> Worker:
+    def _idle_worker(self) -> PoolWorker:
         for worker in [worker for worker in self._pool if worker.attempt is None]:
             if worker.process.is_alive():
                 return worker
             self._discard(worker)  # killed while it waited: no task's fault
-        worker = Worker(self._engine.task_timeout_s)
+        worker = PoolWorker(self._engine.task_timeout_s)
         self._pool.append(worker)
         return worker
 
@@ -195,13 +195,13 @@ class _Flow:
                 finished.append((attempt.index, _value(outcome)))
         return finished
 
-    def _patience_s(self, running: list[Worker]) -> float | None:
+    def _patience_s(self, running: list[PoolWorker]) -> float | None:
         remaining_s = min(worker.deadline_s for worker in running) - time.monotonic()
         if self._engine.memory_bytes is not None:
             remaining_s = min(remaining_s, MEMORY_CHECK_S)
         return None if remaining_s == float("inf") else max(0.0, remaining_s)
 
-    def _check_limits(self, worker: Worker) -> None:
+    def _check_limits(self, worker: PoolWorker) -> None:
         if time.monotonic() > worker.deadline_s:
             self._lost(worker, f"it ran longer than task_timeout_s = {self._engine.task_timeout_s}")
         elif self._engine.memory_bytes is not None:
@@ -209,7 +209,7 @@ class _Flow:
             if used_bytes > self._engine.memory_bytes:
                 self._lost(worker, f"it used {used_bytes} bytes, memory_bytes is {self._engine.memory_bytes}")
 
-    def _lost(self, worker: Worker, reason: str) -> None:
+    def _lost(self, worker: PoolWorker, reason: str) -> None:
         """Replace a worker, and try its task again while attempts are left."""
         attempt = worker.attempt
         self._discard(worker)
@@ -224,7 +224,7 @@ class _Flow:
             )
         self._again.append(replace(attempt, number=attempt.number + 1))
 
-    def _discard(self, worker: Worker) -> None:
+    def _discard(self, worker: PoolWorker) -> None:
         self._pool.remove(worker)
         worker.kill()
 
@@ -246,14 +246,14 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _resident_bytes(worker: Worker) -> int:
+def _resident_bytes(worker: PoolWorker) -> int:
     try:
         return int(psutil.Process(worker.process.pid).memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
 
 
-def _stop(pool: list[Worker]) -> None:
+def _stop(pool: list[PoolWorker]) -> None:
     """End all workers: the idle ones by themselves, the busy ones at once."""
     for worker in pool:
         if worker.attempt is None:

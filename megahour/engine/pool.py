@@ -43,7 +43,7 @@ class Attempt:
     number: int = 1
 
 
-class Worker:
+class PoolWorker:
     """One process and the driver's ends of its pipes."""
 
     def __init__(self, time_limit_s: float | None) -> None:
@@ -83,7 +83,7 @@ class Worker:
                     continue
                 outcome: Outcome = pickle.loads(message)
                 if isinstance(outcome, Failure):
-                    self._call = b""  # perhaps it could not be imported there: send it anew
+                    self._call = b""  # perhaps it could not be imported there: send it again
                 self.attempt = None
                 return outcome
         except (EOFError, OSError):

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megahour.core.extras import install
 from megahour.engine.base import EngineError, TaskFailed, interrupts_held, shown
 
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
-REMEDY = "install Java 17 or later and `pip install megahour[spark]`, or use --engine local"
+REMEDY = f"install Java 17 or later and `{install('spark')}`, or use --engine local"
 # Batches cross a shuffle compressed already, by Arrow: Spark would compress them again, for nothing but CPU time.
 OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
 # A local master's Java only moves blocks between Python workers and the disk: its first compiler is good enough for

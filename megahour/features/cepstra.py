@@ -1,6 +1,6 @@
 """Features that others computed: Sphinx cepstra and transcriptions, checked and normalised like our own.
 
-A cepstra file is an int32 count of floats, then so many float32, frames one after the other, in the byte order of the
+A cepstra file is an int32 count of floats, then that many float32, frames one after the other, in the byte order of the
 machine that wrote it. Nothing says which: it is the order in which the count agrees with the size of the file.
 A transcription file has lines `WORD WORD (utterance)`, with fillers such as `<s>`, `<sil>` and `++noise++`.
 """
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import key_of
 from megahour.core.writer import ShardWriter
-from megahour.corpus.sources import list_source, open_source
+from megahour.corpus.ingest.sources import list_source, open_source
+from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.features.extract import check_features, features_table, write_statistics
 from megahour.features.normalise import CausalMean, Moments
 
 if TYPE_CHECKING:
-    from megahour.features.cepstra_stage import ImportFeaturesParams
+    from megahour.features.params import ImportFeaturesParams
 
 _LINE = re.compile(r"^(.*?)\(([^()\s]+)\)\s*$")
 _FILLER = re.compile(r"^(<[^>]*>|\+\+.*\+\+|\[[^\]]*\])$")
@@ -31,7 +32,7 @@ _VARIANT = re.compile(r"\(\d+\)$")
 FRAME_S = 0.01
 
 
-class Utterance(NamedTuple):
+class CepstraUtterance(NamedTuple):
     """One line of a transcription file, and where its cepstra are or the `reason` why they cannot be read."""
 
     name: str
@@ -87,7 +88,7 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
     return list(found.items())
 
 
-def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
+def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtterance]]]:
     """(set, utterances) of each shard: speakers whole, in a seeded order; a speaker's utterances as they are listed.
 
     Raises
@@ -100,7 +101,8 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
             paths.setdefault(path[: -len(p.extension)].rpartition("/")[2], []).append(path)
     test = _by_speaker(p, _listed(p.test, paths, p)) if p.test else {}
     train = _by_speaker(p, _listed(p.train, paths, p))
-    if common := sorted((test.keys() & train.keys()) - {""}):
+    held_out = {one_name(speaker) for speaker in test if speaker}
+    if common := sorted(speaker for speaker in train if one_name(speaker) in held_out):
         raise ConfigError(
             f"speakers {common} are in the training and in the test list", where=p.train, remedy="take them out of one"
         )
@@ -117,7 +119,7 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[Utterance]]]:
     return shards
 
 
-def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> list[Utterance]:
+def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> list[CepstraUtterance]:
     import fsspec
 
     with fsspec.open(url, "r", encoding="utf-8") as file:
@@ -128,7 +130,7 @@ def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> l
         matches = [path for path in same if f"/{path}".endswith(f"/{name}{p.extension}")]
         reason = "" if len(matches) == 1 else "ambiguous-name" if matches else "missing-file"
         path = matches[0] if len(matches) == 1 else ""
-        found.append(Utterance(name, text, path, _speaker(p, path) if path else "", reason))
+        found.append(CepstraUtterance(name, text, path, _speaker(p, path) if path else "", reason))
     return found
 
 
@@ -139,16 +141,19 @@ def _speaker(p: ImportFeaturesParams, path: str) -> str:
     return match[1]
 
 
-def _by_speaker(p: ImportFeaturesParams, utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
-    grouped: dict[str, list[Utterance]] = {}
+def _by_speaker(p: ImportFeaturesParams, utterances: Sequence[CepstraUtterance]) -> dict[str, list[CepstraUtterance]]:
+    """Utterances by speaker, in a seeded order; several spellings of a name are one speaker, the first of them."""
+    grouped: dict[str, list[CepstraUtterance]] = {}
+    spelling: dict[str, str] = {}
     for utterance in utterances:
-        grouped.setdefault(utterance.speaker, []).append(utterance)
+        speaker = spelling.setdefault(one_name(utterance.speaker), utterance.speaker)
+        grouped.setdefault(speaker, []).append(utterance._replace(speaker=speaker))
     return {speaker: grouped[speaker] for speaker in sorted(grouped, key=lambda s: (key_of("speaker", p.seed, s), s))}
 
 
 def _shards(
-    name: str, speakers: Sequence[str], utterances: dict[str, list[Utterance]], shards: int
-) -> list[tuple[str, list[Utterance]]]:
+    name: str, speakers: Sequence[str], utterances: dict[str, list[CepstraUtterance]], shards: int
+) -> list[tuple[str, list[CepstraUtterance]]]:
     count = min(shards, len(speakers))
     bounds = [i * len(speakers) // count for i in range(count + 1)] if count else []
     return [
@@ -157,7 +162,7 @@ def _shards(
     ]
 
 
-def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Utterance], out: ShardWriter) -> None:
+def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[CepstraUtterance], out: ShardWriter) -> None:
     """Read, check, normalise and write one shard of the set `name`."""
     fs, root, _ = open_source(p.source)
     prior = np.array(p.prior or [0.0] * p.dims, np.float32)

@@ -14,12 +14,12 @@ from megahour.core.errors import BadRecord
 from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.tar import ShardAudio
+from megahour.corpus.media.tar import ShardAudio
 from megahour.features.fbank import log_mel
 from megahour.features.normalise import CausalMean, Moments
 
 if TYPE_CHECKING:
-    from megahour.features.stage import FeaturesParams
+    from megahour.features.params import FeaturesParams
 
 COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "text", "set", "condition"]
 MIN_FRAMES = 5

@@ -47,7 +47,11 @@ class Bank:
 
 
 def frame_count(samples: int, rate_hz: int) -> int:
-    """T for a signal of `samples`: whole windows only."""
+    """T for a signal of `samples`: whole windows only.
+
+    >>> frame_count(16_000, 16_000)
+    98
+    """
     length, shift = round(WINDOW_S * rate_hz), round(SHIFT_S * rate_hz)
     return max(0, 1 + (samples - length) // shift)
 
@@ -58,6 +62,9 @@ def log_mel(
     """(samples,) int16, or float in the int16 scale → (T, mels) float32.
 
     `high_hz` ≤ 0 counts from the Nyquist frequency. Equal to kaldi-native-fbank to 1e-3 on speech.
+
+    >>> log_mel(np.zeros(16_000, np.int16)).shape
+    (98, 64)
     """
     bank = _bank(rate_hz, mels, low_hz, high_hz)
     signal = np.ascontiguousarray(samples, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Tasks for the shards of some sets: a stage that is asked for a set which is not there must not do nothing."""
+"""Tasks for the shards of some sets: asking for a missing set is an error, never a silent no-op."""
 
 from __future__ import annotations
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.features.params import FeaturesParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-
-
-class FeaturesParams(Params):
-    """Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."""
-
-    mels: int = Field(64, ge=8, le=256, description="mel filters")
-    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest filter")
-    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
-    prior: float = Field(14.0, description="log energy that a speaker's causal mean starts from")
-    sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
-    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
 
 
 class Features(Stage[FeaturesParams]):

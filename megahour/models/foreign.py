@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.core.extras import install
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,7 +110,7 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
     try:
         import onnxruntime
     except ImportError:
-        raise ConfigError("ONNX models need onnxruntime", remedy="pip install 'megahour[onnx]'") from None
+        raise ConfigError("ONNX models need onnxruntime", remedy=install("onnx")) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = max(1, threads), 1
     options.log_severity_level = 3

@@ -10,12 +10,11 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import file_system
-from megahour.core.records import fingerprint
 from megahour.models.foreign import SUFFIX, ForeignModel, log_softmax
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.models.import_stage import ImportAlignerParams
+    from megahour.models.params import ImportAlignerParams
 
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")
@@ -23,16 +22,6 @@ MARK = "\u2581"  # sentencepiece's sign of a word's beginning
 MAX_MODEL_BYTES = 2 << 30
 MAX_TOKENS_BYTES = 64 << 20
 NOISE_S = (1, 3)
-
-
-def version_of(path: str) -> str:
-    """Changes when the file is written again; the file is not read. ConfigError: there is none."""
-    fs, inner = file_system(path)
-    try:
-        info = fs.info(inner)
-    except FileNotFoundError:
-        raise ConfigError("no such file", where=path) from None
-    return fingerprint([path, info["size"], str(info.get("mtime") or info.get("ETag") or info.get("LastModified"))])
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:

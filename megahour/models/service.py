@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from megahour.core.store import Artifact
-from megahour.engine.accelerator.client import Session, client
-from megahour.engine.accelerator.spec import ModelSpec, ServiceAddress
+from megahour.serve.client import Session, client
+from megahour.serve.spec import ModelSpec, ServiceAddress
 
 
 def model_spec(model: Artifact, batch_frames: int, **arguments: Any) -> ModelSpec:
@@ -22,6 +22,6 @@ def open_session(service: ServiceAddress | None, spec: ModelSpec) -> Session:
     """A session with the running service, or without one with the model in this process: the results are the same."""
     if service is not None:
         return client(service)
-    from megahour.engine.accelerator.local import serve_in_process
+    from megahour.serve.local import serve_in_process
 
     return serve_in_process(spec)

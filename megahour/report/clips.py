@@ -15,7 +15,7 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
-from megahour.corpus.tar import ShardAudio
+from megahour.corpus.media.tar import ShardAudio
 
 PEAKS = 400
 RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)  # that MP3 knows
@@ -24,7 +24,7 @@ Coding = Literal["mp3", "flac"]
 
 
 @dataclass(frozen=True)
-class Clip:
+class ReportClip:
     """Encoded sound; `peaks` (PEAKS,) uint8 draw its wave, the loudest part at 255."""
 
     name: str
@@ -38,7 +38,7 @@ class Clip:
         return b64encode(self.peaks.tobytes()).decode()
 
 
-def encode(name: str, samples: NDArray[np.int16], rate_hz: int, coding: Coding) -> Clip:
+def encode(name: str, samples: NDArray[np.int16], rate_hz: int, coding: Coding) -> ReportClip:
     """A clip of int16 [T]. MP3 of constant bit rate: browsers find a time in it exactly, and bytes repeat."""
     target = io.BytesIO()
     seconds = len(samples) / rate_hz
@@ -53,7 +53,9 @@ def encode(name: str, samples: NDArray[np.int16], rate_hz: int, coding: Coding) 
             target, "w", rate_hz, 1, format="MP3", bitrate_mode="CONSTANT", compression_level=level
         ) as file:
             file.write(sound)
-    return Clip(name, f"audio/{'mpeg' if coding == 'mp3' else 'flac'}", target.getvalue(), peaks(samples), seconds)
+    return ReportClip(
+        name, f"audio/{'mpeg' if coding == 'mp3' else 'flac'}", target.getvalue(), peaks(samples), seconds
+    )
 
 
 def peaks(samples: NDArray[np.int16]) -> NDArray[np.uint8]:
@@ -65,7 +67,7 @@ def peaks(samples: NDArray[np.int16]) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True)
-class Span:
+class ClipSpan:
     """A stretch of a recording: its key, and samples from `start` to `stop`."""
 
     name: str
@@ -74,10 +76,10 @@ class Span:
     stop: int
 
 
-def spans(recordings: Artifact, wanted: Sequence[Span], coding: Coding) -> dict[str, Clip]:
+def spans(recordings: Artifact, wanted: Sequence[ClipSpan], coding: Coding) -> dict[str, ReportClip]:
     """Clips by name of those spans whose recording is there. The index is read shard by shard."""
     keys = np.array(sorted({span.recording for span in wanted}), np.int64)
-    found: dict[str, Clip] = {}
+    found: dict[str, ReportClip] = {}
     for receipt in recordings.receipts():
         if not len(keys):
             break

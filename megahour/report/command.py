@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from megahour.runner import log
+
 
 @click.command("report")
 @click.argument("artifact")
@@ -23,6 +25,7 @@ import click
 @click.option(
     "--audio", type=click.Choice(["mp3", "flac"]), default="mp3", show_default=True, help="coding of the sound"
 )
+@log.logged
 def explorer(
     artifact: str,
     out: str,
@@ -41,10 +44,14 @@ def explorer(
     ARTIFACT comes first, options behind it. Of an artifact without audio the page tells what its manifest says.
     Without an ARTIFACT, `report` is the stage that makes the page about a run.
     """
+    from fsspec.implementations.local import LocalFileSystem
+
     from megahour.core.store import Artifact
-    from megahour.engine.progress import TerminalMonitor
+    from megahour.core.surroundings import explaining
+    from megahour.core.transfer import publish_text
     from megahour.report.explorer import Choice, explore
     from megahour.report.tables import size
+    from megahour.runner.progress import TerminalMonitor
 
     made = Artifact(artifact)
     monitor = TerminalMonitor(step="report")
@@ -60,6 +67,7 @@ def explorer(
     finally:
         monitor.stopped()
     path = Path(out or f"{made.url.rsplit('/', 1)[-1]}.html")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, "utf-8", newline="\n")
-    click.echo(f"{path}: {size(len(page.encode()))}")
+    with explaining(path, path.parent):
+        publish_text(LocalFileSystem(), str(path), page)
+    log.say_last(f"{path}: {size(len(page.encode()))}", facts={"path": str(path)})
+    log.say_next([("the page, for a browser", str(path))])

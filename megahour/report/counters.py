@@ -17,7 +17,7 @@ Place = tuple[int, int, int]  # hash, shard, row
 
 
 @dataclass
-class Tally:
+class GroupTotals:
     """Utterances and seconds of one name. `credit` is the first attribution met, `more` whether others follow."""
 
     records: float = 0.0
@@ -41,7 +41,7 @@ class Heaviest:
     """
 
     capacity: int = 4096
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, GroupTotals] = field(default_factory=dict)
     records: float = 0.0
     seconds: float = 0.0
     missing_s: float = 0.0
@@ -49,7 +49,7 @@ class Heaviest:
     def add(self, rows: Iterable[tuple[str, float, float, str]]) -> None:
         """Rows (name, records, seconds, attribution) of one shard."""
         for name, records, seconds, credit in rows:
-            self.tallies.setdefault(name, Tally()).add(records, seconds, credit)
+            self.tallies.setdefault(name, GroupTotals()).add(records, seconds, credit)
             self.records += records
             self.seconds += seconds
             if len(self.tallies) > 2 * self.capacity:
@@ -73,7 +73,7 @@ class Heaviest:
     def exact(self) -> bool:
         return self.missing_s == 0.0
 
-    def top(self, n: int) -> list[tuple[str, Tally]]:
+    def top(self, n: int) -> list[tuple[str, GroupTotals]]:
         """The `n` heaviest, heaviest first, names in order where seconds are equal."""
         return sorted(self.tallies.items(), key=lambda item: (-item[1].seconds, item[0]))[:n]
 

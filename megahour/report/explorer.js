@@ -5,17 +5,6 @@
   const audio = new Audio();
   let now = null; // {id, button, row}: what the one audio element holds
 
-  const make = (name, attributes = {}, ...children) => {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-      else if (key === "class") element.className = value;
-      else element.setAttribute(key, value);
-    }
-    element.append(...children);
-    return element;
-  };
-
   // ---- sound: decoded when it is asked for, one clip at a time
   const clip = (id) => document.getElementById(`clip-${id}`);
   const show = () => {
@@ -54,95 +43,15 @@
   // ---- columns
   const data = JSON.parse(block.textContent);
   const count = data.key.length;
-  const name = (column, row) => data.names[column].of[data.names[column].at[row]];
-  const numbers = { seconds: data.seconds, ...data.numbers };
+  const name = namesIn(data);
+  const numbers = data.numbers;
   const text = data.texts.text || data.texts.raw || data.key;
-  const plain = (value) => value.normalize("NFKC").toLowerCase();
-  const hay = Array.from({ length: count }, (_, row) => plain(
-    [...Object.values(data.texts).map((texts) => texts[row]), ...["speaker", "name", "attribution"].filter((c) => data.names[c]).map((c) => name(c, row)), data.key[row]].join("\n")));
-  const LABELS = { seconds: "s", cer: "CER %", edge_cer: "edge CER %", confidence: "conf.", snr_db: "SNR dB", words_per_s: "words/s", loss: "loss", wildcard_share: "untranscribed", clipped_share: "clipped" };
+  const LABELS = { seconds: "seconds", cer: "CER %", edge_cer: "edge CER %", confidence: "conf.", snr_db: "SNR dB", words_per_s: "words/s", loss: "loss", wildcard_share: "untranscribed", clipped_share: "clipped" };
   const PERCENT = new Set(["cer", "edge_cer"]);
-  const shown = (column, value) => value === null ? "–" : PERCENT.has(column) ? (100 * value).toFixed(1) : value.toFixed(column === "confidence" ? 2 : 1);
   const fits = (columns, from) => columns.filter((column) => from[column]);
   const varied = (column) => data.names[column] && data.names[column].of.length > 1;
   const nameColumns = ["speaker", "language", "licence", "tier", "split", "set"].filter((c) => c === "speaker" || c === "tier" ? data.names[c] : varied(c));
-  const ranged = fits(["seconds", "cer", "edge_cer", "confidence", "snr_db", "words_per_s"], numbers);
   const numberColumns = fits(["seconds", "cer", "confidence", "snr_db"], numbers); // the others are told in an opened row
-
-  // ---- filters
-  const state = { words: [], names: {}, low: {}, high: {}, sound: false, sort: null, down: false, page: 0, open: null };
-  const PAGE = 50;
-  let order = [];
-  const later = (call) => { let timer = 0; return () => { clearTimeout(timer); timer = setTimeout(call, 60); }; };
-  const filters = document.getElementById("filters");
-  const again = () => { state.page = 0; refresh(); };
-  const search = make("input", { type: "search", id: "search", placeholder: "words, speaker, recording or key", autocomplete: "off" });
-  search.addEventListener("input", later(() => { state.words = plain(search.value).split(/\s+/).filter(Boolean); again(); }));
-  filters.append(make("label", { class: "search" }, "Search", search));
-  for (const column of ["speaker", "language", "licence", "source", "tier", "split", "set", "condition"].filter(varied)) {
-    const select = make("select", { "data-column": column, onchange: () => { state.names[column] = select.value === "" ? undefined : Number(select.value); again(); } });
-    select.append(make("option", { value: "" }, "all"), ...data.names[column].of.map((value, i) => make("option", { value: i }, value || "unknown")));
-    filters.append(make("label", {}, column, select));
-  }
-  for (const column of ranged) {
-    const bound = (side, word) => {
-      const input = make("input", { type: "number", step: "any", "data-column": column, "data-side": side, "aria-label": `${LABELS[column]} ${word}`, placeholder: word });
-      input.addEventListener("input", later(() => { state[side][column] = input.value === "" ? undefined : Number(input.value) / (PERCENT.has(column) ? 100 : 1); again(); }));
-      return input;
-    };
-    filters.append(make("fieldset", {}, make("legend", {}, column === "seconds" ? "seconds" : LABELS[column]), make("div", {}, bound("low", "from"), "–", bound("high", "to"))));
-  }
-  if (data.waves.some(Boolean)) {
-    const tick = make("input", { type: "checkbox", id: "sound", onchange: () => { state.sound = tick.checked; again(); } });
-    filters.append(make("label", { class: "tick" }, tick, "with sound"));
-  }
-  filters.append(make("button", { type: "button", id: "reset", onclick: () => {
-    for (const input of filters.querySelectorAll("input, select")) { if (input.type === "checkbox") input.checked = false; else input.value = ""; }
-    Object.assign(state, { words: [], names: {}, low: {}, high: {}, sound: false, sort: null });
-    for (const head of headCells) head.removeAttribute("aria-sort");
-    again();
-  } }, "Reset"));
-  const keep = (row) => state.words.every((word) => hay[row].includes(word))
-    && Object.entries(state.names).every(([column, at]) => at === undefined || data.names[column].at[row] === at)
-    && Object.entries(state.low).every(([column, low]) => low === undefined || (numbers[column][row] !== null && numbers[column][row] >= low))
-    && Object.entries(state.high).every(([column, high]) => high === undefined || (numbers[column][row] !== null && numbers[column][row] <= high))
-    && (!state.sound || data.waves[row] !== "");
-
-  // ---- order: unknown numbers last, equal ones as they came
-  const ranks = new Map();
-  const valuesOf = (column) => {
-    if (numbers[column]) return numbers[column];
-    if (!ranks.has(column)) {
-      if (data.names[column]) ranks.set(column, data.names[column].at);
-      else {
-        const sorted = text.map((_, row) => row).sort((a, b) => (text[a] < text[b] ? -1 : text[a] > text[b] ? 1 : a - b));
-        const rank = new Array(count);
-        sorted.forEach((row, i) => { rank[row] = i; });
-        ranks.set(column, rank);
-      }
-    }
-    return ranks.get(column);
-  };
-  const sorted = (rows) => {
-    if (!state.sort) return rows;
-    const values = valuesOf(state.sort);
-    const sign = state.down ? -1 : 1;
-    return rows.sort((a, b) => values[a] === values[b] ? a - b : values[a] === null ? 1 : values[b] === null ? -1 : sign * (values[a] - values[b]));
-  };
-
-  // ---- table
-  const table = document.getElementById("utterances");
-  const body = make("tbody");
-  const heads = [["text", "text"], ...nameColumns.map((c) => [c, c]), ...numberColumns.map((c) => [c, LABELS[c]])];
-  const headCells = heads.map(([column, label]) => make("th", { scope: "col", "data-column": column, class: numbers[column] ? "" : "text" },
-    make("button", { type: "button", onclick: () => {
-      state.down = state.sort === column ? !state.down : false;
-      state.sort = column;
-      for (const head of headCells) head.removeAttribute("aria-sort");
-      headCells.find((head) => head.dataset.column === column).setAttribute("aria-sort", state.down ? "descending" : "ascending");
-      again();
-    } }, label)));
-  table.append(make("thead", {}, make("tr", {}, make("th", { "aria-label": "Sound", colspan: "2" }), ...headCells)), body);
 
   const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
   const bars = (canvas, wave, done = 0) => {
@@ -168,9 +77,9 @@
 
   const line = (row) => {
     const id = `u${row}`;
-    const open = state.open === row;
+    const opened = open === row;
     const cells = [make("td", {}, data.waves[row] ? player(id) : ""), make("td", {}, data.waves[row] ? make("canvas", { class: "thumb", "aria-hidden": "true" }) : "")];
-    const button = make("button", { type: "button", class: "open", "aria-expanded": open, onclick: () => choose(row) }, text[row] || "(no text)");
+    const button = make("button", { type: "button", class: "open", "aria-expanded": opened, onclick: () => choose(row) }, text[row] || "(no text)");
     cells.push(make("td", { class: "words" }, button));
     for (const column of nameColumns) {
       const value = name(column, row);
@@ -178,52 +87,40 @@
       cells.push(make("td", { class: "name", title: value }, inner));
     }
     for (const column of numberColumns) cells.push(make("td", {}, shown(column, numbers[column][row])));
-    return make("tr", { "data-row": row, class: open ? "chosen" : "" }, ...cells);
+    return make("tr", { "data-row": row, class: opened ? "chosen" : "" }, ...cells);
   };
 
-  const pages = document.getElementById("pages");
-  const turn = (by) => () => { state.page += by; draw(); table.scrollIntoView({ block: "nearest" }); };
-  const back = make("button", { type: "button", onclick: turn(-1) }, "Previous");
-  const next = make("button", { type: "button", onclick: turn(1) }, "Next");
-  const place = make("span");
-  pages.append(back, place, next);
-
-  const draw = () => {
-    const rows = order.slice(state.page * PAGE, state.page * PAGE + PAGE);
-    if (!rows.includes(state.open)) close();
-    body.replaceChildren(...rows.map(line));
-    if (!rows.length) body.append(make("tr", {}, make("td", { colspan: heads.length + 2, class: "text" }, "No utterance is like that.")));
-    if (state.open !== null) body.querySelector(`[data-row="${state.open}"]`).after(detail.row);
-    const last = Math.max(0, Math.ceil(order.length / PAGE) - 1);
-    back.disabled = state.page <= 0;
-    next.disabled = state.page >= last;
-    place.textContent = `page ${state.page + 1} of ${last + 1}`;
-    for (const canvas of body.querySelectorAll("canvas.thumb")) bars(canvas, data.waves[canvas.closest("tr").dataset.row]);
-    show();
-  };
-  const found = document.getElementById("found");
-  const refresh = () => {
-    const rows = [];
-    let seconds = 0;
-    for (let row = 0; row < count; row += 1) if (keep(row)) { rows.push(row); seconds += data.seconds[row]; }
-    order = sorted(rows);
-    found.textContent = `${rows.length.toLocaleString("en")} of ${count.toLocaleString("en")} utterances, ${(seconds / 3600).toFixed(2)} h`;
-    draw();
-  };
+  let open = null;
+  const { body, draw, refresh, shown } = paged(data, {
+    table: "utterances", hint: "words, speaker, recording or key", labels: LABELS, percent: PERCENT, digits: { confidence: 2 }, text, lead: 2,
+    hay: (row) => [...Object.values(data.texts).map((texts) => texts[row]), ...["speaker", "name", "attribution"].filter((c) => data.names[c]).map((c) => name(c, row)), data.key[row]],
+    picks: ["speaker", "language", "licence", "source", "tier", "split", "set", "condition"],
+    ranges: ["seconds", "cer", "edge_cer", "confidence", "snr_db", "words_per_s"],
+    ticks: data.waves.some(Boolean) ? [["sound", "with sound", (row) => data.waves[row] !== ""]] : [],
+    heads: [["text", "text"], ...nameColumns.map((c) => [c, c]), ...numberColumns.map((c) => [c, LABELS[c]])],
+    sums: (rows) => [`${(rows.reduce((sum, row) => sum + numbers.seconds[row], 0) / 3600).toFixed(2)} h`],
+    line: (row) => [line(row)],
+    before: (rows) => { if (!rows.includes(open)) close(); },
+    after: () => {
+      if (open !== null) body.querySelector(`[data-row="${open}"]`).after(detail.row);
+      for (const canvas of body.querySelectorAll("canvas.thumb")) bars(canvas, data.waves[canvas.closest("tr").dataset.row]);
+      show();
+    },
+  });
 
   // ---- one row opened: wave, words in time, and three readings side by side
   let detail = null;
   const close = () => {
-    if (state.open === null) return;
-    if (now && now.id === `u${state.open}`) audio.pause();
-    state.open = null;
+    if (open === null) return;
+    if (now && now.id === `u${open}`) audio.pause();
+    open = null;
     detail = null;
     follow = () => {};
   };
   const choose = (row) => {
-    const same = state.open === row;
+    const same = open === row;
     close();
-    if (!same) { state.open = row; detail = build(row); }
+    if (!same) { open = row; detail = build(row); }
     draw();
     if (detail) detail.draw();
     body.querySelector(`[data-row="${row}"] .open`).focus({ preventScroll: true });
@@ -247,44 +144,42 @@
   const build = (row) => {
     const id = `u${row}`;
     const [words, starts, ends, sure, offsets, stops] = data.words[row];
-    const length = data.seconds[row] * 1000;
+    const length = numbers.seconds[row] * 1000;
     const timed = words.length > 0 && starts.every((start, i) => start >= 0 && ends[i] >= start);
     const sound = data.waves[row] !== "";
     const marks = words.map(() => []); // elements that light up with each word
-    const seek = (i) => { if (sound && timed) playFrom(id, starts[i] / 1000); };
+    const playable = sound && timed;
+    const seek = (i) => playFrom(id, starts[i] / 1000);
     const tip = (i) => timed ? `${(starts[i] / 1000).toFixed(2)} to ${(ends[i] / 1000).toFixed(2)} s${sure[i] >= 0 && sure.length ? `, confidence ${sure[i]} %` : ""}` : "";
     const unsure = (i) => (sure.length && sure[i] >= 0 && sure[i] < 30 ? " unsure" : "");
     const word = (shownText, at, more = "") => {
-      const element = make("span", { class: `${timed ? "word" : ""}${more}`, title: tip(at[0]), onclick: () => seek(at[0]) }, shownText);
+      const about = { class: `${playable ? "word" : ""}${more}`, title: tip(at[0]) };
+      const element = playable ? make("button", { type: "button", onclick: () => seek(at[0]), ...about }, shownText) : make("span", about, shownText);
       for (const i of at) marks[i].push(element);
       return element;
     };
 
     const track = make("div", { class: "track" });
-    const canvas = make("canvas", { tabindex: "0", role: "slider", "aria-label": "Place in the sound, seconds", "aria-valuemin": "0", "aria-valuemax": data.seconds[row], "aria-valuenow": "0" });
+    const canvas = make("canvas", sound ? { tabindex: "0", role: "slider", "aria-label": "Place in the sound, seconds", "aria-valuemin": "0", "aria-valuemax": numbers.seconds[row], "aria-valuenow": "0" } : { "aria-hidden": "true" });
     track.append(canvas);
     if (timed) {
       track.style.width = `${Math.max(0, Math.min(8000, words.length * 46))}px`;
       words.forEach((value, i) => {
-        const at = make("button", { type: "button", class: `at${unsure(i)}`, title: `${value}: ${tip(i)}`, tabindex: "-1", onclick: () => seek(i) }, value);
+        const about = { class: `at${unsure(i)}`, title: `${value}: ${tip(i)}` };
+        const at = playable ? make("button", { type: "button", onclick: () => seek(i), ...about }, value) : make("span", about, value);
         at.style.left = `${(100 * starts[i]) / length}%`;
         at.style.width = `${(100 * (ends[i] - starts[i])) / length}%`;
         marks[i].push(at);
         track.append(at);
       });
     }
-    const go = (seconds) => { load(id); audio.currentTime = Math.max(0, Math.min(data.seconds[row], seconds)); };
-    canvas.addEventListener("click", (event) => { const box = canvas.getBoundingClientRect(); if (sound) playFrom(id, (data.seconds[row] * (event.clientX - box.left)) / box.width); });
-    canvas.addEventListener("keydown", (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!by || !sound) return;
-      event.preventDefault();
-      event.stopPropagation();
-      go((now && now.id === id ? audio.currentTime : 0) + by);
-    });
+    const mine = () => now !== null && now.id === id;
+    const go = (seconds) => { load(id); audio.currentTime = seconds; };
+    canvas.addEventListener("click", (event) => { const box = canvas.getBoundingClientRect(); if (sound) playFrom(id, (numbers.seconds[row] * (event.clientX - box.left)) / box.width); });
+    if (sound) slider(canvas, numbers.seconds[row], () => (mine() ? audio.currentTime : 0), go, () => toggle(id));
 
     const readings = make("div", { class: "readings" });
-    const reading = (title, parts) => readings.append(make("div", { "data-reading": title }, make("h4", {}, title), make("p", { dir: "auto" }, ...parts)));
+    const reading = (title, parts) => readings.append(make("div", { "data-reading": title }, make("h4", {}, title), make("p", { dir: "auto", ...(playable ? { role: "group", "aria-label": `Words ${title}: arrows move, Enter plays` } : {}) }, ...parts)));
     const raw = data.texts.raw ? data.texts.raw[row] : "";
     if (raw) {
       const letters = Array.from(raw);
@@ -320,16 +215,16 @@
     const scroll = make("div", { class: "scroll" }, track);
     const top = sound || timed ? [make("div", { class: "line" }, ...(sound ? [player(id)] : []), scroll)] : [];
     if (!sound) top.push(make("p", { class: "facts" }, "The sound of this row is not in the page."));
-    const holder = make("tr", { class: "detail" }, make("td", { colspan: heads.length + 2 }, make("div", { class: "player" }, ...top, readings, make("p", { class: "facts" }, facts.join(" · ")))));
+    const holder = make("tr", { class: "detail" }, make("td", { colspan: body.parentNode.tHead.rows[0].cells.length + 1 }, make("div", { class: "player" }, ...top, readings, make("p", { class: "facts" }, facts.join(" · ")))));
 
+    if (playable) for (const group of [track, ...readings.querySelectorAll("p")]) roving(group, ".at, .word");
     let lit = -1;
     const step = () => {
-      const mine = now !== null && now.id === id;
-      const time = mine ? audio.currentTime : 0;
-      if (sound) bars(canvas, data.waves[row], mine ? Math.min(1, time / data.seconds[row]) : 0);
+      const time = mine() ? audio.currentTime : 0;
+      if (sound) bars(canvas, data.waves[row], mine() ? Math.min(1, time / numbers.seconds[row]) : 0);
       canvas.setAttribute("aria-valuenow", time.toFixed(1));
       let at = -1;
-      if (mine && timed && !(audio.paused && time === 0)) {
+      if (mine() && timed && !(audio.paused && time === 0)) {
         for (let low = 0, high = words.length - 1; low <= high;) { const middle = (low + high) >> 1; if (starts[middle] <= 1000 * time) { at = middle; low = middle + 1; } else high = middle - 1; }
         if (at >= 0 && 1000 * time > Math.max(ends[at], starts[at] + 60)) at = -1; // words of no length still light up
       }
@@ -347,14 +242,14 @@
       step();
       if (running || audio.paused || !now || now.id !== id) return;
       running = true;
-      const tick = () => { step(); if (state.open === row && !audio.paused && now.id === id) requestAnimationFrame(tick); else running = false; };
+      const tick = () => { step(); if (open === row && !audio.paused && now.id === id) requestAnimationFrame(tick); else running = false; };
       requestAnimationFrame(tick);
     };
     return { row: holder, draw: step };
   };
 
   // ---- keys
-  table.addEventListener("keydown", (event) => {
+  body.addEventListener("keydown", (event) => {
     const line = event.target.closest("tr[data-row]");
     if (!line || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -365,6 +260,7 @@
   });
   const redraw = () => { paint(); draw(); if (detail) detail.draw(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  addEventListener("resize", later(redraw));
+  let width = innerWidth;
+  addEventListener("resize", later(() => { if (innerWidth !== width) { width = innerWidth; redraw(); } })); // not for a phone's bars
   refresh();
 })();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.report import losses, overview
-from megahour.report.clips import Clip, Coding
+from megahour.report.clips import Coding, ReportClip
 from megahour.report.losses import Lost
 from megahour.report.markup import Markup, join, tag
-from megahour.report.page import document, navigation
+from megahour.report.page import data_block, document, navigation
 from megahour.report.rows import chosen_rows, clips, payload
 from megahour.report.survey import Advance, Survey, columns_of, survey
 
@@ -57,7 +56,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     recordings = recordings or before.get("recordings")
     stages = [*before.values(), artifact]
     kept_out = [(stage, _examples(stage, recordings, choice)) for stage in stages]
-    sounds: dict[str, Clip] = {
+    sounds: dict[str, ReportClip] = {
         lost.clip.name: lost.clip for _, found in kept_out for here in found.values() for lost in here if lost.clip
     }
     found, table = _data_set(artifact, choice, advance)
@@ -73,13 +72,14 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     title = choice.title or artifact.url.rsplit("/", 1)[-1]
     data = payload(*table) if table is not None else {}
     body = [overview.header(title, artifact, found), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
-    text = join([*body, _data("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
-    return document(title, text, scripts=("page.js", "explorer.js"), styles=("style.css", "explorer.css"))
+    text = join([*body, data_block("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
+    scripts, styles = ("page.js", "paged.js", "explorer.js"), ("style.css", "paged.css", "explorer.css")
+    return document(title, text, scripts=scripts, styles=styles)
 
 
 def _data_set(
     artifact: Artifact, choice: Choice, advance: Advance
-) -> tuple[Survey | None, tuple[list[dict[str, Any]], dict[int, Clip]] | None]:
+) -> tuple[Survey | None, tuple[list[dict[str, Any]], dict[int, ReportClip]] | None]:
     """What is known of all rows, and the chosen ones with their sound; None of artifacts that are no data sets."""
     columns = set(columns_of(artifact))
     if not {"key", "samples", "rate_hz"} <= columns:
@@ -116,13 +116,7 @@ def _examples(stage: Artifact, recordings: Artifact | None, choice: Choice) -> d
     return losses.with_sound(found, recordings, longest_s=choice.longest_s, coding=choice.coding)
 
 
-def _data(name: str, value: Any) -> Markup:
-    """JSON in a block that is no script. Its `<` are escaped, so that no text in it ends the block."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" id="{name}">{text}</script>\n')
-
-
-def _sound(clip: Clip) -> Markup:
+def _sound(clip: ReportClip) -> Markup:
     text = b64encode(clip.data).decode()
     attributes = f'id="clip-{clip.name}" data-media="{clip.media}"'
     return Markup(f'<script type="text/plain" {attributes}>{text}</script>\n')

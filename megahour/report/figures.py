@@ -1,4 +1,8 @@
-"""Charts as inline SVG, drawn with the page's CSS colours, so that they are readable in light and in dark."""
+"""Charts as inline SVG, drawn with the page's CSS colours, so that they are readable in light and in dark.
+
+Series differ in shape too, not in colour alone: marks and dashes of lines, filled and hollow bars. Their text is large
+enough on a phone, where 400 units are some 300 pixels. `<desc>` says in words what a picture shows.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from megahour.report.markup import Markup, join, svg, tag
+from megahour.report.markup import Child, Markup, join, svg, tag
 
-WIDTH, HEIGHT = 520.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 16.0, 14.0, 42.0
-ROW = 44.0  # height of one condition in the interval chart
+WIDTH, HEIGHT = 400.0, 240.0
+LEFT, RIGHT, TOP, BOTTOM = 54.0, 12.0, 34.0, 48.0
+NAME, BAR = 30.0, 14.0  # heights of a condition's name and of a system's bar in the interval chart
+MARKS = 24  # of a line at most
+SHAPES = {"student": 0, "baseline": 1, "teacher": 2}
+OTHER = 3
 Points = Sequence[tuple[float, float]]
+Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -50,69 +58,83 @@ def histogram(
     bars = []
     for i, (low, high) in enumerate(pairwise(edges)):
         base = 0
-        for name, counts in series.items():
+        for k, (name, counts) in enumerate(series.items()):
             if counts[i]:
-                tip = f"{number(low)} to {number(high)} {x_label}: {counts[i]:,} {name}"
+                tip = f"{number(low)} to {number(high)}, {x_label}: {counts[i]:,} {name}"
                 box = {"x": x(low) + 0.75, "width": max(round(x(high) - x(low) - 1.5, 2), 1)}
                 box |= {"y": y(base + counts[i]), "height": round(y(base) - y(base + counts[i]), 2)}
-                bars.append(tag("rect", tag("title", tip), class_=f"fill-{slug(name)}", rx=1.5, **box))
+                bars.append(tag("rect", tag("title", tip), class_=f"of-{slug(name)} bar-{min(k, OTHER)}", **box))
             base += counts[i]
-    axes = [_y_axis(y, y_label, nice_ticks(0, top)), _x_axis(x, x_label, nice_ticks(edges[0], edges[-1], 8))]
-    return join([_legend(series) if len(series) > 1 else None, svg(WIDTH, HEIGHT, axes, bars, aria_label=label)])
+    words = [_peak(name, edges, counts, x_label) for name, counts in series.items()]
+    axes = [_y_axis(y, y_label, nice_ticks(0, top)), _x_axis(x, x_label, nice_ticks(edges[0], edges[-1], 6))]
+    keys = [(f"of-{slug(name)} bar-{min(k, OTHER)}", None, name) for k, name in enumerate(series)]
+    return join([_legend(keys) if len(series) > 1 else None, _picture(HEIGHT, label, words, axes, bars)])
+
+
+def _peak(name: str, edges: Sequence[float], counts: Sequence[int], x_label: str) -> str:
+    most = max(range(len(counts)), key=counts.__getitem__)
+    return f"{sum(counts):,} {name}, most between {number(edges[most])} and {number(edges[most + 1])} {x_label}."
 
 
 def lines(series: Mapping[str, Points], *, x_label: str, y_label: str, label: str) -> Markup:
-    """One polyline per series, with a point that tells its value under the pointer."""
+    """One polyline per series, with marks that tell their values under the pointer."""
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
     low, high = min(ys), max(ys)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     x, y = _x_scale(min(xs), max(xs)), Scale(low - room, high + room, HEIGHT - BOTTOM, TOP)
-    drawn = []
+    drawn, words = [], []
     for name, points in series.items():
         path = "M" + "L".join(f"{x(a)} {y(b)}" for a, b in points)
-        dots = [
-            tag("circle", tag("title", f"{name}, {x_label} {number(a)}: {number(b)}"), cx=x(a), cy=y(b), r=3)
-            for a, b in points
+        every = -(-len(points) // MARKS)
+        marks = [
+            tag("g", tag("title", f"{name}, {x_label} {number(a)}: {number(b)}"), _mark(shape(name), x(a), y(b), 3.2))
+            for a, b in points[::-every]
         ]
-        again = " again" if _again(name, series) else ""
-        drawn.append(tag("g", tag("path", d=path), dots, class_=f"line line-{slug(name)}{again}"))
-    axes = [_y_axis(y, y_label, nice_ticks(y.low, y.high)), _x_axis(x, x_label, nice_ticks(x.low, x.high, 8))]
-    return join([_legend(series), svg(WIDTH, HEIGHT, axes, drawn, aria_label=label)])
+        drawn.append(tag("g", tag("path", d=path, class_="stroke"), marks, class_=f"line {_look(name, series)}"))
+        words.append(f"{name}: from {number(points[0][1])} to {number(points[-1][1])}.")
+    axes = [_y_axis(y, y_label, nice_ticks(y.low, y.high)), _x_axis(x, x_label, nice_ticks(x.low, x.high, 6))]
+    keys = [(f"line {_look(name, series)}", shape(name), name) for name in series]
+    return join([_legend(keys), _picture(HEIGHT, label, words, axes, drawn)])
 
 
-def intervals(
-    rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]]]], *, x_label: str, label: str
-) -> Markup:
-    """A row per condition; in it a dot (value) on a bar (low to high) per system."""
+def intervals(rows: Sequence[tuple[str, Mapping[str, Triple]]], *, x_label: str, label: str) -> Markup:
+    """A name per condition; below it a mark (value) on a bar (low to high) per system."""
     values = [value for _, systems in rows for triple in systems.values() for value in triple]
     high = max([*values, 1e-9]) * 1.08
-    height = TOP + ROW * len(rows) + BOTTOM
-    x = Scale(0, high, 110, WIDTH - RIGHT)
-    drawn = []
-    for i, (name, systems) in enumerate(rows):
-        middle = TOP + ROW * (i + 0.5)
-        drawn.append(tag("text", name, x=98, y=middle + 4, class_="name", text_anchor="end"))
-        for k, (system, (value, low, top)) in enumerate(systems.items()):
-            at = round(middle + (k - (len(systems) - 1) / 2) * 11, 2)
-            tip = f"{name}, {system}: {number(value)} ({number(low)} to {number(top)})"
-            bar = tag("line", x1=x(low), x2=x(top), y1=at, y2=at)
-            dot = tag("circle", cx=x(value), cy=at, r=4.5)
-            drawn.append(tag("g", tag("title", tip), bar, dot, class_=f"interval line-{slug(system)}"))
-    axis = _x_axis(x, x_label, nice_ticks(0, high, 6), height=height, grid_top=TOP)
+    x = Scale(0, high, RIGHT, WIDTH - RIGHT)
+    drawn, words, at = [], [], 0.0
+    for name, systems in rows:
+        drawn.append(tag("text", name, x=RIGHT, y=at + 24, class_="name"))
+        at += NAME
+        for system, (value, low, top) in systems.items():
+            says = f"{name}, {system}: {number(value)} ({number(low)} to {number(top)})"
+            middle = at + BAR / 2
+            bar = tag("line", x1=x(low), x2=x(top), y1=middle, y2=middle)
+            mark = _mark(shape(system), x(value), middle, 4.5)
+            drawn.append(tag("g", tag("title", says), bar, mark, class_=f"interval of-{slug(system)}"))
+            words.append(f"{says}.")
+            at += BAR
+    height = at + 8 + BOTTOM
+    axis = _x_axis(x, x_label, nice_ticks(0, high, 6), height=height, grid_top=6)
     names = dict.fromkeys(system for _, systems in rows for system in systems)
-    return join([_legend(names), svg(WIDTH, height, axis, drawn, aria_label=label)])
+    keys = [(f"interval of-{slug(name)}", shape(name), name) for name in names]
+    return join([_legend(keys), _picture(height, label, words, axis, drawn)])
 
 
 def shares(parts: Sequence[tuple[str, float, str]]) -> Markup:
-    """A thin bar of parts (name, value, CSS class) that fill its width by their share."""
+    """A thin bar of parts (name, value, CSS class) that fill its width by their share; one without names is decor."""
     total = sum(value for _, value, _ in parts) or 1.0
     pieces = [
         tag("i", class_=css, style=f"width:{100 * value / total:.3f}%", title=f"{name}: {number(value)}")
+        if name
+        else tag("i", class_=css, style=f"width:{100 * value / total:.3f}%")
         for name, value, css in parts
         if value
     ]
-    return tag("div", pieces, class_="shares")
+    words = ", ".join(f"{name} {number(value)}" for name, value, _ in parts if name)
+    told = {"role": "img", "aria_label": words} if words else {"aria_hidden": "true"}
+    return tag("div", pieces, class_="shares", **told)
 
 
 def number(value: float) -> str:
@@ -128,53 +150,80 @@ def slug(name: str) -> str:
     return "".join(c for c in word.lower() if c.isascii() and (c.isalnum() or c == "-")) or "other"
 
 
-def _again(name: str, names: Iterable[str]) -> bool:
-    """Whether an earlier series has the same colour, so that this one must be told apart by dashes."""
+def shape(name: str) -> int:
+    """Number of a series' mark: circle, square, triangle or, of names that are no system, diamond."""
+    return SHAPES.get(slug(name), OTHER)
+
+
+def _mark(number_of_shape: int, x: float, y: float, r: float) -> Markup:
+    if number_of_shape == 0:
+        return tag("circle", cx=x, cy=y, r=r, class_="mark")
+    corners = {
+        1: [(-r, -r), (r, -r), (r, r), (-r, r)],
+        2: [(0, -1.3 * r), (1.2 * r, r), (-1.2 * r, r)],
+        3: [(0, -1.4 * r), (1.4 * r, 0), (0, 1.4 * r), (-1.4 * r, 0)],
+    }[number_of_shape]
+    path = "M" + "L".join(f"{x + a:.2f} {y + b:.2f}" for a, b in corners) + "Z"
+    return tag("path", d=path, class_="mark")
+
+
+def _look(name: str, names: Iterable[str]) -> str:
+    """Colour by the name's first word; a second series of that colour has dashes and hollow marks."""
     earlier = list(names)
-    return slug(name) in map(slug, earlier[: earlier.index(name)])
+    again = slug(name) in map(slug, earlier[: earlier.index(name)])
+    return f"of-{slug(name)} again" if again else f"of-{slug(name)}"
 
 
 def _x_scale(low: float, high: float) -> Scale:
     return Scale(low, high, LEFT, WIDTH - RIGHT)
 
 
-def _legend(names: Mapping[str, object]) -> Markup:
-    keys = [f"key key-{slug(name)}{' again' if _again(name, names) else ''}" for name in names]
-    entries = [tag("span", tag("i", class_=key), name) for key, name in zip(keys, names, strict=True)]
+def _picture(height: float, label: str, words: Sequence[str], *children: Child) -> Markup:
+    return svg(WIDTH, height, tag("desc", " ".join(words)), *children, aria_label=label)
+
+
+def _legend(keys: Sequence[tuple[str, int | None, str]]) -> Markup:
+    """Entries (CSS class, shape of the mark or None for a bar, name), each with a small picture of its series."""
+    entries = []
+    for css, mark, name in keys:
+        if mark is None:
+            picture: Child = tag("rect", x=6, y=2, width=14, height=12, class_=css)
+        else:
+            line = "line" if css.startswith("interval") else "path"
+            ends = {"x1": 1, "x2": 25, "y1": 8, "y2": 8} if line == "line" else {"d": "M1 8L25 8", "class_": "stroke"}
+            picture = tag("g", tag(line, **ends), _mark(mark, 13, 8, 4), class_=css)
+        entries.append(tag("span", svg(26, 16, picture, class_="key", aria_hidden="true"), name))
     return tag("div", entries, class_="legend")
 
 
 def _y_axis(y: Scale, label: str, ticks: Sequence[float]) -> Markup:
+    """Grid lines with numbers; the title lies above them, so that it is read without turning the head."""
     rows = [
         [
             tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(tick), y2=y(tick), class_="grid"),
-            tag("text", number(tick), x=LEFT - 8, y=y(tick) + 4, text_anchor="end"),
+            tag("text", _short(tick), x=LEFT - 6, y=y(tick) + 4, text_anchor="end"),
         ]
         for tick in ticks
     ]
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    turned = tag("text", label, transform=f"translate(13 {middle:g}) rotate(-90)", text_anchor="middle", class_="axis")
-    return tag("g", rows, turned)
+    return tag("g", rows, tag("text", label, x=2, y=15, class_="axis"))
 
 
 def _x_axis(
     x: Scale, label: str, ticks: Sequence[float], *, height: float = HEIGHT, grid_top: float | None = None
 ) -> Markup:
     bottom = height - BOTTOM
+    top = bottom if grid_top is None else grid_top
     marks = [
         [
-            tag(
-                "line",
-                x1=x(tick),
-                x2=x(tick),
-                y1=bottom if grid_top is None else grid_top,
-                y2=bottom + 5,
-                class_="grid",
-            ),
-            tag("text", number(tick), x=x(tick), y=bottom + 18, text_anchor="middle"),
+            tag("line", x1=x(tick), x2=x(tick), y1=top, y2=bottom + 5, class_="grid"),
+            tag("text", _short(tick), x=x(tick), y=bottom + 19, text_anchor="middle"),
         ]
         for tick in ticks
     ]
     base = tag("line", x1=x.start_px, x2=x.end_px, y1=bottom, y2=bottom, class_="base")
     centre = (x.start_px + x.end_px) / 2
-    return tag("g", marks, base, tag("text", label, x=centre, y=bottom + 36, text_anchor="middle", class_="axis"))
+    return tag("g", marks, base, tag("text", label, x=centre, y=bottom + 40, text_anchor="middle", class_="axis"))
+
+
+def _short(value: float) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 10_000 else number(value)

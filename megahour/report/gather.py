@@ -15,11 +15,11 @@ from megahour.core.store import Artifact
 DURATION_EDGES_S = np.arange(0, 30.5, 0.5)
 CONFIDENCE_EDGES = np.linspace(0, 1, 41)
 MODELS = ("baseline", "teacher", "student")
-METRICS = {  # column of the training curves: (title, better direction is up)
-    "held_out_accuracy": "held-out frame accuracy",
-    "held_out_loss": "held-out loss",
-    "accuracy": "training frame accuracy",
-    "loss": "training loss",
+METRICS = {  # column of the training curves: (title, its unit)
+    "held_out_accuracy": ("held-out frame accuracy", "share of frames"),
+    "held_out_loss": ("held-out loss", "nats"),
+    "accuracy": ("training frame accuracy", "share of frames"),
+    "loss": ("training loss", "nats"),
 }
 
 

@@ -14,9 +14,12 @@ import soundfile
 from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.corpus.text.edit_distance import pairs
 
 PEAKS = 240
+SYSTEMS = ("baseline", "teacher", "student")
 Row = tuple[int, dict[str, Any]]  # shard, index row
+Step = tuple[str, str, str]  # kind (ok, sub, del, ins), reference word, word of the hypothesis; "" for none
 COLUMNS = [
     *("key", "offset", "size", "samples", "rate_hz", "speaker", "condition", "licence", "attribution", "text"),
     *("words", "word_start_samples", "word_end_samples", "word_confidence", "confidence"),
@@ -85,40 +88,25 @@ def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
     return [key for _, _, key in sorted(turns)][:count]
 
 
-def difference(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[str, str, str]]:
-    """(kind, reference word, hypothesis word) of a shortest alignment; kind is ok, sub, del or ins."""
-    rows, columns = len(reference) + 1, len(hypothesis) + 1
-    cost = np.zeros((rows, columns), np.int32)
-    cost[:, 0], cost[0] = np.arange(rows), np.arange(columns)
-    for i in range(1, rows):
-        for j in range(1, columns):
-            change = int(reference[i - 1] != hypothesis[j - 1])
-            cost[i, j] = min(cost[i - 1, j - 1] + change, cost[i - 1, j] + 1, cost[i, j - 1] + 1)
-    found: list[tuple[str, str, str]] = []
-    i, j = rows - 1, columns - 1
-    while i or j:
-        change = int(i > 0 and j > 0 and reference[i - 1] != hypothesis[j - 1])
-        if i and j and cost[i, j] == cost[i - 1, j - 1] + change:
-            i, j = i - 1, j - 1
-            found.append(("sub" if change else "ok", reference[i], hypothesis[j]))
-        elif i and cost[i, j] == cost[i - 1, j] + 1:
-            i -= 1
-            found.append(("del", reference[i], ""))
-        else:
-            j -= 1
-            found.append(("ins", "", hypothesis[j]))
-    return found[::-1]
+def difference(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Step]:
+    """The steps of a shortest alignment."""
+    found = []
+    for i, j in pairs(reference, hypothesis):
+        word, heard = reference[i] if i >= 0 else "", hypothesis[j] if j >= 0 else ""
+        kind = "ins" if i < 0 else "del" if j < 0 else "ok" if word == heard else "sub"
+        found.append((kind, word, heard))
+    return found
 
 
 def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
     """key → {condition, reference, systems…} of scored utterances, else the hypotheses alone."""
     if "score" in inputs:
         table = inputs["score"].read_table(0)
-        systems = [name for name in ("baseline", "teacher", "student") if name in table.column_names]
+        systems = [name for name in SYSTEMS if name in table.column_names]
         rows = table.select(["key", "condition", "reference", *systems]).to_pylist()
         return {row.pop("key"): row for row in rows}
     found: dict[int, dict[str, Any]] = {}
-    for role in ("baseline", "teacher", "student"):
+    for role in SYSTEMS:
         artifact = inputs.get(f"{role}_hypotheses")
         for receipt in artifact.receipts() if artifact else []:
             table = artifact.read_table(receipt.shard, columns=["key", "text"])  # type: ignore[union-attr]
@@ -184,7 +172,7 @@ def _example(row: Mapping[str, Any], tar: Any, spoken: Mapping[str, Any]) -> Exa
         reference=spoken.get("reference") or row["text"],
         flac=flac,
         peaks=peaks(flac),
-        hypotheses={name: spoken[name] for name in ("baseline", "teacher", "student") if spoken.get(name) is not None},
+        hypotheses={name: spoken[name] for name in SYSTEMS if spoken.get(name) is not None},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megahour.core.store import Artifact
-from megahour.report.clips import Clip, Coding, Span, spans
+from megahour.report.clips import ClipSpan, Coding, ReportClip, spans
 from megahour.report.counters import Sample
 
 MOST_REASONS = 200  # that examples are kept for
@@ -25,8 +25,8 @@ class Lost:
     detail: str
     start_s: float | None = None
     end_s: float | None = None
-    clip: Clip | None = None
-    span: Span | None = None
+    clip: ReportClip | None = None
+    span: ClipSpan | None = None
 
 
 def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost]]:
@@ -74,7 +74,7 @@ def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
     for shard, rows in sample.by_shard().items():
         for row in artifact.read_table(shard, ".dropped.parquet").take(rows).to_pylist():
             key, start, end = row["recording"], row["start_samples"], row["end_samples"]
-            span = Span(f"d{shard}-{key}-{row['cue']}-{start}", key, start, end)
+            span = ClipSpan(f"d{shard}-{key}-{row['cue']}-{start}", key, start, end)
             yield Lost(
                 row["reason"],
                 row["name"] or "",

@@ -43,4 +43,5 @@ def join(children: Child) -> Markup:
 
 def svg(width: float, height: float, *children: Child, **attributes: Any) -> Markup:
     """An SVG picture that scales to the width of its container."""
-    return tag("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role="img", **attributes)
+    role = None if attributes.get("aria_hidden") else "img"
+    return tag("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role=role, **attributes)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from megahour.core.store import Artifact
 from megahour.report import figures
-from megahour.report.counters import Heaviest, Tally
+from megahour.report.counters import GroupTotals, Heaviest
 from megahour.report.losses import Lost
 from megahour.report.markup import Child, Markup, tag
 from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
-from megahour.report.tables import Cell, count, percent, sortable, text
+from megahour.report.tables import TableCell, count, paged_frame, percent, sortable, text
 
 CREDITED = ("source", "speaker")  # licences are told with all their attributions
 LONGEST_JSON = 20_000
@@ -20,12 +20,12 @@ LONG_TEXT = 400  # characters of a quoted text
 SHOWN = {  # histogram: (title, label of its axis)
     "seconds": ("Duration", "seconds"),
     "minutes": ("Duration", "minutes"),
-    "cer": ("Character error rate of the second reading", "CER"),
-    "edge_cer": ("The same at the edges", "edge CER"),
-    "confidence": ("Alignment confidence", "confidence"),
+    "cer": ("Character error rate of the second reading", "CER, share of characters"),
+    "edge_cer": ("The same at the edges", "edge CER, share of characters"),
+    "confidence": ("Alignment confidence", "confidence, 0 to 1"),
     "snr_db": ("Signal to noise", "SNR, dB"),
     "words_per_s": ("Speaking rate", "words per second"),
-    "wildcard_share": ("Share of untranscribed sound", "share"),
+    "wildcard_share": ("Share of untranscribed sound", "share of tokens"),
 }
 
 
@@ -69,7 +69,7 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
     rows = []
     for value, tally in first:
         bar = figures.shares([("", tally.seconds, "time"), ("", most - tally.seconds, "")])
-        hours = Cell(f"{tally.seconds / 3600:,.2f}", tally.seconds)
+        hours = TableCell(f"{tally.seconds / 3600:,.2f}", tally.seconds)
         label = _label(name, value, tally)
         rows.append([text([*label, bar]), hours, percent(tally.seconds / max(of.seconds, 1e-9)), count(tally.records)])
     last = None
@@ -77,7 +77,12 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
     if len(of.tallies) > len(first) or not of.exact:
         many = f"{len(of.tallies) - len(first):,} others" if of.exact else "all others"
         records = of.records - sum(tally.records for _, tally in first)
-        last = [text(many), Cell(f"{left / 3600:,.2f}", left), percent(left / max(of.seconds, 1e-9)), count(records)]
+        last = [
+            text(many),
+            TableCell(f"{left / 3600:,.2f}", left),
+            percent(left / max(of.seconds, 1e-9)),
+            count(records),
+        ]
     note = None
     if not of.exact:
         words = f"More names than counters: hours of a name are too low by at most {of.missing_s / 3600:.2f}."
@@ -86,11 +91,11 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
     return panel(note, table, title=f"By {name}")
 
 
-def _label(name: str, value: str, tally: Tally) -> list[Child]:
+def _label(name: str, value: str, tally: GroupTotals) -> list[Child]:
     """A name and whom to credit for it; an attribution with its licence."""
     if name == "attribution":
         licence, _, credit = value.rpartition("\n")
-        return [tag("bdi", _cut(credit) or "nobody named"), tag("small", licence, class_="credit")]
+        return [tag("bdi", _cut(credit) or "no one named"), tag("small", licence, class_="credit")]
     label: list[Child] = [tag("bdi", _cut(value) or UNKNOWN)]
     if name in CREDITED and tally.credit and tally.credit != value:
         more = " and others" if tally.more else ""
@@ -169,16 +174,7 @@ def table(rows: int, sounds: int, all_records: int) -> Markup:
         f"Here are {sample} utterances, {sounds:,} of them with sound. Open a row to follow it word by word. "
         "Keys: ↑ ↓ move, Enter opens, P plays."
     )
-    status = tag("p", id="found", role="status", aria_live="polite")
-    frame = {"class_": "panel wide", "tabindex": "0", "role": "region", "aria_label": "Utterances"}
-    return section(
-        "explore",
-        "Utterances",
-        note,
-        tag("div", id="filters", class_="panel filters", role="search", aria_label="Filter utterances"),
-        tag("div", status, tag("div", id="pages", class_="pages"), class_="bar"),
-        tag("div", tag("table", id="utterances"), **frame),
-    )
+    return section("explore", "Utterances", note, paged_frame("utterances", "Utterances"))
 
 
 def made(artifact: Artifact) -> Markup:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.errors import ConfigError
 from megahour.core.stage import Inputs
-from megahour.report import gather, listen, sections
+from megahour.report import errors, gather, hypotheses, listen, sections
+from megahour.report.alignment import alignment
 from megahour.report.gather import StageFacts
+from megahour.report.hypotheses import Readings
 from megahour.report.markup import Markup, join, tag
-from megahour.report.tables import duration
+from megahour.report.provenance import provenance
+from megahour.runner.console import duration
 
 if TYPE_CHECKING:
-    from megahour.report.stage import ReportParams
+    from megahour.report.params import ReportParams
+
+
+SIDECAR = ".hypotheses.tsv"
 
 
 @dataclass(frozen=True)
 class Page:
-    """The file, and the figures at its head as numbers."""
+    """The file, the figures at its head as numbers, and whether there are more hypotheses than it holds."""
 
     html: str
     figures: dict[str, Any]
+    more_hypotheses: bool = False
 
 
 def build(p: ReportParams, inputs: Inputs) -> Page:
@@ -33,11 +40,8 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
 
     Raises
     ------
-    ConfigError: none are given.
     StoreError: one of them is incomplete or damaged.
     """
-    if not inputs:
-        raise ConfigError("a report about nothing", where="report", remedy="give it at least one artifact as input")
     facts = [gather.stage_facts(role, artifact) for role, artifact in inputs.items()]
     bad = {
         fact.role: gather.quarantined(inputs[fact.role], p.bad_records) for fact in facts if fact.bad and p.bad_records
@@ -46,18 +50,44 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
     audio_hours = gather.hours(inputs["utterances"]) if "utterances" in inputs else 0.0
     sets = inputs["selection"].summary.get("sets", {}) if "selection" in inputs else {}
     rows, systems = gather.word_errors(inputs["score"]) if "score" in inputs else ([], [])
+    readings = Readings()
+    if "score" in inputs:
+        readings = hypotheses.read(inputs["score"], most=p.hypotheses, seed=p.seed)
     found = listen.examples(inputs, count=p.examples, longest_s=p.longest_s, seed=p.seed)
+    heard = {example.key: number for number, example in enumerate(found)}
     parts = [
-        sections.errors(rows, systems),
+        *_scores(p, inputs, rows, systems, readings),
         sections.listening(found),
+        alignment(inputs["score_alignment"]) if "score_alignment" in inputs else None,
         sections.flow(facts, bad),
         sections.corpus(lengths, gather.confidences(inputs), sets),
         sections.training(gather.curves(inputs)),
         sections.costs(facts, audio_hours, p.price_per_core_hour, p.currency),
+        provenance(inputs),
     ]
     numbers = _numbers(p, inputs, facts, audio_hours, rows)
     body = [_header(p, numbers), navigation(parts, NAMES), tag("main", parts), _footer()]
-    return Page(document(p.title, join(body)), numbers)
+    scripts = ["page.js"]
+    if readings.rows:
+        body.append(data_block("rows", hypotheses.payload(readings.rows, heard)))
+        scripts += ["paged.js", "hypotheses.js"]
+    html = document(p.title, join(body), scripts=scripts, styles=("style.css", "paged.css"))
+    return Page(html, numbers, not readings.whole)
+
+
+def _scores(
+    p: ReportParams, inputs: Inputs, rows: Sequence[dict[str, Any]], systems: Sequence[str], readings: Readings
+) -> list[Markup | None]:
+    """Everything that a *score* artifact tells."""
+    if "score" not in inputs:
+        return []
+    score = inputs["score"]
+    return [
+        errors.errors(rows, systems, int(score.manifest.params.get("draws", 1000))),
+        errors.speakers(score.read_json(0, ".json").get("speakers", []), systems),
+        errors.confusions(readings.confusions, p.confusions),
+        hypotheses.table(readings, f"00000{SIDECAR}"),
+    ]
 
 
 def _numbers(
@@ -99,11 +129,16 @@ def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
 
 NAMES = {
     "errors": "Word error rates",
+    "speakers": "Speakers",
+    "confusions": "Confusions",
+    "hypotheses": "Hypotheses",
     "utterances": "Hear and read",
+    "alignment": "Alignment",
     "flow": "In and out",
     "corpus": "Corpus",
     "training": "Training",
     "costs": "Time and cost",
+    "made": "How it was made",
 }
 
 
@@ -116,6 +151,12 @@ def navigation(parts: Sequence[Markup | None], names: Mapping[str, str]) -> Mark
 def _footer() -> Markup:
     words = "Made by megahour's report stage. This file is whole: it loads nothing and sends nothing."
     return tag("footer", tag("p", words))
+
+
+def data_block(name: str, value: Any) -> Markup:
+    """JSON in a block that is no script. Its `<` are escaped, so that no text in it ends the block."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{name}">{text}</script>\n')
 
 
 def document(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from megahour.core.store import Artifact
-from megahour.corpus.tar import ShardAudio
-from megahour.report.clips import Clip, Coding, encode
+from megahour.corpus.media.tar import ShardAudio
+from megahour.report.clips import Coding, ReportClip, encode
 from megahour.report.counters import scattered
 from megahour.report.survey import Survey
 
@@ -45,13 +45,13 @@ def chosen_rows(artifact: Artifact, found: Survey) -> list[Row]:
 
 def clips(
     artifact: Artifact, rows: Sequence[Row], *, count: int, longest_s: float, seed: int, coding: Coding
-) -> dict[int, Clip]:
+) -> dict[int, ReportClip]:
     """Sound by row number: of the `count` rows no longer than `longest_s` whose keys have the smallest hashes."""
     short = [i for i, row in enumerate(rows) if 0 < row["samples"] <= longest_s * row["rate_hz"]]
     hashes = scattered(np.array([rows[i]["key"] for i in short], np.int64), seed + 1)
     chosen = sorted(short[i] for i in np.argsort(hashes, kind="stable")[:count])
     with_sound = {receipt.shard for receipt in artifact.receipts() if ".tar" in receipt.files}
-    found: dict[int, Clip] = {}
+    found: dict[int, ReportClip] = {}
     for shard in sorted({rows[i]["shard"] for i in chosen} & with_sound):
         with ShardAudio(artifact, shard) as audio:
             for i in (i for i in chosen if rows[i]["shard"] == shard):
@@ -60,14 +60,15 @@ def clips(
     return found
 
 
-def payload(rows: Sequence[Row], sounds: Mapping[int, Clip]) -> dict[str, Any]:
+def payload(rows: Sequence[Row], sounds: Mapping[int, ReportClip]) -> dict[str, Any]:
     """Columns of the table: names as numbers into a list, times in milliseconds, unknown numbers as None."""
+    seconds = [round(row["samples"] / max(row["rate_hz"], 1), 3) for row in rows]
     columns: dict[str, Any] = {
         "key": [str(row["key"]) for row in rows],  # 63 bits: more than a number of JavaScript holds
-        "seconds": [round(row["samples"] / max(row["rate_hz"], 1), 3) for row in rows],
-        "names": {name: _coded([str(row.get(name) or "") for row in rows]) for name in NAMES if _known(rows, name)},
+        "names": {name: coded([str(row.get(name) or "") for row in rows]) for name in NAMES if _known(rows, name)},
         "texts": {name: [_shortened(row.get(name) or "") for row in rows] for name in TEXTS if _known(rows, name)},
-        "numbers": {
+        "numbers": {"seconds": seconds}
+        | {
             name: [_rounded(row.get(name), digits) for row in rows]
             for name, digits in NUMBERS.items()
             if _known(rows, name)
@@ -79,7 +80,7 @@ def payload(rows: Sequence[Row], sounds: Mapping[int, Clip]) -> dict[str, Any]:
         columns["start"] = [round(row["start_samples"] / max(row["rate_hz"], 1), 2) for row in rows]
     spoken = [len(row.get("words") or []) for row in rows]
     if any(spoken):
-        rates = [n / s if s > 0 else None for n, s in zip(spoken, columns["seconds"], strict=True)]
+        rates = [n / s if s > 0 else None for n, s in zip(spoken, seconds, strict=True)]
         columns["numbers"]["words_per_s"] = [_rounded(rate, 2) for rate in rates]
     return columns
 
@@ -89,7 +90,8 @@ def _known(rows: Sequence[Row], name: str) -> bool:
     return any(math.isfinite(value) if isinstance(value, float) else value not in (None, "") for value in values)
 
 
-def _coded(values: Sequence[str]) -> dict[str, Any]:
+def coded(values: Sequence[str]) -> dict[str, Any]:
+    """Names once each, `of`, and for every row the number of its name, `at`."""
     names = sorted(set(values))
     numbers = {name: i for i, name in enumerate(names)}
     return {"of": [_shortened(name) for name in names], "at": [numbers[value] for value in values]}

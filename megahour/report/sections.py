@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,8 @@ from megahour.report import figures
 from megahour.report.gather import METRICS, Histogram, StageFacts, total
 from megahour.report.listen import PEAKS, Example, Word, difference
 from megahour.report.markup import Child, Markup, join, svg, tag
-from megahour.report.tables import Cell, count, duration, percent, size, sortable, text
+from megahour.report.tables import TableCell, count, size, sortable, text
+from megahour.runner.console import duration
 
 CORPUS_STAGES = ("raw", "recordings", "alignment", "utterances", "selection", "features")  # they see all the audio
 UNSURE = 0.3  # words of a lower alignment confidence are underlined
@@ -44,7 +44,7 @@ def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, st
                 count(fact.came_in),
                 count(fact.kept),
                 count(dropped),
-                Cell(bar, fact.kept / max(fact.came_in, 1)),
+                TableCell(bar, fact.kept / max(fact.came_in, 1)),
                 text(reasons or "–"),
             ]
         )
@@ -53,7 +53,7 @@ def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, st
         for role, records in bad.items()
         if records
     ]
-    legend = [tag("span", tag("i", class_=f"key key-{k}"), n) for k, n in _FLOW_KEYS]
+    legend = [tag("span", tag("i", class_=f"key {k}"), n) for k, n in _FLOW_KEYS]
     table = sortable(["Stage", "In", "Kept", "Dropped", "Share", "Why dropped"], rows)
     return section(
         "flow",
@@ -63,7 +63,7 @@ def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, st
     )
 
 
-_FLOW_KEYS = (("kept", "kept"), ("dropped", "left out by policy"), ("bad", "bad, quarantined"))
+_FLOW_KEYS = (("kept", "kept"), ("policy", "left out by policy"), ("bad", "bad, quarantined"))
 
 
 def _quotes(records: Sequence[Mapping[str, str]]) -> Markup:
@@ -79,10 +79,10 @@ def corpus(lengths: Histogram | None, confidence: Histogram, sets: Mapping[str, 
         panels.append(panel(chart, title="Duration of utterances"))
     if confidence.total:
         what = "segments" if "kept" in confidence.series else "utterances"
-        chart = _histogram(confidence, "alignment confidence", "Alignment confidence", y_label=what)
+        chart = _histogram(confidence, "alignment confidence, 0 to 1", "Alignment confidence", y_label=what)
         panels.append(panel(chart, title=f"Alignment confidence of {what}"))
     rows = [
-        [text(name), count(row["utterances"]), Cell(f"{row['hours']:.2f}", row["hours"]), count(row["speakers"])]
+        [text(name), count(row["utterances"]), TableCell(f"{row['hours']:.2f}", row["hours"]), count(row["speakers"])]
         for name, row in sets.items()
     ]
     if rows:
@@ -103,10 +103,10 @@ def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) 
     """A chart per metric, a line per model."""
     panels = [
         panel(
-            figures.lines(curves[metric], x_label="share of the training, %", y_label=name, label=name),
+            figures.lines(curves[metric], x_label="share of the training, %", y_label=f"{name}, {unit}", label=name),
             title=name.capitalize(),
         )
-        for metric, name in METRICS.items()
+        for metric, (name, unit) in METRICS.items()
         if metric in curves
     ]
     note = (
@@ -114,52 +114,6 @@ def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) 
         "A student's loss on a teacher's targets is not a loss on labels."
     )
     return section("training", "Training", note, tag("div", panels, class_="pair")) if panels else None
-
-
-def errors(rows: Sequence[Mapping[str, Any]], systems: Sequence[str]) -> Markup | None:
-    """Word error rates per condition, baseline against student, with WERR."""
-    if not rows:
-        return None
-    heads = ["Condition", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR", "P(better)"]
-    cells = [_error_row(row, systems) for row in rows]
-    whole = rows[-1].get("condition") == "all"
-    spans = [
-        (str(row["condition"]), {s: triple for s in systems if (triple := _triple(row, s)) is not None}) for row in rows
-    ]
-    chart = figures.intervals(spans, x_label="word error rate, %", label="Word error rates by condition")
-    note = (
-        "Errors are substitutions, deletions and insertions over reference words. WERR is the share of the baseline's "
-        "errors that the student does not make. Intervals hold 95 % of the bootstrap's draws (whole speakers)."
-    )
-    table = sortable(heads, cells[:-1] if whole else cells, cells[-1] if whole else None)
-    return section("errors", "Word error rates", note, panel(table), panel(tag("div", chart, class_="chart")))
-
-
-def _triple(row: Mapping[str, Any], system: str) -> tuple[float, float, float] | None:
-    wer = row.get(f"wer_{system}")
-    if wer is None:
-        return None
-    low, high = row.get(f"wer_{system}_interval") or (None, None)
-    return 100 * wer, 100 * (wer if low is None else low), 100 * (wer if high is None else high)
-
-
-def _error_row(row: Mapping[str, Any], systems: Sequence[str]) -> list[Cell]:
-    werr, sure = row.get("werr"), row.get("probability_of_improvement")
-    low, high = row.get("werr_interval") or (None, None)
-    kind = None if werr is None else ("win" if werr > 0 else "loss")
-    shown = "–" if werr is None else [f"{100 * werr:.1f} % ", tag("small", _span(low, high))]
-    return [
-        text(str(row["condition"])),
-        count(row["utterances"]),
-        count(row["words"]),
-        *(percent(row.get(f"wer_{system}"), 2) for system in systems),
-        Cell(shown, float("nan") if werr is None else werr, kind),
-        Cell("–" if sure is None else f"{sure:.3f}", float("nan") if sure is None else sure),
-    ]
-
-
-def _span(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"({100 * low:.1f} … {100 * high:.1f})"
 
 
 def costs(facts: Sequence[StageFacts], audio_hours: float, price: float, currency: str) -> Markup:
@@ -170,7 +124,7 @@ def costs(facts: Sequence[StageFacts], audio_hours: float, price: float, currenc
         bar = figures.shares([("time", fact.seconds, "time"), ("", longest - fact.seconds, "")])
         speed = audio_hours * 3600 / fact.seconds if fact.seconds and fact.role in CORPUS_STAGES else 0.0
         cells = _cost_row(fact.role.replace("_", " "), fact.shards, fact.bytes, fact.seconds, fact.cpu_seconds, speed)
-        cells[3] = Cell([cells[3].shown, bar], fact.seconds)
+        cells[3] = TableCell([cells[3].shown, bar], fact.seconds)
         rows.append([*cells, *_price(fact.core_hours, price, currency)])
     shards, size_bytes, seconds, cpu_seconds, core_hours = (
         total(facts, name) for name in ("shards", "bytes", "seconds", "cpu_seconds", "core_hours")
@@ -194,19 +148,22 @@ def costs(facts: Sequence[StageFacts], audio_hours: float, price: float, currenc
 
 def _cost_row(
     name: str, shards: float, size_bytes: float, seconds: float, cpu_seconds: float, speed: float
-) -> list[Cell]:
+) -> list[TableCell]:
     return [
         text(name),
         count(shards),
-        Cell(size(size_bytes), size_bytes),
-        Cell(duration(seconds), seconds),
-        Cell(duration(cpu_seconds), cpu_seconds),
-        Cell(f"{speed:,.0f}×" if speed else "–", speed or float("nan")),
+        TableCell(size(size_bytes), size_bytes),
+        TableCell(duration(seconds), seconds),
+        TableCell(duration(cpu_seconds), cpu_seconds),
+        TableCell(f"{speed:,.0f}×" if speed else "–", speed or float("nan")),
     ]
 
 
-def _price(core_hours: float, price: float, currency: str) -> list[Cell]:
-    return [Cell(f"{core_hours:.3f}", core_hours), Cell(money(core_hours * price, currency), core_hours * price)]
+def _price(core_hours: float, price: float, currency: str) -> list[TableCell]:
+    return [
+        TableCell(f"{core_hours:.3f}", core_hours),
+        TableCell(money(core_hours * price, currency), core_hours * price),
+    ]
 
 
 def money(value: float, currency: str) -> str:
@@ -219,8 +176,9 @@ def listening(found: Sequence[Example]) -> Markup | None:
     if not found:
         return None
     note = [
-        "Words light up as they are heard; a click on a word or on the wave plays from there. A dotted line marks "
-        "words of low alignment confidence. In the hypotheses: ",
+        "Words light up as they are heard; a click on a word or on the wave plays from there. By keyboard: arrows go "
+        "from word to word and along the wave, Enter plays. A dotted line marks words of low alignment confidence. "
+        "In the hypotheses: ",
         *(tag("span", "wrong", class_="sub"), " ", tag("span", "missing", class_="del"), " "),
         tag("span", "extra", class_="ins"),
         ".",
@@ -239,7 +197,17 @@ def _utterance(example: Example) -> Markup:
     return tag(
         "article",
         tag("button", type="button", class_="play", aria_label="Play"),
-        tag("div", _wave(example), class_="wave"),
+        tag(
+            "div",
+            _wave(example),
+            class_="wave",
+            tabindex="0",
+            role="slider",
+            aria_label="Place in the sound, seconds",
+            aria_valuemin="0",
+            aria_valuemax=f"{example.seconds:.1f}",
+            aria_valuenow="0",
+        ),
         tag("audio", src=source, preload="metadata"),
         tag("div", tag("div", about, class_="about"), _readings(example), class_="read"),
         class_="panel utterance",
@@ -264,7 +232,8 @@ def _wave(example: Example) -> list[Markup]:
 
 def _readings(example: Example) -> Markup:
     words = [[_word(word), " "] for word in example.words]
-    rows = [tag("dt", "transcript"), tag("dd", words)]
+    group = {"role": "group", "aria_label": "Words: arrows move, Enter plays"}
+    rows = [tag("dt", "transcript"), tag("dd", words, **group)]
     reference = example.reference.split()
     if reference != [word.text for word in example.words]:
         rows += [tag("dt", "reference"), tag("dd", example.reference)]
@@ -280,8 +249,9 @@ def _word(word: Word) -> Markup:
     if word.start_s is None or word.end_s is None:
         return tag("span", word.text)
     return tag(
-        "span",
+        "button",
         word.text,
+        type="button",
         class_="word unsure" if word.confidence < UNSURE else "word",
         data_start=f"{word.start_s:.3f}",
         data_end=f"{word.end_s:.3f}",

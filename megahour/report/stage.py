@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from megahour.core.config import Params
+from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.report.params import ReportParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
@@ -21,36 +21,41 @@ ROLES = (
     *("graph", "baseline_tune", "student_tune"),
     *("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score", "score_alignment"),
 )
-
-
-class ReportParams(Params):
-    """One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear."""
-
-    title: str = Field("megahour", min_length=1, description="heading of the page")
-    examples: int = Field(12, ge=0, le=200, description="utterances that can be heard")
-    longest_s: float = Field(12.0, gt=0, description="longest of them, seconds")
-    price_per_core_hour: float = Field(0.05, ge=0, description="price of one core for an hour")
-    currency: str = Field("$", max_length=4, description="sign before prices")
-    bad_records: int = Field(5, ge=0, description="quarantined records quoted per stage")
-    seed: int = Field(0, ge=0, description="of the choice of utterances")
+# Kinds of those roles that are not called as one; `prompts_` may stand before a kind.
+KINDS = {
+    **{"prompts": "selection", "aligner": "model", "baseline": "model", "teacher": "model", "student": "model"},
+    **dict.fromkeys(("baseline_tune", "student_tune"), "hypotheses"),
+    **dict.fromkeys(("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses"), "hypotheses"),
+}
 
 
 class Report(Stage[ReportParams]):
-    """Writes `.html`. It quotes times, so its bytes differ between runs, unlike those of all other artifacts."""
+    """Writes `.html`, and `.hypotheses.tsv` where they are too many for a page.
+
+    It quotes times and versions, so its bytes differ between runs, unlike those of all other artifacts.
+    """
 
     name = "report"
-    version = 2
+    version = 3
     params = ReportParams
-    inputs = tuple(Input(role, optional=True) for role in ROLES)
+    inputs = tuple(Input(role, True, (KINDS.get(role, role.removeprefix("prompts_")),)) for role in ROLES)
+
+    def check(self, p: ReportParams, roles: Collection[str]) -> None:
+        if not roles:
+            raise ConfigError("a report about nothing", where=self.name, remedy="give it an artifact as input")
 
     def plan(self, p: ReportParams, inputs: Inputs) -> list[Task]:
         return [Task({"shard": 0})]
 
     def run(self, p: ReportParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.report.page import build
+        from megahour.report.hypotheses import write_all
+        from megahour.report.page import SIDECAR, build
 
         page = build(p, inputs)
         out.text(page.html, ".html")
+        if page.more_hypotheses:
+            with out.open(SIDECAR) as file:
+                write_all(inputs["score"], file)
         out.came_in(len(inputs))
         out.kept(len(inputs))
         out.stats.update(page.figures)

@@ -9,7 +9,7 @@ from megahour.report.markup import Child, Markup, tag
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What a cell shows, and the number it sorts by; text cells sort by their text."""
 
     shown: Child
@@ -23,20 +23,22 @@ class Cell:
         )
 
 
-def text(shown: Child) -> Cell:
-    return Cell(shown)
+def text(shown: Child) -> TableCell:
+    return TableCell(shown)
 
 
-def count(value: float) -> Cell:
-    return Cell(f"{value:,.0f}", value)
+def count(value: float) -> TableCell:
+    return TableCell(f"{value:,.0f}", value)
 
 
-def percent(value: float | None, digits: int = 1, class_: str | None = None) -> Cell:
+def percent(value: float | None, digits: int = 1, class_: str | None = None) -> TableCell:
     """A share as a percentage; None is a dash that sorts last."""
-    return Cell("–", float("nan")) if value is None else Cell(f"{100 * value:.{digits}f} %", value, class_)
+    return TableCell("–", float("nan")) if value is None else TableCell(f"{100 * value:.{digits}f} %", value, class_)
 
 
-def sortable(heads: Sequence[str], rows: Sequence[Sequence[Cell]], total: Sequence[Cell] | None = None) -> Markup:
+def sortable(
+    heads: Sequence[str], rows: Sequence[Sequence[TableCell]], total: Sequence[TableCell] | None = None
+) -> Markup:
     """A table whose heads are buttons; `total` stays at the end."""
     first = rows[0] if rows else total or []
     kinds = [None if cell.value is not None else "text" for cell in first]
@@ -51,16 +53,15 @@ def sortable(heads: Sequence[str], rows: Sequence[Sequence[Cell]], total: Sequen
     return tag("table", tag("thead", tag("tr", head)), tag("tbody", body), class_="sortable")
 
 
-def duration(seconds: float) -> str:
-    """Seconds as "0.8 s", "12 s", "3 min 20 s" or "1 h 05 min"."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def paged_frame(name: str, label: str) -> list[Markup]:
+    """The frame that `paged.js` fills with filters, and with a page at a time of a long table."""
+    status = tag("p", id="found", role="status", aria_live="polite")
+    region = {"class_": "panel wide", "tabindex": "0", "role": "region", "aria_label": label}
+    return [
+        tag("div", id="filters", class_="panel filters", role="search", aria_label=f"Filter: {label.lower()}"),
+        tag("div", status, tag("div", id="pages", class_="pages"), class_="bar"),
+        tag("div", tag("table", id=name), **region),
+    ]
 
 
 def size(n_bytes: float) -> str:

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
+from megahour.corpus.text.edit_distance import match
 from megahour.score.sentences import SentenceTally, Truth, compare_lines, compare_untranscribed, sentence_table
-from megahour.score.words import TOLERANCES_MS, errors, match
+from megahour.score.words import TOLERANCES_MS, errors
 
 Row = dict[str, Any]
 FAR_MS = 1000
+EDGES_MS = tuple(range(-500, 501, 20))  # of the histogram; what is beyond is in its first and last bar
 _TABLES = (
     (".truth.parquet", "word"),
     (".sentences.parquet", "sentence"),
@@ -31,7 +33,7 @@ _TABLES = (
 
 
 @dataclass
-class Tally:
+class AlignmentCounts:
     """What is added up over the recordings of a condition. Errors are aligned minus true, milliseconds."""
 
     start_ms: list[NDArray[np.float64]] = field(default_factory=list)
@@ -43,6 +45,12 @@ class Tally:
     unspoken_cues: int = 0
     unspoken_kept: int = 0
     by_line: SentenceTally = field(default_factory=SentenceTally)
+
+    def add(self, other: AlignmentCounts) -> None:
+        self.by_line.add(other.by_line)
+        for name, value in vars(other).items():
+            if name != "by_line":
+                vars(self)[name] += value
 
     def row(self, condition: str) -> Row:
         """The figures of a condition; None where there is nothing to measure."""
@@ -62,12 +70,26 @@ class Tally:
         }
 
 
-def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, truth_rate_hz: int = 0) -> list[Row]:
-    """A row of figures for each condition, and one for all.
+@dataclass(frozen=True)
+class AlignmentScores:
+    """`table` has a row of figures for each condition, and the last for all; `recordings` one for each recording.
+
+    `histogram`: `edges_ms`, and how many word errors (aligned minus true) of `start` and `end` lie between them.
+    """
+
+    table: list[Row]
+    recordings: list[Row]
+    histogram: dict[str, list[int]]
+
+
+def score_alignment(
+    raw: Artifact, recordings: Artifact, alignment: Artifact, truth_rate_hz: int = 0
+) -> AlignmentScores:
+    """Figures by condition and by recording.
 
     truth_rate_hz: rate of the truth's samples; 0 when it is that of the recordings.
     """
-    tallies: dict[str, Tally] = {}
+    total, tallies, each = AlignmentCounts(), dict[str, AlignmentCounts](), list[Row]()
     for receipt in recordings.receipts():
         index = recordings.read_table(receipt.shard).to_pylist()
         names = {row["name"] for row in index}
@@ -78,28 +100,52 @@ def score_alignment(raw: Artifact, recordings: Artifact, alignment: Artifact, tr
         for row in index:
             key, known = row["key"], Truth(*(rows.get(row["name"], []) for rows in truth))
             if known.words:
-                for condition in (row["condition"], "all"):
-                    tally = tallies.setdefault(condition, Tally())
-                    aligned = words.get(key, []), segments.get(key, [])
-                    _add(known, row, cues.get(key, []), *aligned, truth_rate_hz or row["rate_hz"], tally)
-    total = tallies.pop("all", Tally())
-    return [*(tallies[name].row(name) for name in sorted(tallies)), total.row("all")]
+                aligned = words.get(key, []), segments.get(key, [])
+                one = _of_recording(known, row, cues.get(key, []), *aligned, truth_rate_hz or row["rate_hz"])
+                each.append({"key": key, "name": row["name"], **one.row(row["condition"])})
+                tallies.setdefault(row["condition"], AlignmentCounts()).add(one)
+                total.add(one)
+    table = [*(tallies[name].row(name) for name in sorted(tallies)), total.row("all")]
+    edges = [*EDGES_MS]
+    histogram = {"edges_ms": edges, "start": spread(total.start_ms, edges), "end": spread(total.end_ms, edges)}
+    return AlignmentScores(table, each, histogram)
 
 
-def _add(
-    truth: Truth, row: Row, cues: list[Row], words: list[Row], segments: list[Row], truth_rate_hz: int, tally: Tally
-) -> None:
-    """Add the recording `row` to `tally`, by words, and by lines where its truth has them."""
-    rate_hz = row["rate_hz"]
+def spread(errors_ms: Sequence[NDArray[np.float64]], edges_ms: Sequence[int]) -> list[int]:
+    """How many errors lie between each two edges; those beyond are in the first and the last bar."""
+    found = np.clip(np.concatenate([np.zeros(0), *errors_ms]), edges_ms[0], edges_ms[-1])
+    return [int(n) for n in np.histogram(found, edges_ms)[0]]
+
+
+def recordings_table(rows: Sequence[Row]) -> pa.Table:
+    """The rows of recordings, with the same columns and types whatever is known of them."""
+    kinds = {int: pa.int64(), str: pa.string()}
+    named = {"key": pa.int64(), "name": pa.string()}
+    figures = {name: kinds.get(type(value), pa.float64()) for name, value in AlignmentCounts().row("").items()}
+    return pa.Table.from_pylist(list(rows), pa.schema({**named, **figures}))
+
+
+def _of_recording(
+    truth: Truth, row: Row, cues: list[Row], words: list[Row], segments: list[Row], truth_rate_hz: int
+) -> AlignmentCounts:
+    """The recording `row` by words, and by lines where its truth has them."""
+    tally, rate_hz = AlignmentCounts(), row["rate_hz"]
     compare(truth.words, cues, words, segments, rate_hz, rate_hz / truth_rate_hz, tally)
     if truth.lines:
         compare_lines(truth, cues, words, row["language"], (1000 / truth_rate_hz, 1000 / rate_hz), tally.by_line)
     if truth.sentences:
         compare_untranscribed(truth, words, segments, rate_hz, truth_rate_hz, tally.by_line)
+    return tally
 
 
 def compare(
-    truth: list[Row], cues: list[Row], words: list[Row], segments: list[Row], rate_hz: int, ratio: float, tally: Tally
+    truth: list[Row],
+    cues: list[Row],
+    words: list[Row],
+    segments: list[Row],
+    rate_hz: int,
+    ratio: float,
+    tally: AlignmentCounts,
 ) -> None:
     """Add one recording to `tally`. ratio: samples of the recording per sample of the truth."""
     tally.recordings += 1

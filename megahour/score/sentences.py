@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.corpus.text import normalise
-from megahour.score.words import errors, match
+from megahour.corpus.text.edit_distance import match
+from megahour.corpus.text.normalise import normalise
+from megahour.score.words import errors
 
 Row = dict[str, Any]
 Spans = Sequence[tuple[float, float]]
@@ -41,6 +42,10 @@ class SentenceTally:
     both_frames: int = 0
     passages: int = 0
     passages_kept: int = 0
+
+    def add(self, other: SentenceTally) -> None:
+        for name, value in vars(other).items():
+            vars(self)[name] += value
 
     def row(self) -> Row:
         """The figures of a condition; None where there is nothing to measure."""

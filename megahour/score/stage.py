@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from megahour.core.config import Params
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.score.params import ScoreParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact, Receipt
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
     from megahour.score.references import Reference
 
 TRUTH = ("raw", "recordings", "utterances")
-
-
-class ScoreParams(Params):
-    """Word error rates per condition, baseline against student."""
-
-    sets: list[str] = Field(["test"], description="sets whose utterances are scored")
-    draws: int = Field(1000, ge=1, description="bootstrap draws for intervals and the probability of improvement")
-    truth_rate_hz: int = Field(0, ge=0, description="rate of the truth's samples; 0: that of the recordings")
-    seed: int = Field(0, description="seed of the draws")
 
 
 class Score(Stage[ScoreParams]):
@@ -37,20 +27,24 @@ class Score(Stage[ScoreParams]):
     name = "score"
     params = ScoreParams
     inputs = (
-        Input("baseline"),
-        Input("student"),
-        Input("teacher", optional=True),
+        Input("baseline", kinds=("hypotheses",)),
+        Input("student", kinds=("hypotheses",)),
+        Input("teacher", optional=True, kinds=("hypotheses",)),
         Input("features", optional=True),
         Input("selection", optional=True),
         *(Input(role, optional=True) for role in TRUTH),
     )
 
-    def plan(self, p: ScoreParams, inputs: Inputs) -> list[Task]:
-        if "features" not in inputs and "selection" not in inputs:
-            raise ConfigError("no references", where="score", remedy="give the input `selection` or `features`")
-        given = [role for role in TRUTH if role in inputs]
+    def check(self, p: ScoreParams, roles: Collection[str]) -> None:
+        if "features" not in roles and "selection" not in roles:
+            raise ConfigError("no references", where=self.name, remedy="give the input `selection` or `features`")
+        given = [role for role in TRUTH if role in roles]
         if given and len(given) < len(TRUTH):
-            raise ConfigError(f"the truth needs the inputs {list(TRUTH)}, only {given} given", where="score")
+            message = f"the truth needs the inputs {list(TRUTH)}, only {given} given"
+            remedy = "give all of them, or none: the transcripts are then the references"
+            raise ConfigError(message, where=self.name, remedy=remedy)
+
+    def plan(self, p: ScoreParams, inputs: Inputs) -> list[Task]:
         return [Task({})]
 
     def run(self, p: ScoreParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

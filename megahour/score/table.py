@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megahour.decode.edit import Edits
+from megahour.corpus.text.edit_distance import Edits
 from megahour.score.references import Reference
 from megahour.score.wer import Bootstrap, Comparison, Rate, character_edits, compare, rate, word_edits
 
@@ -70,7 +70,7 @@ def _comparison_columns(found: Comparison) -> dict[str, Any]:
     return {
         "werr": _number(found.werr),
         "werr_interval": [_number(value) for value in found.interval],
-        "probability_of_improvement": _number(found.probability),
+        "probability_of_improvement": round(found.probability, 6),
     }
 
 
@@ -94,7 +94,7 @@ def to_markdown(table: Sequence[Mapping[str, Any]]) -> str:
                 *(str(row["condition"]), str(row["utterances"]), str(row["words"])),
                 *(_percent(row[f"wer_{system}"]) for system in systems),
                 *(_percent(row["werr"], 1), f"{_percent(low, 1)} … {_percent(high, 1)}"),
-                "–" if row["probability_of_improvement"] is None else f"{row['probability_of_improvement']:.3f}",
+                f"{row['probability_of_improvement']:.3f}",
             ]
         )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megahour.decode.edit import Edits, align
+from megahour.corpus.text.edit_distance import Edits, align
 
 Float64 = npt.NDArray[np.float64]
 Interval = tuple[float, float]
 
-CHUNK_CELLS = 1 << 22  # draws are made in chunks of so many (draw, cluster) counts
+CHUNK_CELLS = 1 << 22  # (draw, cluster) counts of a chunk of draws
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class Comparison:
 
 
 def word_edits(reference: str, hypothesis: str) -> Edits:
-    """Alignment of white-space separated words."""
+    """Alignment of white-space separated words.
+
+    >>> word_edits("one two three", "one too three").rate
+    0.3333333333333333
+    """
     return align(reference.split(), hypothesis.split())
 
 
@@ -61,7 +65,11 @@ def character_edits(reference: str, hypothesis: str) -> Edits:
 
 
 def relative_reduction(before: float, after: float) -> float:
-    """(before - after) / before; NaN when `before` is 0."""
+    """(before - after) / before; NaN when `before` is 0.
+
+    >>> relative_reduction(20.0, 15.0)
+    0.25
+    """
     return (before - after) / before if before else float("nan")
 
 

@@ -15,35 +15,30 @@ from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.select.sample import Layout
+from megahour.select.voices import WHO, Census, voices
 
 if TYPE_CHECKING:
     from megahour.core.stage import Inputs
-    from megahour.select.stage import SelectParams
+    from megahour.select.params import SelectParams
 
 BATCH_ROWS = 4096
 REASONS = ("usable", "duplicate", "other-split", "other-tier", "low-confidence", "before-from", "after-until")
 USABLE = 0
+SHARED = "recording-of-another-set"
 # Recordings of one speaker one after the other, each in order of time; the key completes the order, so that it does
 # not depend on how the utterances are sharded.
 ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
 
 
-def speaker_hours(p: SelectParams, inputs: Inputs) -> dict[str, float]:
-    """Hours of each speaker among the usable utterances, read shard by shard.
-
-    Counted in whole microseconds: sums of integers do not depend on how the utterances are sharded.
-    """
-    total: dict[str, int] = defaultdict(int)
+def census(p: SelectParams, inputs: Inputs) -> Census:
+    """The voices of the usable utterances, read shard by shard."""
+    found = Census()
     utterances = inputs["utterances"]
+    columns = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
     for receipt in utterances.receipts():
-        columns = ["key", "speaker", "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
         table = utterances.read_table(receipt.shard, columns=columns)
-        table = table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE))
-        time_us = pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
-        sums = table.append_column("time_us", time_us).group_by("speaker").aggregate([("time_us", "sum")])
-        for speaker, value in zip(sums["speaker"].to_pylist(), sums["time_us_sum"].to_pylist(), strict=True):
-            total[speaker] += value
-    return {speaker: value / 3.6e9 for speaker, value in total.items()}
+        found.add(table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE)))
+    return found
 
 
 def _reasons(p: SelectParams, table: pa.Table, duplicates: Artifact | None) -> NDArray[np.int8]:
@@ -71,9 +66,9 @@ def _outside(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[np.bool_]:
 def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, rows) of one utterances shard. Unusable rows go along, so that they are counted where they end."""
     table = inputs["utterances"].read_table(shard)
-    place = {speaker: layout.shard_of(speaker) for speaker in pc.unique(table["speaker"]).to_pylist()}
-    places = [place[speaker] for speaker in table["speaker"].to_pylist()]
-    numbers = np.array([-1 if number is None else number for number in places], np.int64)
+    names, _ = voices(table)
+    place = {voice: layout.shard_of(voice) for voice in set(names)}
+    numbers = np.array([-1 if place[voice] is None else place[voice] for voice in names], np.int64)
     for partition in np.unique(numbers[numbers >= 0]).tolist():
         rows = table.take(np.flatnonzero(numbers == partition))
         name = layout.shards[partition].set
@@ -84,16 +79,26 @@ def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> 
 
 
 def merge_shard(
-    p: SelectParams, name: str, batches: Iterator[pa.RecordBatch], duplicates: Artifact | None, out: ShardWriter
+    p: SelectParams,
+    layout: Layout,
+    partition: int,
+    batches: Iterator[pa.RecordBatch],
+    duplicates: Artifact | None,
+    out: ShardWriter,
 ) -> None:
-    """Write one partition: the usable rows, sorted by `ORDER`."""
+    """Write one partition: the usable rows, sorted by `ORDER`, each speaker under one spelling."""
+    name = layout.shards[partition].set
     table = pa.Table.from_batches(list(batches), SELECTION)
     out.came_in(table.num_rows)
     reasons = _reasons(p, table, duplicates)
     for number, reason in enumerate(REASONS):
         if number != USABLE:
             out.drop(reason, int((reasons == number).sum()))
-    table = table.filter(pa.array(reasons == USABLE)).sort_by([(column, "ascending") for column in ORDER])
+    table = table.filter(pa.array(reasons == USABLE))
+    table, names = _in_this_set(layout, name, table, out)
+    spelled = [layout.spellings.get(voice, own) for voice, own in zip(names, table["speaker"].to_pylist(), strict=True)]
+    table = table.set_column(SELECTION.get_field_index("speaker"), "speaker", pa.array(spelled, pa.string()))
+    table = table.sort_by([(column, "ascending") for column in ORDER])
     if p.speaker_hours and table.num_rows:
         within = _within_cap(table, p.speaker_hours * 3600)
         out.drop("over-speaker-hours", table.num_rows - int(within.sum()))
@@ -106,11 +111,21 @@ def merge_shard(
     out.table(table)
 
 
+def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -> tuple[pa.Table, NDArray[np.object_]]:
+    """The rows whose recording is no other set's, and their voices; the others are dropped."""
+    names, places = voices(table)
+    contested = layout.contested
+    ours = np.array([all(contested.get(place, name) == name for place in row) for row in places.tolist()], np.bool_)
+    out.drop(SHARED, int((~ours).sum()))
+    return table.filter(pa.array(ours)), names[ours]
+
+
 def _within_cap(table: pa.Table, limit_s: float) -> NDArray[np.bool_]:
     used: dict[str, float] = defaultdict(float)
     keep = np.zeros(table.num_rows, np.bool_)
-    rows = zip(table["speaker"].to_pylist(), table["samples"].to_pylist(), table["rate_hz"].to_pylist(), strict=True)
-    for at, (speaker, samples, rate_hz) in enumerate(rows):
-        used[speaker] += samples / rate_hz
-        keep[at] = used[speaker] <= limit_s
+    names, _ = voices(table)
+    rows = zip(names, table["samples"].to_pylist(), table["rate_hz"].to_pylist(), strict=True)
+    for at, (voice, samples, rate_hz) in enumerate(rows):
+        used[voice] += samples / rate_hz
+        keep[at] = used[voice] <= limit_s
     return keep

@@ -1,13 +1,14 @@
 """Which speaker goes to which set and shard, as ranges of a hash: small enough to sit in every task's address.
 
-Speakers are put in the order of a seeded hash; sets take them from the front in the order of their rules, and shards
-are equal parts of a set's hours. So a speaker's place depends on the rules, the seed and the speakers' hours only, not
-on how the utterances were sharded or which engine read them.
+Speakers, or groups of speakers who share recordings, are put in the order of a seeded hash; sets take them from the
+front in the order of their rules, and shards are equal parts of a set's hours. So a speaker's place depends on the
+rules, the seed, the groups and the hours only, not on how the utterances were sharded or which engine read them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,15 +27,23 @@ class Shard:
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards in the order of the rules; named speakers are looked up, the others found in hash ranges."""
+    """Shards in the order of the rules; named speakers are looked up, the others found in hash ranges.
+
+    leaders: speaker → the one whose place its group takes; spellings: speaker → the name that its rows get; contested:
+    place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone.
+    """
 
     seed: int
     shards: tuple[Shard, ...]
     named: Mapping[str, int]  # speaker → shard
     ranges: tuple[tuple[int, int], ...] = field(default=())  # (first hash, shard or -1), rising
+    leaders: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    contested: Mapping[int, str] = field(default_factory=dict)
 
     def shard_of(self, speaker: str) -> int | None:
         """Output shard of a speaker, None when no set takes it."""
+        speaker = self.leaders.get(speaker, speaker)
         if speaker in self.named:
             return self.named[speaker]
         at = bisect_right(self.ranges, (speaker_hash(self.seed, speaker), 1 << 62)) - 1
@@ -46,40 +55,63 @@ def speaker_hash(seed: int, speaker: str) -> int:
     return key_of("speaker", seed, speaker)
 
 
-def lay_out(hours: Mapping[str, float], rules: Sequence[Any], seed: int, shard_hours: float) -> Layout:
+def lay_out(
+    hours: Mapping[str, float],
+    rules: Sequence[Any],
+    seed: int,
+    shard_hours: float,
+    leaders: Mapping[str, str] | None = None,
+) -> Layout:
     """Assign speakers to sets and shards.
 
     `hours` is speech per speaker; each rule has `name` and at most one of `speakers` (how many), `share` (of the hours
-    that earlier rules left), `hours`, `named` (who); a rule with none takes all that is left.
+    that earlier rules left), `hours`, `named` (who); a rule with none takes all that is left. Speakers with one leader
+    stay together, under the leader's name.
     """
-    named_speakers = {speaker for rule in rules for speaker in rule.named or ()}
-    order = sorted((speaker_hash(seed, s), s) for s in hours if s not in named_speakers)
+    leaders = leaders or {}
+    members = Counter(leaders.get(speaker, speaker) for speaker in hours)
+    whole: dict[str, float] = {}
+    for speaker in sorted(hours):  # sums of floats depend on their order
+        leader = leaders.get(speaker, speaker)
+        whole[leader] = whole.get(leader, 0.0) + hours[speaker]
+    by_rule: list[set[str]] = []
+    taken: set[str] = set()
+    for rule in rules:  # rules of one set may name speakers of one group: it goes to the first
+        by_rule.append({leaders.get(s, s) for s in rule.named or () if s in hours} - taken)
+        taken |= by_rule[-1]
+    order = sorted((speaker_hash(seed, s), s) for s in whole if s not in taken)
     shards: list[Shard] = []
     ranges: list[tuple[int, int]] = []
     named: dict[str, int] = {}
     at = 0
-    for rule in rules:
+    for rule, chosen in zip(rules, by_rule, strict=True):
         if rule.named:
-            chosen = sorted((speaker_hash(seed, s), s) for s in rule.named if s in hours)
-            for run in _equal_parts(chosen, hours, shard_hours):
+            for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), whole, shard_hours):
                 named.update(dict.fromkeys((s for _, s in run), len(shards)))
-                shards.append(Shard(rule.name, run[0][0], sum(hours[s] for _, s in run)))
+                shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
             continue
-        stop = _stop(rule, order, at, hours)
+        stop = _stop(rule, order, at, whole, members)
         part = order[at:stop]
         at = stop
-        for run in _equal_parts(part, hours, shard_hours):
+        for run in _equal_parts(part, whole, shard_hours):
             ranges.append((run[0][0], len(shards)))
-            shards.append(Shard(rule.name, run[0][0], sum(hours[s] for _, s in run)))
+            shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
     if at < len(order):
         ranges.append((order[at][0], -1))
-    return Layout(seed, tuple(shards), named, tuple(ranges))
+    return Layout(seed, tuple(shards), named, tuple(ranges), leaders)
 
 
-def _stop(rule: Any, order: Sequence[tuple[int, str]], at: int, hours: Mapping[str, float]) -> int:
+def _stop(
+    rule: Any, order: Sequence[tuple[int, str]], at: int, hours: Mapping[str, float], members: Mapping[str, int]
+) -> int:
     """End of the run of speakers that a rule takes from `order[at:]`: at least one while there are any."""
+    stop = at
     if rule.speakers is not None:
-        return min(len(order), at + int(rule.speakers))
+        taken = 0
+        while stop < len(order) and taken < rule.speakers:
+            taken += members[order[stop][1]]
+            stop += 1
+        return stop
     left = sum(hours[s] for _, s in order[at:])
     if rule.share is not None:
         wanted = rule.share * left
@@ -87,9 +119,9 @@ def _stop(rule: Any, order: Sequence[tuple[int, str]], at: int, hours: Mapping[s
         wanted = rule.hours
     else:
         return len(order)
-    taken, stop = 0.0, at
-    while stop < len(order) and (stop == at or taken + hours[order[stop][1]] / 2 <= wanted):
-        taken += hours[order[stop][1]]
+    got = 0.0
+    while stop < len(order) and (stop == at or got + hours[order[stop][1]] / 2 <= wanted):
+        got += hours[order[stop][1]]
         stop += 1
     return stop
 

@@ -7,66 +7,56 @@
         optimiser.zero_grad()
     worker.finish()
 
-`sync.build(name, model, optimiser, …)` makes any of `sync.TRAINERS` by its name, and `sync.SyncParams` from a
-configuration. See docs/distributed-training.md.
+`sync.build(name, model, optimiser, …)` takes the trainer's name, and `sync.from_config(section)` both name and options
+from a configuration. See docs/distributed-training.md.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from megahour.sync.config import TRAINERS, SyncParams, build
+from megahour.sync.build import build, from_config, trainer_function
+from megahour.sync.params import TRAINERS, TrainerOptions
 
 if TYPE_CHECKING:
-    from megahour.sync import virtual as virtual
-    from megahour.sync.base import Synchroniser as Synchroniser
-    from megahour.sync.bmuf import bmuf as bmuf
-    from megahour.sync.ddp import ddp as ddp
-    from megahour.sync.ddp import ddp_bf16 as ddp_bf16
-    from megahour.sync.ddp import ddp_powersgd as ddp_powersgd
-    from megahour.sync.dense import dense as dense
-    from megahour.sync.fsdp import fsdp as fsdp
-    from megahour.sync.gossip import gossip as gossip
-    from megahour.sync.group import Group as Group
-    from megahour.sync.group import WorkerLostError as WorkerLostError
-    from megahour.sync.gtc import gtc as gtc
-    from megahour.sync.local_sgd import local_sgd as local_sgd
-    from megahour.sync.torch_group import TorchGroup as TorchGroup
-    from megahour.sync.zero import zero as zero
+    from megahour.sync.group import virtual as virtual
+    from megahour.sync.group.base import Group as Group
+    from megahour.sync.group.base import WorkerFailedError as WorkerFailedError
+    from megahour.sync.group.base import WorkerLostError as WorkerLostError
+    from megahour.sync.group.torch_group import TorchGroup as TorchGroup
+    from megahour.sync.trainers.base import Synchroniser as Synchroniser
 
-__all__ = ["TRAINERS", "SyncParams", "build"]
+__all__ = ["TRAINERS", "TrainerOptions", "build", "from_config", *TRAINERS]
 
-_OTHERS = {
-    "Group": "group",
-    "Synchroniser": "base",
-    "TorchGroup": "torch_group",
-    "WorkerLostError": "group",
+dense = trainer_function("dense")
+gtc = trainer_function("gtc")
+bmuf = trainer_function("bmuf")
+gossip = trainer_function("gossip")
+local_sgd = trainer_function("local_sgd")
+ddp = trainer_function("ddp")
+ddp_powersgd = trainer_function("ddp_powersgd")
+ddp_bf16 = trainer_function("ddp_bf16")
+zero = trainer_function("zero")
+fsdp = trainer_function("fsdp")
+
+_LAZY = {
+    "Group": "group.base",
+    "Synchroniser": "trainers.base",
+    "TorchGroup": "group.torch_group",
+    "WorkerFailedError": "group.base",
+    "WorkerLostError": "group.base",
 }
 
 
-class _Package(ModuleType):
-    """Trainers have the names of their modules: `sync.gtc` is the function, also after its module was imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in TRAINERS):
-            super().__setattr__(name, value)
-
-
 def __getattr__(name: str) -> Any:
-    """Trainers and classes are imported when they are used: they need torch, which takes a second."""
+    """What needs torch is imported when it is used: torch takes a second."""
     if name == "virtual":
-        return importlib.import_module("megahour.sync.virtual")
-    module = TRAINERS.get(name) or _OTHERS.get(name)
-    if module is None:
+        return importlib.import_module("megahour.sync.group.virtual")
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"megahour.sync.{module}"), name)
+    return getattr(importlib.import_module(f"megahour.sync.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *TRAINERS, *_OTHERS, "virtual"])
-
-
-sys.modules[__name__].__class__ = _Package
+    return sorted([*__all__, *_LAZY, "virtual"])

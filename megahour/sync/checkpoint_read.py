@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from megahour.sync.checkpoint import MARK
-from megahour.sync.group import Group
+from megahour.sync.group.base import Group
 
 LOG = logging.getLogger(__name__)
 SYNC = "sync."

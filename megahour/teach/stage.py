@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, model_validator
-
-from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.teach.params import TargetsParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.spec import ModelSpec
-
-
-class TargetsParams(Params):
-    """A teacher's top-k logits for every frame of the unlabelled sets."""
-
-    sets: list[str] = Field(["unlabelled"], description="sets that get targets")
-    top_k: int = Field(20, ge=1, le=1024, description="largest logits kept of each frame")
-    offsets: list[int] = Field([0, 1, 2], min_length=1, description="feature offsets that get targets")
-    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
-
-    @model_validator(mode="after")
-    def _offsets_rise(self) -> TargetsParams:
-        if self.offsets != sorted(set(self.offsets)) or self.offsets[0] < 0:
-            raise ValueError(f"offsets {self.offsets} must rise from 0 or more, without repeats")
-        return self
+    from megahour.serve.spec import ModelSpec
 
 
 class Targets(Stage[TargetsParams]):
@@ -36,7 +19,7 @@ class Targets(Stage[TargetsParams]):
     name = "targets"
     version = 3
     params = TargetsParams
-    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher"))
+    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher", kinds=("model",)))
 
     def plan(self, p: TargetsParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets

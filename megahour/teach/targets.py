@@ -21,11 +21,11 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.stack import stack
 from megahour.models.service import open_session
-from megahour.teach.stage import TargetsParams
+from megahour.teach.params import TargetsParams
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.engine.accelerator.spec import ModelSpec
+    from megahour.serve.spec import ModelSpec
 
 FRAME_S = 0.01
 Outputs = Mapping[str, NDArray[Any]]

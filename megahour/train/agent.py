@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from megahour.core.errors import ConfigError
-from megahour.train.stage import TrainParams
+from megahour.train.params import TrainParams
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end when it is gone
@@ -31,7 +31,7 @@ JOIN_S = 86_400  # too few are there: how long they wait for enough
 STOP_S = 5  # a worker that is stopped (SIGSTOP) does not end at SIGTERM
 
 
-class Place(NamedTuple):
+class AgentPlace(NamedTuple):
     """Where this machine is: its address among the machines, the network device, whether they meet here."""
 
     address: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     hosts: bool
 
 
-def place_of(rendezvous: str) -> Place:
+def place_of(rendezvous: str) -> AgentPlace:
     """This machine's place on the network in which `rendezvous` (HOST:PORT) is; empty: the machine is alone.
 
     Raises
@@ -64,7 +64,7 @@ def place_of(rendezvous: str) -> Place:
             remedy="give the machine's address on the network instead of its name",
         )
     devices = (name for name, found in psutil.net_if_addrs().items() if any(here == a.address for a in found))
-    return Place(here, next(devices, ""), inside or here == there[0])
+    return AgentPlace(here, next(devices, ""), inside or here == there[0])
 
 
 def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
@@ -108,7 +108,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
 
 
 @contextmanager
-def _environment(place: Place) -> Iterator[None]:
+def _environment(place: AgentPlace) -> Iterator[None]:
     """What the agent and its workers read from the environment; what the user has set there is kept.
 
     Workers of every start make a store of their own: the agent's, which they share by default, still has the addresses

@@ -17,8 +17,8 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.train.params import TrainParams
 from megahour.train.schedule import Data
-from megahour.train.stage import TrainParams
 
 Rule = Callable[[pa.Table], NDArray[np.bool_]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from megahour.batches.labels import Labels, Senones, Spelling
+from megahour.batches.labels import CharacterLabels, Labels, SenoneLabels
 from megahour.batches.loader import Front, Loader
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
@@ -18,8 +18,8 @@ from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.models.build import build
 from megahour.train import data
+from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
-from megahour.train.stage import TrainParams
 from megahour.units.tokens import Characters
 
 CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
@@ -36,7 +36,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Everything that workers agree on before the first step. `print` is the fingerprint of what shapes the result."""
+    """Everything that workers agree on before the first step. `fingerprint` is of all that shapes the result."""
 
     params: TrainParams
     module: nn.Module
@@ -46,7 +46,7 @@ class TrainingJob:
     held_out: Loader | None
     phases: list[Phase]
     dropped: Counter[str]
-    print: str
+    fingerprint: str
 
     @property
     def audio_s(self) -> float:
@@ -83,17 +83,12 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
+    p.check_roles(inputs)
     if p.criterion == "ctc":
-        if "targets" in inputs:
-            raise ConfigError("targets are a teacher's senones; they do not go with criterion ctc", where="train")
         characters = Characters.of(_texts(inputs["features"], p.sets))
         if len(characters) < 2:
             raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
-        return Goal(Spelling(characters), len(characters), {"tokens": list(characters.tokens)})
-    if "units" not in inputs:
-        raise ConfigError(
-            "criterion ce needs `units`", where="train", remedy="give units: an artifact, or criterion: ctc"
-        )
+        return Goal(CharacterLabels(characters), len(characters), {"tokens": list(characters.tokens)})
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -102,7 +97,7 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             where=inputs["targets"].url,
             remedy="train the teacher with the same units",
         )
-    return Goal(Senones(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+    return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
 
 
 def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:

@@ -22,11 +22,11 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from megahour.core.errors import MegahourError, StageError
 from megahour.train import result
 from megahour.train.agent import run_agent
-from megahour.train.stage import TrainParams
+from megahour.train.params import TrainParams
 
 LOG = logging.getLogger(__name__)
 AGAIN_S = 1.0
-CONNECT_S = 90.0  # an agent that finds nobody gives up sooner
+CONNECT_S = 90.0  # an agent that finds no one gives up sooner
 
 
 def join(spec: Path, patience_s: float) -> None:

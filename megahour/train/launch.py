@@ -20,9 +20,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from megahour.core.errors import StageError
+from megahour.core.stopping import Terminated
 from megahour.train import result
 from megahour.train.agent import run_agent
-from megahour.train.stage import TrainParams
+from megahour.train.params import TrainParams
 
 PROGRESS = "progress.json"
 SPEC = "train.json"
@@ -40,8 +41,8 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
     Raises
     ------
     StageError: workers were lost more often than `max_restarts`, machines could not meet, or a signal has stopped this
-        process (SIGTERM, SIGHUP, SIGQUIT).
-    KeyboardInterrupt: SIGINT has; as after those, the workers have been ended.
+        process (SIGHUP, SIGQUIT).
+    KeyboardInterrupt: SIGINT or SIGTERM (Terminated) has; as after those, the workers have been ended.
     """
     result.clear(work)
     spec = work / SPEC
@@ -49,7 +50,7 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
     spec.write_text(
         json.dumps({"params": p.model_dump(mode="json"), "inputs": dict(inputs), "work": str(work)}), "utf-8"
     )
-    with _relayed(work / PROGRESS, progress):
+    with _relayed(work / PROGRESS, progress), _own_handlers():
         try:
             run_agent(p, work, spec, first=True)
         except ChildFailedError as error:
@@ -69,6 +70,8 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
         except SignalException as stopped:
             if stopped.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
+            if stopped.sigval == signal.SIGTERM:
+                raise Terminated from None
             raise StageError(
                 f"stopped by {stopped.sigval.name}",
                 where="train",
@@ -78,6 +81,19 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
 
 def _cause(exit_code: int) -> str:
     return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """PyTorch's agent leaves handlers of its own behind, which would end a later stage with a traceback."""
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in signals}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megahour.sync.lines import Lines
-from megahour.sync.meters import Board, MLflow, TensorBoard, add_row, cut
-from megahour.train.stage import TrainParams
+from megahour.monitor.alerts import Alarm
+from megahour.monitor.lines import JsonLines
+from megahour.monitor.meters import Board, Meter, MLflow, TensorBoard, add_row, cut
+from megahour.sync.group.base import Group
+from megahour.train.params import TrainParams
+from megahour.train.schedule import Phase
 
 LOG = logging.getLogger(__name__)
 METERS = "meters"  # the folder of rows in a training's work folder, which stays there when it has ended
@@ -60,13 +63,13 @@ class Curves:
 class Log:
     """Rows with the time, appended to `folder`/train.log.jsonl and to the boards (TensorBoard, MLflow).
 
-    `after`: the step that the run begins after; later rows are moved away (`sync.meters.cut`).
+    `after`: the step that the run begins after; later rows are moved away (`monitor.meters.cut`).
     """
 
     def __init__(self, folder: Path, boards: Sequence[Board] = (), *, after: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         cut(folder / "train.log.jsonl", after)
-        self._file = Lines(folder / "train.log.jsonl")
+        self._file = JsonLines(folder / "train.log.jsonl")
         self._started = time.monotonic()
         self._frames = 0
         self._boards = boards
@@ -86,6 +89,57 @@ class Log:
 
     def close(self) -> None:
         self._file.close()
+
+
+class RunMeters:
+    """What one worker measures of a run, step by step; worker 0 also writes the log and the boards.
+
+    `after`: the step that the run begins after. `progress` hears of each step.
+    """
+
+    def __init__(
+        self,
+        p: TrainParams,
+        group: Group,
+        work: Path,
+        progress: Callable[..., None],
+        alarm: Alarm | None,
+        *,
+        after: int,
+    ) -> None:
+        boards = boards_of(p, work, after=after) if group.rank == 0 else []
+        self._meter = Meter(work / METERS, group, boards=boards, alarm=alarm, after=after)
+        self._log = Log(work / METERS, boards, after=after) if group.rank == 0 else None
+        self._workers, self._progress = group.size, progress
+        self.timed, self.aside, self.alive = self._meter.timed, self._meter.aside, self._meter.alive
+
+    def step(
+        self,
+        step: int,
+        done: int,
+        total: int,
+        phase: Phase,
+        frames: int,
+        loss: float | None,
+        values: Mapping[str, float],
+    ) -> None:
+        """A step after which `done` of the run's `total` batches are done; `loss` None: this worker had no batch."""
+        kind = f"{phase.data}, {'in chunks' if phase.chunk else 'whole utterances'}"
+        known = {} if loss is None else {"loss": loss}
+        self._meter.step(step=step, kind=kind, frames=float(frames), **values, **known)
+        if self._log is not None:
+            self._log.frames(frames * self._workers)
+        self._progress(done, total, "batches", **{name: round(value, 3) for name, value in known.items()})
+
+    def row(self, row: dict[str, Any]) -> None:
+        """A row of the curves."""
+        if self._log is not None:
+            self._log.row(row)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+        self._meter.close()
 
 
 def boards_of(p: TrainParams, work: Path, *, after: int) -> list[Board]:

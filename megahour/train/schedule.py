@@ -76,7 +76,11 @@ def scheduled(
 
 
 def learning_rate(step: int, total: int, first: float, last: float, warm_up: float) -> float:
-    """Exponential decay from `first` to `last` over `total` steps, after a linear rise over a share `warm_up`."""
+    """Exponential decay from `first` to `last` over `total` steps, after a linear rise over a share `warm_up`.
+
+    >>> [round(learning_rate(step, 100, 1e-3, 1e-5, warm_up=0.1), 6) for step in (0, 9, 50, 100)]
+    [0.0001, 0.000661, 0.0001, 1e-05]
+    """
     progress = step / max(1, total)
     rate: float = first * (last / first) ** progress
     return rate * min(1.0, (step + 1) / (warm_up * total)) if warm_up else rate

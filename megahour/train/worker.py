@@ -22,15 +22,16 @@ from torch._C._distributed_c10d import PrefixStore
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.sync.group import WorkerLostError
-from megahour.sync.torch_group import TorchGroup
+from megahour.sync.group.base import WorkerFailedError, WorkerLostError
+from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.agent import AGENT, OWN_STORE
-from megahour.train.fit import CHECKPOINTS, execute
+from megahour.train.checkpoints import CHECKPOINTS
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
-from megahour.train.repeats import REPEATS, comes_again
-from megahour.train.stage import TrainParams
+from megahour.train.loop import execute
+from megahour.train.params import TrainParams
+from megahour.train.repeated_errors import REPEATS, comes_again, of_program
 
 LOG = logging.getLogger(__name__)
 PROGRESS_S = 0.5
@@ -47,7 +48,7 @@ def main() -> None:
         return  # another worker has found an error that a restart does not mend
     try:
         _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work)
-    except (WorkerLostError, dist.DistError) as error:
+    except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
         if result.failed(work):
             return  # the worker is lost because it found such an error
         LOG.error("a worker or the store of worker 0 does not answer: %s", error)
@@ -60,7 +61,7 @@ def main() -> None:
             raise
         LOG.exception("the same error in %d starts", REPEATS)
         what = f"the same error ended {REPEATS} starts in a row: {type(error).__name__}: {error}"
-        result.write_error(work, what, "train", f"see {work / 'workers'}")
+        result.write_error(work, StageError(what, where="train", remedy=f"see {work / 'workers'}"))
 
 
 def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
@@ -87,16 +88,21 @@ def _final(work: Path) -> Iterator[None]:
     """Leaves errors that no restart mends for the process that started the workers, before others miss this one."""
     try:
         yield
-    except (WorkerLostError, dist.DistError):
-        raise
+    except (WorkerLostError, WorkerFailedError, dist.DistError):
+        raise  # the worker that has the error decides
     except MegahourError as error:
         LOG.error("%s", error)
-        result.write_error(work, error.message, error.where, error.remedy)
+        result.write_error(work, error)
         raise
-    except (TypeError, ValueError) as error:
+    except Exception as error:
+        if not of_program(error):
+            raise
         LOG.exception("an error of the program, or of a parameter's value")
-        result.write_error(work, f"{type(error).__name__}: {error}", "train", f"see {work / 'workers'}")
-        raise StageError(str(error), where="train") from error
+        what = f"worker {os.environ.get('RANK', '0')} failed: {type(error).__name__}: {error}"
+        remedy = f"no restart mends it: its traceback is in {work / 'workers'}"
+        final = StageError(what, where="train", remedy=remedy)
+        result.write_error(work, final)
+        raise final from error
 
 
 def _restarts() -> int:
@@ -127,12 +133,12 @@ class _Progress:
         try:
             scratch.write_text(json.dumps(said), "utf-8")
             scratch.replace(self.path)
-        except OSError as error:  # a full disk; nobody needs to see how far it is
+        except OSError as error:  # a full disk; no one needs to see how far it is
             LOG.warning("progress is not shown: %s", error)
 
 
 def _end_with_parent() -> None:
-    """Nobody would end a worker whose agent was killed, perhaps before the worker had come to this line."""
+    """No one would end a worker whose agent was killed, perhaps before the worker had come to this line."""
     agent = int(os.environ[AGENT])
 
     def watch() -> None:

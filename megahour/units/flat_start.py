@@ -16,12 +16,12 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.units.gmm import Mixtures, Statistics, observations
-from megahour.units.hmm import SILENCE, Path, transcript_path, viterbi
+from megahour.units.hmm import SILENCE, StatePath, transcript_path, viterbi
 from megahour.units.lexicon import Lexicon, read_lexicon
 from megahour.units.tree import Triple, TripleStatistics, grow
 
 if TYPE_CHECKING:
-    from megahour.units.stage import SenonesParams
+    from megahour.units.params import SenonesParams
 
 EDGE = 0.08  # share of an utterance taken as silence at each end where no word times are known
 Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → first and last frames of its words
@@ -65,7 +65,7 @@ class Aligner:
                 pronunciations = [self.lexicon[word] for word in words]
                 yield Utterance(table["key"][row].as_py(), observations(flat.reshape(-1, dims)), pronunciations)
 
-    def align(self, utterance: Utterance, model: Mixtures) -> tuple[Path, NDArray[np.int32], float] | None:
+    def align(self, utterance: Utterance, model: Mixtures) -> tuple[StatePath, NDArray[np.int32], float] | None:
         """Path, slot of every frame, and log-likelihood; None when the words do not fit into the frames."""
         path = transcript_path(utterance.pronunciations, self.column)
         found = viterbi(model.scores(utterance.x), path)

@@ -72,7 +72,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Path:
+class StatePath:
     """A transcript as a graph of HMM states in topological order.
 
     `emission` (S,) is the column of the scores that a state reads, `loops` (S,) whether it may repeat, `slot` (S,) the
@@ -91,7 +91,7 @@ class Path:
 
 def transcript_path(
     pronunciations: Sequence[Sequence[Sequence[str]]], column: dict[str, int], min_frames: int = MIN_FRAMES
-) -> Path:
+) -> StatePath:
     """Path of a transcript: optional silence around every word, alternative pronunciations side by side.
 
     `pronunciations` holds the variants of each word; `column[phone]` is the phone's column in the scores.
@@ -133,10 +133,10 @@ class _Builder:
         """Optional silence: the ends with it and without it."""
         return [*before, self.phone((BOUNDARY, SILENCE, BOUNDARY), before)]
 
-    def path(self, final: list[int]) -> Path:
+    def path(self, final: list[int]) -> StatePath:
         first = np.cumsum([0, *(len(b) for b in self.before)])
         flat = [b for before in self.before for b in before]
-        return Path(
+        return StatePath(
             np.array(self.emission, np.int32),
             np.array(self.loops, np.bool_),
             np.array(self.slot, np.int32),
@@ -147,7 +147,7 @@ class _Builder:
         )
 
 
-def viterbi(scores: NDArray[np.float32], path: Path) -> tuple[NDArray[np.int32], float] | None:
+def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.int32], float] | None:
     """Best state sequence: the slot of every frame (T,), and its total score; None when no path fits into T frames.
 
     `scores` (T, columns) are log-likelihoods. Exact: the maximum over all state sequences of the path.

@@ -43,7 +43,7 @@ def graphemes(word: str) -> list[list[str]]:
 
 def espeak(language: str) -> Callable[[str], list[list[str]]]:
     """A function that pronounces words as espeak-ng's rules for `language` (``en-us``, ``ru``, …) do."""
-    from megahour.corpus.espeak import phonemes
+    from megahour.corpus.generate.espeak import phonemes
 
     def pronounce(word: str) -> list[list[str]]:
         phones = phonemes(word, language)

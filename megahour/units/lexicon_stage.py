@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from megahour.core.config import Params
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.units.params import LexiconParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-
-
-class LexiconParams(Params):
-    """Pronunciations of all words, by rule, by spelling or from a dictionary."""
-
-    source: Literal["espeak", "graphemes", "dictionary"] = Field("espeak", description="where pronunciations come from")
-    dictionary: str = Field("", description="file or URL of a dictionary, lines `WORD(2)  AH N D`; for its source")
-    language: str = Field("en-us", description="espeak-ng's name of the language; for its source")
-    sets: list[str] = Field([], description="sets whose transcripts give words; empty: all of the given tables")
-
-    def identity(self) -> dict[str, Any]:
-        """With a digest of the dictionary, so that a changed one is read again."""
-        from megahour.units.texts import files_digest
-
-        files = [self.dictionary] if self.dictionary else []
-        return {**super().identity(), "dictionary_sha256": files_digest(files)}
 
 
 class MakeLexicon(Stage[LexiconParams]):
@@ -48,11 +30,13 @@ class MakeLexicon(Stage[LexiconParams]):
         Input("features", optional=True),
     )
 
-    def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
+    def check(self, p: LexiconParams, roles: Collection[str]) -> None:
         if p.source == "dictionary" and not p.dictionary:
             raise ConfigError("source is dictionary, but none is given", where="lexicon", remedy="set `dictionary`")
-        if not inputs and p.source != "dictionary":
+        if not roles and p.source != "dictionary":
             raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
+
+    def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
         return [Task({})]
 
     def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

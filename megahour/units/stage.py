@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.units.params import SenonesParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-
-
-class SenonesParams(Params):
-    """Senones, their tree and frame alignments of the labelled sets, from a flat start."""
-
-    sets: list[str] = Field(["labelled"], description="sets with transcripts that are aligned")
-    senones: int = Field(300, ge=2, le=32_767, description="leaves of the trees, silence among them")
-    min_frames: float = Field(60.0, ge=1, description="10 ms frames that each side of a split must have")
-    iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone")
-    mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end; doubled every two passes")
 
 
 class Senones(Stage[SenonesParams]):

@@ -61,5 +61,9 @@ class Characters:
 
 
 def frames_needed(tokens: Sequence[int]) -> int:
-    """Fewest frames in which a CTC path can spell `tokens`: one each, and a blank between equal neighbours."""
+    """Fewest frames in which a CTC path can spell `tokens`: one each, and a blank between equal neighbours.
+
+    >>> frames_needed([1, 2, 2, 3])
+    5
+    """
     return len(tokens) + sum(a == b for a, b in pairwise(tokens))

@@ -22,8 +22,9 @@ from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 from megahour.core.stage import Context
 from megahour.core.store import Artifact, Receipt
 from megahour.core.verify import verify
-from megahour.engine.runner import Monitor
-from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+from megahour.models.import_stage import ImportAligner
+from megahour.models.params import ImportAlignerParams
+from megahour.runner.runner import Monitor
 
 SHARDS, RECORDINGS = 4, 3
 

@@ -11,12 +11,14 @@ import pytest
 from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
-from megahour.align.stage import Align, AlignParams
+from megahour.align.params import AlignParams
+from megahour.align.stage import Align
 from megahour.core.stage import Context
-from megahour.corpus.tar import WHOLE_BYTES
-from megahour.engine.accelerator.server import serve
-from megahour.engine.accelerator.spec import ServiceAddress
-from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+from megahour.corpus.media.tar import WHOLE_BYTES
+from megahour.models.import_stage import ImportAligner
+from megahour.models.params import ImportAlignerParams
+from megahour.serve.server import serve
+from megahour.serve.spec import ServiceAddress
 
 MINUTES = (30, 120)  # both have more windows than may be in flight: what that holds does not grow
 TEN_HOURS_MB = 700
@@ -30,7 +32,7 @@ from megahour.align.stage import Align, AlignParams
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.engine.accelerator.spec import ServiceAddress
+from megahour.serve.spec import ServiceAddress
 folder = Path(sys.argv[1])
 inputs = {"recordings": Artifact(folder / "recordings"), "aligner": Artifact(folder.parent / "model")}
 (task,) = Align().plan(AlignParams(), inputs)

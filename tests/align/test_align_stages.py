@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from tones import RATE_HZ, sentences, speak, train_listener, write, write_recordings
 
-from megahour.align.cut_stage import Cut, CutParams
 from megahour.align.frontend import FrontEnd, Source
+from megahour.align.params import AlignParams
 from megahour.align.posteriors import listen
-from megahour.align.stage import Align, AlignParams
+from megahour.align.stage import Align
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.corpus.tar import ShardAudio
-from megahour.engine.accelerator.local import serve_in_process
-from megahour.score.alignment_stage import ScoreAlignment, ScoreAlignmentParams
+from megahour.corpus.media.tar import ShardAudio
+from megahour.cut.params import CutParams
+from megahour.cut.stage import Cut
+from megahour.score.alignment_stage import ScoreAlignment
+from megahour.score.params import ScoreAlignmentParams
+from megahour.serve.local import serve_in_process
 
 PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.align.ctc import NoPathError, Path, Problem, align, quantise
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, quantise
 
 BLANK, SPACE, UNITS = 0, 1, 5
 
@@ -26,7 +26,7 @@ def problem(cues: list[list[int]], skip: float = np.inf, star: bool = True, star
     )
 
 
-def path_score(log_probs: NDArray[np.float64], task: Problem, path: Path) -> float:
+def path_score(log_probs: NDArray[np.float64], task: Problem, path: AlignmentPath) -> float:
     """The score of a path by the rules, or -inf where it breaks one."""
     a = log_probs - log_probs.max(axis=1, keepdims=True)
     bounds = task.boundaries.tolist()

@@ -7,7 +7,7 @@ import pytest
 from speech import UNITS, say, sentences
 
 from megahour.align.ctc import NoPathError, Problem, align, quantise
-from megahour.align.decoys import DECOYS, Place, cue_costs, decoys, deviation
+from megahour.align.decoys import DECOYS, CuePlace, cue_costs, decoys, deviation
 from megahour.align.document import spell
 
 
@@ -21,7 +21,7 @@ def test_costs_are_those_of_the_exact_alignment(seed: int) -> None:
     problem = Problem(
         text, np.array([0, tokens], np.int32), np.array([np.inf], np.float32), np.ones(2, bool), 1.0, 0, free
     )
-    place = Place.of(posteriors, problem, 0, frames, timed=False)
+    place = CuePlace.of(posteriors, problem, 0, frames, timed=False)
     (cost,) = cue_costs(place.costs, place.rest, place.star, text[None])
     try:
         exact = -align(posteriors, problem).score
@@ -69,12 +69,12 @@ def deviations(said: bool, count: int = 150) -> list[float]:
             frames = len(parts[place].log_probs)
             lows = [int(low) for i, low in enumerate(starts[:-1]) if i not in (text, place)]
             others = [
-                Place.of(posteriors, problem, low, low + frames, timed=False)
+                CuePlace.of(posteriors, problem, low, low + frames, timed=False)
                 for low in lows
                 if low + frames <= len(posteriors)
             ]
             own = document.tokens[document.boundaries[text] : document.boundaries[text + 1]]
-            here = Place.of(posteriors, problem, int(starts[place]), int(starts[place]) + frames, timed=False)
+            here = CuePlace.of(posteriors, problem, int(starts[place]), int(starts[place]) + frames, timed=False)
             found.append(deviation(here, others, own, document.tokens))
     return found
 
@@ -95,5 +95,5 @@ def test_without_other_places_nothing_deviates() -> None:
     rng = np.random.default_rng(0)
     text = rng.integers(1, 5, 400).astype(np.int32)
     problem = Problem(text, np.array([0, 400], np.int32), np.array([9], np.float32), np.ones(2, bool))
-    place = Place.of(rng.integers(0, 99, (60, 6)).astype(np.uint8), problem, 0, 60, timed=True)
+    place = CuePlace.of(rng.integers(0, 99, (60, 6)).astype(np.uint8), problem, 0, 60, timed=True)
     assert deviation(place, [], text[:8], text) == 0.0

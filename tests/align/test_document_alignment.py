@@ -8,8 +8,9 @@ from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, find_anchors, greedy_path
 from megahour.align.confidence import Costs, align_document, mean_between, untranscribed, word_frames
-from megahour.align.ctc import Path, Problem, quantise
+from megahour.align.ctc import AlignmentPath, Problem, quantise
 from megahour.align.document import Document, spell
+from megahour.align.tables import Clock, Trust, segments_of, time_words
 
 EXACT = Anchoring(every_frames=10**9)
 ANCHORED = Anchoring(every_frames=500)
@@ -19,7 +20,7 @@ def document(cues: list[str], hints: list[float] | None = None) -> Document:
     return spell([(i, hints[i] if hints else np.nan, cue) for i, cue in enumerate(cues)], UNITS)
 
 
-def first_frames(path: Path, text: Document) -> list[int]:
+def first_frames(path: AlignmentPath, text: Document) -> list[int]:
     return word_frames(path, text)[0].tolist()
 
 
@@ -120,3 +121,20 @@ def test_confidence_is_the_mean_posterior_of_the_words_frames() -> None:
     values = np.array([1.0, 0.5, 0.0, 0.25], np.float32)
     means = mean_between(values, np.array([0, 1, -1], np.int32), np.array([2, 4, -1], np.int32))
     assert means.tolist() == [0.75, 0.25, 0.0]
+
+
+def test_speech_without_text_counts_from_its_smallest_length_on(rng: np.random.Generator) -> None:
+    spoken = sentences(12, rng)
+    text = document([cue for i, cue in enumerate(spoken) if i != 5])
+    aligned = align_document(quantise(say(spoken, rng).log_probs), text, Costs(), EXACT)
+    ((begin, end),) = untranscribed(aligned.path, aligned.problem, aligned.frame_loss, 10)
+    starred = int((aligned.frame_loss[begin:end] >= aligned.problem.star_nats).sum())
+    clock = Clock(shift_s=0.02, rate_hz=16000, samples=1_000_000)
+    timed = time_words(text, aligned, np.full(2 * len(aligned.frame_loss), 10.0, np.float32), clock)
+
+    def found(least_s: float) -> list[tuple[int, int]]:
+        rows = segments_of(text, aligned, timed, {}, clock, Trust(0.0, 100.0, 60.0, least_s)).to_pylist()
+        return [(row["start_samples"], row["end_samples"]) for row in rows if row["reason"] == "untranscribed"]
+
+    assert found(0.02 * starred) == [(320 * begin, 320 * end)]
+    assert found(0.02 * (starred + 1)) == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.align.edges import Words, loud_frames, narrow, widen
+from megahour.align.edges import EdgeWords, loud_frames, narrow, widen
 
 
 def level_of(words: list[tuple[int, int]], frames: int, noise: float = 0.5, seed: int = 0) -> NDArray[np.float32]:
@@ -23,9 +23,9 @@ def ints(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def words(start: list[int], end: list[int], second: list[int], inner: list[int], doubt: bool = False) -> Words:
+def words(start: list[int], end: list[int], second: list[int], inner: list[int], doubt: bool = False) -> EdgeWords:
     doubts = np.full(len(start), doubt)
-    return Words(ints(*start), ints(*end), ints(*second), ints(*inner), doubts, doubts)
+    return EdgeWords(ints(*start), ints(*end), ints(*second), ints(*inner), doubts, doubts)
 
 
 def test_a_start_in_the_pause_moves_in_to_the_onset() -> None:
@@ -48,7 +48,7 @@ def test_two_tokens_in_the_pause_are_both_early() -> None:
 
 def test_a_word_without_sound_stays_where_it_is() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    assert [edge.tolist() for edge in widen(Words.whole(ints(110), ints(140)), loud)] == [[110], [140]]
+    assert [edge.tolist() for edge in widen(EdgeWords.whole(ints(110), ints(140)), loud)] == [[110], [140]]
 
 
 def test_a_first_token_lost_far_away_comes_back() -> None:
@@ -79,7 +79,58 @@ def test_the_name_of_a_letter_begins_long_before_its_peak() -> None:
 
 def test_closures_inside_a_word_do_not_end_it() -> None:
     loud = loud_frames(level_of([(50, 80), (85, 100)], 300))
-    assert widen(Words.whole(ints(55), ints(83)), loud)[1].tolist() == [83]
+    assert widen(EdgeWords.whole(ints(55), ints(83)), loud)[1].tolist() == [83]
+
+
+@pytest.mark.parametrize(("pause", "end"), [(39, 149), (40, 150), (41, 150)])
+def test_an_end_moves_out_by_400_ms_at_most(pause: int, end: int) -> None:
+    loud = np.ones(300, bool)
+    loud[110 + pause :] = False
+    assert widen(words([100], [110], [103], [107]), loud)[1].tolist() == [end]
+
+
+@pytest.mark.parametrize(
+    ("letter", "pause", "start"),
+    [(False, 20, 80), (False, 21, 100), (True, 60, 40), (True, 61, 100)],
+)
+def test_a_start_moves_out_by_200_ms_at_most_and_that_of_a_letter_by_600(letter: bool, pause: int, start: int) -> None:
+    """Where no pause is that near, the word follows another without one, and keeps its start."""
+    loud = np.ones(300, bool)
+    loud[: 100 - pause] = False
+    word = words([100], [110], [110], [100]) if letter else words([100], [110], [103], [107])
+    assert widen(word, loud)[0].tolist() == [start]
+
+
+@pytest.mark.parametrize(("gap", "start"), [(25, 60), (26, 86)])
+def test_a_doubtful_first_token_is_parted_from_its_word_by_more_than_250_ms(gap: int, start: int) -> None:
+    loud = np.zeros(300, bool)
+    loud[60:70] = loud[60 + gap : 130] = True
+    assert widen(words([60], [120], [60 + gap + 5], [110], doubt=True), loud)[0].tolist() == [start]
+
+
+@pytest.mark.parametrize(("quiet", "end"), [(6, 105), (7, 100)])
+def test_a_closure_is_shorter_than_70_ms(quiet: int, end: int) -> None:
+    """An end within a closure stays in the word, one in a pause moves in."""
+    loud = np.zeros(300, bool)
+    loud[50:100] = loud[100 + quiet : 130] = True
+    peak = 100 + quiet - 1
+    found = narrow(words([60], [peak], [65], [90]), loud)[1].tolist()
+    assert found == [end]
+
+
+@pytest.mark.parametrize(("frames", "heard"), [(2, False), (3, True)])
+def test_a_sound_lasts_30_ms(frames: int, heard: bool) -> None:
+    level = np.zeros(300, np.float32)
+    level[200:260] = 10.0
+    level[100 : 100 + frames] = 10.0
+    assert loud_frames(level)[:150].any() == heard
+
+
+def test_the_threshold_lies_at_a_third_of_the_way_from_quiet_to_loud() -> None:
+    level = np.zeros(1000, np.float32)
+    level[400:] = 10.0
+    level[100:110], level[200:210] = 3.4, 3.6
+    assert np.flatnonzero(loud_frames(level)).tolist() == [*range(200, 210), *range(400, 1000)]
 
 
 def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
@@ -88,7 +139,7 @@ def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
     level = level_of(spoken, 12000)
     level[6000:] = np.maximum(level[6000:], 5 + np.random.default_rng(1).normal(0, 0.5, 6000))
     start, end = ints(*[b - 20 for b, _ in spoken]), ints(*[e - 20 for _, e in spoken])
-    found, ends = widen(Words.whole(start, end), loud_frames(level))
+    found, ends = widen(EdgeWords.whole(start, end), loud_frames(level))
     assert np.median(np.abs(found - start - 20)) == 0
     settled = np.abs(start - 6000) > 1500
     assert np.mean(np.abs(found - start - 20)[settled] <= 2) > 0.95
@@ -107,7 +158,7 @@ def test_clicks_are_not_sound() -> None:
 
 def test_nothing_to_hear() -> None:
     assert loud_frames(np.zeros(0, np.float32)).tolist() == []
-    start, end = widen(Words.whole(ints(3), ints(9)), np.zeros(20, bool))
+    start, end = widen(EdgeWords.whole(ints(3), ints(9)), np.zeros(20, bool))
     assert (start.tolist(), end.tolist()) == ([3], [9])
 
 
@@ -128,7 +179,7 @@ def test_words_keep_their_order_and_their_sense(
     loud = np.repeat(rng.random(-(-int(end[-1] + tail) // 5)) < share, 5)[: int(end[-1]) + tail]
     second, inner = rng.integers(start, end + 1), rng.integers(start, end + 1)
     doubts = rng.random((2, len(start))) < 0.5
-    new_start, new_end = (widen if moved is widen else narrow)(Words(start, end, second, inner, *doubts), loud)
+    new_start, new_end = (widen if moved is widen else narrow)(EdgeWords(start, end, second, inner, *doubts), loud)
     assert (new_start < new_end).all()
     assert (new_start[1:] >= new_end[:-1]).all()
     assert new_start[0] >= 0

@@ -15,16 +15,18 @@ from tone_models import TOKENS, MelTones, Tones, onnx_model, torchscript
 from tones import LETTERS, RATE_HZ, sentences, speak, write, write_recordings
 
 from megahour.align.ctc import quantise
+from megahour.align.params import AlignParams
 from megahour.align.pieces import spell_pieces
-from megahour.align.stage import Align, AlignParams
+from megahour.align.stage import Align
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.engine.accelerator.local import serve_in_process
 from megahour.features.fbank import log_mel
 from megahour.models.foreign import quantised
-from megahour.models.import_stage import ImportAligner, ImportAlignerParams
+from megahour.models.import_stage import ImportAligner
+from megahour.models.params import ImportAlignerParams
+from megahour.serve.local import serve_in_process
 
 PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6)
 MELS = 40

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from speech import UNITS, say, sentences
 
-from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of
+from megahour.align.anchors import Anchoring, NoAnchorsError, _silence, align_pieces, anchors_of
 from megahour.align.confidence import Costs, align_document, inner_frames, word_frames
 from megahour.align.ctc import NoPathError, Problem, align, quantise
 from megahour.align.document import Document, spell
@@ -91,6 +91,22 @@ def test_a_piece_too_large_is_refused_and_the_rest_stays(rng: np.random.Generato
     found = aligned.path.start_frames[text.boundaries[:-1]]
     sure = np.flatnonzero(aligned.spoken)
     assert np.median(np.abs(found - true)[sure]) <= 1
+
+
+def test_frames_inside_a_refused_cue_rest_before_it() -> None:
+    """An anchor may have cut it in two; the rest before its first token, and what others speak, stays."""
+    boundaries = np.array([0, 2, 4, 6], np.int32)
+    problem = Problem(np.arange(1, 7, dtype=np.int32), boundaries, np.ones(3, np.float32), np.ones(4, bool))
+    path = [~0, 0, 1, ~2, 2, ~3, 3, ~4, 4, ~5, 5, ~6, ~6]
+
+    def silenced(*refused: bool) -> list[int]:
+        states = np.array(path, np.int32)
+        _silence(states, problem, np.array(refused))
+        return states.tolist()
+
+    assert silenced(False, False, False) == path
+    assert silenced(False, True, False) == [~0, 0, 1, ~2, ~2, ~2, ~2, ~4, 4, ~5, 5, ~6, ~6]
+    assert silenced(True, False, True) == [~0, ~0, ~0, ~2, 2, ~3, 3, ~4, ~4, ~4, ~4, ~6, ~6]
 
 
 def test_mostly_refused_is_refused_altogether(rng: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.batches.bucket import cut, partition
-from megahour.batches.plan import Plan, ShardSize
+from megahour.batches.plan import EpochPlan, ShardSize
 
 sizes = st.lists(
     st.integers(0, 30).flatmap(
@@ -15,7 +15,7 @@ sizes = st.lists(
     max_size=12,
 )
 plans = st.builds(
-    Plan,
+    EpochPlan,
     sizes,
     seed=st.integers(0, 3),
     epoch=st.integers(0, 3),
@@ -71,7 +71,7 @@ def test_epochs_and_seeds_differ_and_repeat():
     shards = [ShardSize(10, 5000)] * 50
 
     def windows(seed, epoch):
-        return Plan(shards, seed, epoch, 1000).windows
+        return EpochPlan(shards, seed, epoch, 1000).windows
 
     assert windows(1, 0) == windows(1, 0)
     assert windows(1, 0) != windows(1, 1)
@@ -79,14 +79,14 @@ def test_epochs_and_seeds_differ_and_repeat():
 
 
 def test_a_million_hours_are_planned_and_resumed_at_once():
-    plan = Plan([ShardSize(5000, 1_800_000)] * 200_000, seed=1, epoch=0, batch_frames=100_000)
+    plan = EpochPlan([ShardSize(5000, 1_800_000)] * 200_000, seed=1, epoch=0, batch_frames=100_000)
     window, within, batches = plan.locate(len(plan) - 1)
     assert len(plan) == 3_600_000
     assert (window, within) == (24_999, batches - 1)
 
 
 def test_positions_outside_the_epoch_are_errors():
-    plan = Plan([ShardSize(3, 300)], 1, 0, 100)
+    plan = EpochPlan([ShardSize(3, 300)], 1, 0, 100)
     for batch in (-1, len(plan)):
         with pytest.raises(IndexError):
             plan.locate(batch)

@@ -7,7 +7,7 @@ import pytest
 from made_artifacts import MELS, features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.batches.augment import WARPS, Augment, warp_matrices
-from megahour.batches.labels import Senones, Spelling, TopK
+from megahour.batches.labels import CharacterLabels, SenoneLabels, TopK
 from megahour.batches.loader import Front, Loader, shelves
 from megahour.core.errors import StageError
 from megahour.core.schemas import TARGETS
@@ -30,7 +30,7 @@ def features(tmp_path_factory, made):
 
 @pytest.fixture(scope="module")
 def senones(tmp_path_factory, made):
-    return Senones(units_artifact(tmp_path_factory.mktemp("units"), made), STACK)
+    return SenoneLabels(units_artifact(tmp_path_factory.mktemp("units"), made), STACK)
 
 
 def make_loader(features, labels, **options):
@@ -84,7 +84,7 @@ def test_epochs_differ_in_their_order(features, senones):
 def test_short_and_unlabelled_utterances_are_counted_and_left_out(tmp_path, made):
     short = {**made[0], "key": 900, "frames": 4, "features": made[0]["features"][:4], "senones": made[0]["senones"][:4]}
     features = features_artifact(tmp_path / "f", [("labelled", [*made[:5], short])])
-    labels = Senones(units_artifact(tmp_path / "u", [*made[:3], short]), STACK)
+    labels = SenoneLabels(units_artifact(tmp_path / "u", [*made[:3], short]), STACK)
     dropped = Counter()
     (shelf,) = shelves(features, ["labelled"], labels, STACK, dropped=dropped)
     assert shelf.rows.tolist() == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_short_and_unlabelled_utterances_are_counted_and_left_out(tmp_path, made
 def test_alignments_of_another_length_are_named(tmp_path, made):
     wrong = [{**made[0], "frames": 10, "senones": made[0]["senones"][:10]}]
     features = features_artifact(tmp_path / "f", [("labelled", made[:1])])
-    loader = make_loader(features, Senones(units_artifact(tmp_path / "u", wrong), STACK))
+    loader = make_loader(features, SenoneLabels(units_artifact(tmp_path / "u", wrong), STACK))
     with pytest.raises(StageError, match="10 aligned"):
         loader.batch(0, 0, offset=0)
 
@@ -103,7 +103,7 @@ def test_characters_go_with_whole_utterances_and_impossible_texts_are_left_out(t
     crowded = {**made[1], "text": "a" * 40}
     foreign = {**made[2], "text": "a z"}
     features = features_artifact(tmp_path / "f", [("labelled", [made[0], crowded, foreign, {**made[3], "text": ""}])])
-    loader = make_loader(features, Spelling(Characters.of(["abcde"])))
+    loader = make_loader(features, CharacterLabels(Characters.of(["abcde"])))
     batch = loader.batch(0, 0, offset=0)
     assert batch.keys == [made[0]["key"]]
     assert batch.targets["tokens"][0].tolist() == [1 + "abcde".index(c) for c in made[0]["text"]]

@@ -1,19 +1,36 @@
 """Parameters: unknown keys are errors with the nearest name; policy fields do not change what a stage makes."""
 
 import pickle
+from typing import Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from megahour.core.config import Params, parse
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import fingerprint, key_of
 
 
+class Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    share: float = 1.0
+
+
 class ToyParams(Params):
     """A toy."""
 
     epochs: int = Field(3, ge=1)
+    rate: float | None = None
+    kind: Literal["plain", "coarse"] = "plain"
+    quick: bool = False
+    rules: list[Rule] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ToyParams":
+        if self.quick and self.epochs > 5:
+            raise ValueError("quick toys have 5 epochs at most")
+        return self
 
 
 def test_an_unknown_key_names_the_nearest_one() -> None:
@@ -28,7 +45,16 @@ def test_a_wrong_value_is_shown_with_its_limit() -> None:
 
 
 def test_policy_is_not_part_of_the_identity() -> None:
-    assert ToyParams(max_bad=0.5).identity() == ToyParams().identity() == {"epochs": 3}
+    assert (
+        ToyParams(max_bad=0.5).identity()
+        == ToyParams().identity()
+        == {**{"epochs": 3, "rate": None, "kind": "plain", "quick": False, "rules": []}}
+    )
+
+
+def test_parameters_do_not_change_once_they_are_checked() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ToyParams().epochs = 5  # type: ignore[misc]
 
 
 def test_errors_survive_the_way_back_from_a_worker() -> None:
@@ -45,3 +71,33 @@ def test_keys_are_stable_and_positive() -> None:
 
 def test_fingerprints_ignore_the_order_of_keys() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1, "b": 3})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": True}, '"epochs" = True: yes or no is not a number'),
+        ({"rate": False}, '"rate" = False: yes or no is not a number'),
+        ({"kind": "course"}, "\"kind\" = 'course': it is one of 'plain' or 'coarse' – did you mean \"coarse\"?"),
+        ({"kind": 3}, "\"kind\" = 3: it is one of 'plain' or 'coarse'"),
+        ({"rules": [{"shore": 0.5}]}, 'unknown key "rules.0.shore" – did you mean "share"?'),
+        ({"quick": True, "epochs": 6}, "quick toys have 5 epochs at most"),
+        ({"epochs": 0, "xyz": 1}, '"epochs" = 0: Input should be greater than or equal to 1; unknown key "xyz"'),
+    ],
+)
+def test_each_mistake_has_its_words(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(ToyParams, values, where="stage toy", remedy="look")
+    assert str(caught.value) == f"stage toy: {message}\nRemedy: look"
+
+
+def test_yes_is_a_value_where_it_is_meant() -> None:
+    assert parse(ToyParams, {"quick": True}, where="stage toy").quick is True
+
+
+def test_what_must_be_given_is_named() -> None:
+    class Needy(Params):
+        size: int
+
+    with pytest.raises(ConfigError, match='"size" is not given'):
+        parse(Needy, {}, where="stage needy")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fsspec.registry  # noqa: F401
 import pytest
 
 from megahour.core.errors import ConfigError
-from megahour.core.filesystems import file_system
+from megahour.core.filesystems import file_system, version_of
 from megahour.core.store import Artifact
-from megahour.models.imported import version_of
 
 USES: list[Callable[[str], Any]] = [file_system, Artifact, version_of]
 
@@ -35,7 +36,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("address", "package"),
     [
-        ("s3://bucket/run", "s3fs"),
+        ("s3://bucket/run", '"megahour[s3]"'),
         ("gs://bucket/run", "gcsfs"),
         ("abfs://box/run", "adlfs"),
         ("sftp://h/run", "paramiko"),
@@ -52,3 +53,23 @@ def test_a_missing_package_is_named(use: Callable[[str], Any], address: str, pac
 def test_an_unknown_protocol_is_an_error_too(use: Callable[[str], Any]) -> None:
     with pytest.raises(ConfigError, match="Protocol not known: s4"):
         use("s4://bucket/run")
+
+
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_a_file_that_is_written_again_has_another_version(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Local disks know when, S3 by which bytes; a file of the same size is another one too."""
+    folder = tmp_path if store == "local" else f"{request.getfixturevalue('s3_url')}/{tmp_path.name}"
+    path = f"{folder}/list.txt"
+    fs, inner = file_system(path)
+    fs.pipe_file(inner, b"one")
+    first = version_of(path)
+    assert version_of(path) == first
+    fs.pipe_file(inner, b"two")
+    if store == "local":
+        os.utime(path, (1, 1))
+    fs.invalidate_cache()
+    assert version_of(path) != first
+    with pytest.raises(ConfigError, match="no such file"):
+        version_of(f"{folder}/gone.txt")

@@ -7,7 +7,6 @@ frames: posteriors are right but for the noise in the features.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from made_artifacts import write_artifact
 
 from megahour.core.errors import ConfigError
@@ -28,13 +25,16 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
-from megahour.decode.stage import Decode, DecodeParams, GraphParams, MakeGraph
+from megahour.decode.params import DecodeParams, GraphParams
+from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
-from megahour.lm.stage import LanguageModel, LanguageModelParams
+from megahour.lm.params import LanguageModelParams
+from megahour.lm.stage import LanguageModel
 from megahour.models.build import build
+from megahour.runner.runner import run_stage
 from megahour.units.hmm import Units
-from megahour.units.lexicon_stage import LexiconParams, MakeLexicon
+from megahour.units.lexicon_stage import MakeLexicon
+from megahour.units.params import LexiconParams
 
 SENTENCES = ["red boat", "red red boat", "old boat", "old red boat", "boat", "tea boat", "red tea", "old tea tea"]
 DICTIONARY = {"red": "R E D", "boat": "B O T", "old": "O L D", "tea": "T I"}
@@ -164,11 +164,13 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
     output = Artifact(tmp_path / "hypotheses")
     manifest = run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work")
     assert texts(output) == EXPECTED
-    assert manifest.counts.dropped == {"too-short": 2}
+    assert manifest.counts == Counts(10, 8, 0, {"too-short": 2})
     frames = [
         frames for shard in (0, 1) for frames in made["features"].read_table(shard, ".arrow")["frames"].to_pylist()
     ]
     assert manifest.summary["audio_s"] == pytest.approx(sum(n for n in frames if n >= 3) / 100)
+    assert manifest.summary["decoded_frames"] == sum(n // 3 for n in frames)
+    assert manifest.summary["unfinished"] == 0  # every sentence was read to its end
     assert output.read_table(0)["model"].to_pylist() == ["student"] * 4
     with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
         Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import kaldifst
 import numpy as np
 import pytest
+from brute_force import ctc_cost, hmm_cost, label_sequences, language_cost, word_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from brute_force import ctc_cost, hmm_cost, label_sequences, language_cost, word_sequences
-
 from megahour.core.errors import MegahourError
 from megahour.decode.arrays import from_bytes, from_kaldifst, to_bytes
+from megahour.decode.grammar import _settle
 from megahour.decode.graph import build_graph
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.lm.arpa.model import NgramModel, read_arpa
@@ -26,7 +25,8 @@ from megahour.lm.text.sources import line_blocks
 
 TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
 LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants
-WIDE = SearchOptions(beam=1000.0, max_active=1_000_000, prior_scale=0.0)
+USUAL = SearchOptions(beam=14.0, max_active=7000, acoustic_scale=1.0, prior_scale=1.0)
+WIDE = replace(USUAL, beam=1000.0, max_active=1_000_000, prior_scale=0.0)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -85,7 +85,7 @@ def test_ctc_search_finds_the_best_of_all_sentences(order: int) -> None:
 def test_a_separator_stands_between_words_and_nowhere_else() -> None:
     model = language_model(["a b", "ab", "b a"], 2)
     graph = build_graph(model, {"a": [[2]], "b": [[3]], "ab": [[2, 3]]}, 4, separator=1, topology="ctc")
-    searcher = Searcher(graph, None, SearchOptions(beam=30.0, prior_scale=0.0))
+    searcher = Searcher(graph, None, replace(USUAL, beam=30.0, prior_scale=0.0))
 
     def said(labels: list[int]) -> tuple[str, ...]:
         frames = np.full((len(labels), 4), -20.0, np.float32)
@@ -105,7 +105,7 @@ def test_the_search_reads_a_long_clean_recording() -> None:
     frames = np.full((len(labels), 4), -8.0, np.float32)
     frames[np.arange(len(labels)), labels] = -0.01
     priors = [0.4, 0.2, 0.2, 0.2]
-    best = Searcher(graph, priors, SearchOptions())(frames)
+    best = Searcher(graph, priors, USUAL)(frames)
     assert best.words == tuple(words)
     assert best.labels == tuple(labels)
 
@@ -126,8 +126,28 @@ def test_n_best_lists_fall_and_begin_with_the_best(seed: int, n: int) -> None:
 def test_priors_and_scale_change_the_likelihoods_as_written() -> None:
     graph = build_graph(language_model(), LEXICON, 4, silence=0)
     frames, priors = random_posteriors(0, 3, 4), [0.7, 0.1, 0.1, 0.1]
-    scaled = Searcher(graph, priors, SearchOptions(acoustic_scale=0.5, prior_scale=0.8)).scaled(frames)
+    scaled = Searcher(graph, priors, replace(USUAL, acoustic_scale=0.5, prior_scale=0.8)).scaled(frames)
     np.testing.assert_allclose(scaled, 0.5 * (frames - 0.8 * np.log(priors)), rtol=1e-5)
+
+
+def test_a_label_that_training_never_saw_has_a_prior_all_the_same() -> None:
+    graph = build_graph(language_model(), LEXICON, 4, silence=0)
+    searcher = Searcher(graph, [0.5, 0.5, 1e-9, 0.0], USUAL)
+    np.testing.assert_allclose(searcher.scaled(np.zeros((1, 4), np.float32)), -np.log([[0.5, 0.5, 1e-5, 1e-5]]))
+
+
+def test_a_recording_that_ends_in_a_word_has_an_unfinished_path() -> None:
+    """`a` has two sounds at least: one frame ends inside of it, and the words so far are better than nothing."""
+    graph = build_graph(language_model(["a"], 1), {"a": [[1, 2]]}, 3)
+    searcher = Searcher(graph, None, WIDE)
+    frames = np.full((4, 3), -8.0, np.float32)
+    frames[[0, 1, 2, 3], [1, 2, 1, 2]] = 0.0
+    whole, broken = searcher(frames), searcher(frames[:3])
+    assert (whole.words, whole.final) == (("a", "a"), True)
+    assert not searcher(frames[:1]).final
+    assert [path.final for path in searcher.n_best(frames, 1)] == [True]
+    assert [path.final for path in searcher.n_best(frames[:1], 1)] == [False]
+    assert len(broken.labels) == 3
 
 
 def test_word_costs_shorten_the_answer() -> None:
@@ -183,4 +203,20 @@ def test_wrong_labels_and_foreign_lexicons_are_named() -> None:
     with pytest.raises(ValueError, match="NaN"):
         searcher(np.full((3, 4), np.nan, np.float32))
     with pytest.raises(ValueError, match="needs priors"):
-        Searcher(build_graph(model, LEXICON, 4), None, SearchOptions())
+        Searcher(build_graph(model, LEXICON, 4), None, USUAL)
+
+
+def test_a_history_that_is_no_state_backs_off_and_pays_for_each_word_that_it_drops() -> None:
+    states = {(): 0, (3,): 1, (2, 3): 2}
+    backoffs = {(1, 2, 3): -0.5, (7, 3): -0.25, (8,): -1.0}
+    assert _settle((2, 3), states, backoffs) == (2, 0.0)
+    assert _settle((1, 2, 3), states, backoffs) == (2, -0.5)
+    assert _settle((7, 3), states, backoffs) == (1, -0.25)
+    assert _settle((7, 8), states, backoffs) == (0, -1.0)
+
+
+def test_n_best_paths_have_different_words_though_the_best_alignments_are_of_the_same() -> None:
+    searcher = Searcher(build_graph(language_model(), LEXICON, 4, silence=0), None, WIDE)
+    for seed in range(3):
+        found = searcher.n_best(random_posteriors(seed, 8, 4), 4, lattice_beam=30.0)
+        assert len({path.words for path in found}) == 4

@@ -17,7 +17,7 @@ def test_a_recipe_on_s3_gives_the_contents_of_a_local_run(s3_url: str, tmp_path:
     """Maps, an exchange, and a training stage whose checkpoints stay on local disk."""
     home = f"{s3_url}/{tmp_path.name}"
     arguments = [str(SMALL), f"run={home}"]
-    assert f"artifacts are in {home}" in run("run", *arguments, "--until", STEPS[-1])
+    assert f"6 steps (6 ran) in {home}" in run("run", *arguments, "--until", STEPS[-1])
     for step in STEPS:
         assert Artifact(f"{home}/{step}").manifest == Artifact(undisturbed / step).manifest, step
         assert f"ok  {home}/{step}" in run("verify", f"{home}/{step}")

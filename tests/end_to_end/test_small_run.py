@@ -12,9 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from command_line import hears_ctrl_c
 from small_run import SMALL, contents, megahour, run
 
-from megahour.engine.runner import KEPT
+from megahour.core.store import Artifact
+from megahour.corpus.transcripts.speaker_names import one_name
+from megahour.runner.runner import KEPT
 
 WAIT_S = 120.0
 Disturbance = Callable[[subprocess.Popen[str]], None]
@@ -41,6 +44,7 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=hears_ctrl_c,
     )
     wait_until(lambda: (folder / step / "claim.txt").exists() and committed(folder) >= before + more, process)
     time.sleep(pause_s)
@@ -52,7 +56,7 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     if disturbance is press_ctrl_c:
         # Python itself ends with the signal, which a shell also shows as 130, where it hit within an exec of a string.
         assert process.returncode in (130, -signal.SIGINT), errors
-        assert "the same command resumes" in errors
+        assert "To go on: megahour run" in errors
         assert "Traceback" not in errors, errors
     else:
         assert process.returncode == -signal.SIGKILL, errors
@@ -81,7 +85,7 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
     disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
     disturb(folder, "targets", 0, moments.uniform(0, 2), kill_driver)  # the service outlives no driver
 
-    assert "artifacts are in" in run("run", str(SMALL), f"run={folder}")
+    assert f"up to date) in {folder}" in run("run", str(SMALL), f"run={folder}")
     assert contents(folder) == contents(undisturbed)
     assert "BAD" not in run("verify", str(SMALL), f"run={folder}")
     assert list((folder / "report" / "shards").glob("*.html"))
@@ -89,3 +93,14 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
     assert run("run", str(SMALL), f"run={folder}").count("already made") == len(list(folder.glob("*/manifest.json")))
     left = [path for path in (folder / ".work").rglob("*") if path.is_file() and path.parent.name not in KEPT]
     assert not left, "a finished run keeps no scratch files but what tells how its training went"
+
+
+@pytest.mark.slow
+def test_no_test_speaker_and_no_test_recording_is_trained_on(undisturbed: Path) -> None:
+    """`tests/select/test_leaks.py` plants leaks; here a whole recipe has none."""
+    selection = Artifact(undisturbed / "selection")
+    rows = [row for receipt in selection.receipts() for row in selection.read_table(receipt.shard).to_pylist()]
+    assert {row["set"] for row in rows} == {"test", "tune", "labelled", "unlabelled"}
+    for identity in ("speaker", "recording"):
+        sets = {(one_name(str(row[identity])), row["set"]) for row in rows}
+        assert len(sets) == len({who for who, _ in sets}), f"a {identity} is in two sets"

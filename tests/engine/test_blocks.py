@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from toy_tasks import bracket
 
 from megahour.engine.base import EngineError, Tree, in_order
-from megahour.engine.blocks import blocks_of, decode, encode, sliced, spill, spill_path, spilled
+from megahour.engine.blocks import BLOCK_BYTES, ROW_BYTES, blocks_of, decode, encode, sliced, spill, spill_path, spilled
 
 
 def tree_over(values: list[Any]) -> Any:
@@ -60,6 +60,10 @@ def test_slices_are_bounded_and_lose_nothing(texts: list[str], limit: int) -> No
     pieces = list(sliced(batch, limit))
     assert [text for piece in pieces for text in piece["text"].to_pylist()] == texts
     assert all(piece.nbytes <= limit or piece.num_rows == 1 for piece in pieces)
+
+
+def test_a_row_that_is_refused_is_far_from_what_arrow_and_spark_can_count() -> None:
+    assert BLOCK_BYTES < ROW_BYTES <= 2**31 // 2
 
 
 def test_a_row_that_no_engine_could_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

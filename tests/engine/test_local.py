@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import toy_tasks
+from command_line import hears_ctrl_c
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.engine.base import EngineError, TaskFailed
@@ -42,6 +43,16 @@ def test_workers_stay_between_calls_and_have_one_thread(engine: LocalEngine) -> 
     assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
 
 
+def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
+    """A terminal sends it to all processes of the group; the driver decides when its workers end."""
+    with LocalEngine(workers=1, retries=0) as engine:
+        ((_, worker),) = engine.map(toy_tasks.worker_pid, [0])
+        results = engine.map(toy_tasks.nap_and_name, [0.0, 0.5])
+        assert next(results) == (0, worker)
+        os.kill(worker, signal.SIGINT)
+        assert list(results) == [(1, worker)]
+
+
 def test_a_killed_worker_is_replaced_and_its_task_tried_again(engine: LocalEngine, tmp_path: Path) -> None:
     results = dict(engine.map(partial(toy_tasks.die_first, str(tmp_path)), range(6)))
     assert results == {n: n for n in range(6)}
@@ -67,6 +78,15 @@ def test_an_error_for_the_user_keeps_its_words_and_shows_no_traceback(engine: Lo
     assert str(caught.value) == "task 0 (7): StageError: toy: 7 shards\nRemedy: ask for fewer"
     assert isinstance(caught.value.__cause__, StageError)
     assert "in refuse" in caught.value.traceback
+
+
+def test_a_call_that_a_worker_could_not_import_is_sent_to_it_again(tmp_path: Path) -> None:
+    call = toy_tasks.Awkward(str(tmp_path))
+    with LocalEngine(workers=1) as engine:
+        assert dict(engine.map(toy_tasks.square, [3])) == {0: 9}
+        with pytest.raises(TaskFailed, match="no such module yet"):
+            list(engine.map(call, [1]))
+        assert dict(engine.map(call, [1, 2])) == {0: 2, 1: 3}
 
 
 def test_what_cannot_travel_is_an_error_not_a_hang(engine: LocalEngine) -> None:
@@ -195,7 +215,11 @@ def test_nothing_outlives_the_driver(tmp_path: Path, how: str) -> None:
     script.write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     with subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, str(script), str(tmp_path)],
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        preexec_fn=hears_ctrl_c,
     ) as driver:
         deadline = time.monotonic() + 60
         while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and time.monotonic() < deadline:

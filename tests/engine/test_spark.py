@@ -14,19 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 import toy_tasks
-from spark_marks import NEEDS_SPARK
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from loopback import free_port
+from spark_marks import NEEDS_SPARK
 from toy_stages import Count, CountParams, Parity, ParityParams
 
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.engine.base import Call, Engine, EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
 from megahour.engine.spark import SparkEngine
 from megahour.engine.spark_session import LOCAL_JAVA
+from megahour.runner.runner import run_stage
 
 pytestmark = NEEDS_SPARK
 

@@ -26,6 +26,28 @@ def worker_pid(_: int) -> int:
     return os.getpid()
 
 
+def nap_and_name(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+class Awkward:
+    """A call that cannot be unpickled the first time, as one whose module is not there yet."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__dict__.update(state)
+        marker = Path(self.folder) / "tried"
+        if not marker.exists():
+            marker.touch()
+            raise ImportError("no such module yet")
+
+    def __call__(self, number: int) -> int:
+        return number + 1
+
+
 def threads_allowed(_: int) -> tuple[str, str]:
     return os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]
 

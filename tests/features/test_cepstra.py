@@ -18,10 +18,11 @@ from megahour.core.records import key_of
 from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
 from megahour.features.cepstra import clean_transcript, parse_transcription, read_cepstra
-from megahour.features.cepstra_stage import ImportFeatures, ImportFeaturesParams
+from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
+from megahour.features.params import ImportFeaturesParams
+from megahour.runner.runner import run_stage
 
 DIMS = 4
 PRIOR = [2.0, 0.0, 0.0, 0.0]

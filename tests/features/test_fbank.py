@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel
+from megahour.features.kernels import _log
 
 RATE_HZ = 16_000
 
@@ -88,3 +89,14 @@ def test_integer_and_float_samples_agree() -> None:
 def test_filters_above_nyquist_are_refused() -> None:
     with pytest.raises(ValueError, match="9000"):
         log_mel(voice(0.1), high_hz=9000)
+
+
+def test_logarithms_are_those_of_numpy_to_the_last_bits() -> None:
+    """Kaldi's features are compared to a thousandth, which a wrong coefficient of the polynomial may pass."""
+    values = np.exp(np.linspace(-80, 80, 20_001)).astype(np.float32)
+    values[:3] = 0.0, 1e-30, 1.0
+    floor = np.float32(1e-10)
+    expected = np.log(np.maximum(values, floor).astype(np.float64))
+    scratch = np.empty_like(values)
+    _log(values, values.view(np.int32), floor, scratch, scratch.view(np.int32))
+    np.testing.assert_allclose(values, expected, rtol=3e-7, atol=1e-7)

@@ -17,12 +17,13 @@ from megahour.core.schemas import FEATURES, SELECTION
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
 from megahour.features.fbank import log_mel
 from megahour.features.normalise import CausalMean
-from megahour.features.stage import Features, FeaturesParams
+from megahour.features.params import FeaturesParams
+from megahour.features.stage import Features
+from megahour.runner.runner import run_stage
 
 PARAMS = FeaturesParams(mels=24, max_bad=0.2)
 RATE_HZ = 16_000

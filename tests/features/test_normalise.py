@@ -63,6 +63,13 @@ def test_it_follows_a_speaker_to_another_room() -> None:
     assert abs(left[-1]) < 0.6
 
 
+def test_it_forgets_in_30_seconds() -> None:
+    """After a step in level, the share 1/e of it is left 30 s of frames of 10 ms later."""
+    x = np.zeros((9000, 1), np.float32)
+    x[6000:] = 1.0
+    assert CausalMean(np.zeros(1, np.float32)).apply(x)[-1, 0] == pytest.approx(1 / np.e, rel=0.01)
+
+
 def test_the_input_is_left_alone() -> None:
     x = frames(2, 10)
     CausalMean(prior()).apply(x)
@@ -83,6 +90,14 @@ def test_moments_add_up(seed: int, first: int, second: int) -> None:
     mean, inv_std = half.mean_and_inv_std()
     np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(1 / inv_std, np.maximum(x.astype(np.float64).std(axis=0), 1e-3), rtol=1e-4)
+
+
+def test_the_moments_of_one_frame_are_its_own_and_of_none_are_zero() -> None:
+    moments = Moments.zero(2)
+    moments.add(np.array([[3.0, -1.0]], np.float32))
+    mean, inv_std = moments.mean_and_inv_std(floor=0.5)
+    assert (mean.tolist(), inv_std.tolist()) == ([3.0, -1.0], [2.0, 2.0])
+    assert Moments.zero(1).mean_and_inv_std(floor=0.5)[0].tolist() == [0.0]
 
 
 def test_a_constant_dimension_does_not_blow_up() -> None:

@@ -10,7 +10,7 @@ import soundfile
 
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.media.tar import tar_writer
 from megahour.features.extract import OpenShards
 
 
@@ -33,4 +33,5 @@ def test_many_shards_need_few_open_files(tmp_path: Path) -> None:
         for shard in [0, 1, 2, 0, 3, 3, 4, 5, 0]:
             assert set(audio.shard(shard).read(*addresses[shard])) == {shard}
             assert open_files() <= before + 2
+        assert list(audio._open) == [5, 0], "the one that was not asked for the longest time goes"
     assert open_files() == before

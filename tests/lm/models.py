@@ -11,6 +11,7 @@ from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.estimate.discounts import Discount
 from megahour.lm.estimate.estimate import STORE_BYTES, Smoothing, estimate
 from megahour.lm.estimate.reading import allowed_words, read_corpus, vocabulary_of
+from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import line_blocks
 
 SMALL = (Path(__file__).parent / "small.txt").read_text("utf-8").splitlines()
@@ -27,7 +28,7 @@ class Estimate(NamedTuple):
 def estimate_text(
     lines: Iterable[str],
     order: int = 3,
-    prune: Sequence[int] = (),
+    cutoffs: Sequence[int] = (),
     limit: int = 0,
     threads: int = 1,
     listed: Iterable[str] | None = None,
@@ -35,11 +36,11 @@ def estimate_text(
     smoothing: Smoothing = "kneser-ney",
 ) -> Estimate:
     """listed: n-grams with other words are dropped after counting."""
-    corpus = read_corpus(line_blocks(lines, "lines"), most_frequent=limit).corpus
+    corpus = read_corpus(line_blocks(lines, "lines"), cut=WordCut(limit)).corpus
     allowed = None if listed is None else allowed_words(corpus, vocabulary_of(line_blocks(listed, "words")))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.arpa"
-        options = {"prune": prune, "allowed": allowed, "smoothing": smoothing}
+        options = {"cutoffs": cutoffs, "allowed": allowed, "smoothing": smoothing}
         found = estimate(corpus, order, path, threads=threads, store_bytes=store_bytes, **options)  # type: ignore[arg-type]
         return Estimate(read_arpa(path), found.discounts, found.fallbacks)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from megahour.lm.arpa.model import NgramModel
-from megahour.lm.query.score import Score
-from megahour.lm.text.vocabulary import BOS, EOS, UNK, sentence_words
+from megahour.lm.query.score import TextScore
+from megahour.lm.text.vocabulary import BOS, EOS, UNK
 
 
 class Scorer:
@@ -39,16 +39,16 @@ class Scorer:
             total += backoff[1] if backoff is not None else 0.0
             context = context[1:]
 
-    def sentence(self, words: Sequence[str]) -> Score:
+    def sentence(self, words: Sequence[str]) -> TextScore:
         """Score of `words` and `</s>` after `<s>`."""
-        history, score = [BOS], Score()
+        history, score = [BOS], TextScore()
         for word in [*self.vocabulary.encode(words), EOS]:
             value = self.log10_prob(word, history)
             unknown = word == UNK
-            score += Score(value, 1, int(unknown), value if unknown else 0.0)
+            score += TextScore(value, 1, int(unknown), value if unknown else 0.0)
             history.append(word)
         return score
 
-    def text(self, lines: Iterable[str]) -> Score:
+    def text(self, lines: Iterable[str]) -> TextScore:
         """Score of all non-empty lines, one sentence each."""
-        return sum((self.sentence(words) for line in lines if (words := sentence_words(line))), Score())
+        return sum((self.sentence(words) for line in lines if (words := line.split())), TextScore())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
 from megahour.lm.arpa.model import read_arpa
-from megahour.lm.stage import LanguageModel, LanguageModelParams
+from megahour.lm.params import LanguageModelParams
+from megahour.lm.stage import LanguageModel
+from megahour.runner.runner import run_stage
 
 
 @pytest.fixture(scope="module")

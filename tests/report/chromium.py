@@ -1,8 +1,7 @@
-"""Pages in headless Chromium: opened, watched, waited for, and measured for their contrast."""
+"""Pages in headless Chromium: opened, watched, waited for, and measured for eyes, fingers and keyboards."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MEASURES = Path(__file__).with_name("measures.js").read_text("utf-8")
 ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required"),
@@ -51,21 +50,23 @@ def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
     raise AssertionError(f"not within {limit_s:g} s: {condition}")
 
 
-def least_contrast(page: Any, selectors: list[str], scheme: str) -> float:
-    """The lowest contrast of the texts at `selectors` with a panel's background, WCAG 2.2 (4.5 for small text)."""
+def measured(page: Any, what: str) -> list[str]:
+    """The elements that fail one of the measures of `measures.js`, each once."""
+    found: list[str] = page.evaluate(f"({MEASURES}).{what}()")
+    return sorted(set(found))
+
+
+def looks(page: Any, scheme: str) -> None:
+    """WCAG 2.2 AA for contrasts: text 4.5 (3 when large), shapes 3."""
     page.emulate_media(color_scheme=scheme)
-    background, *texts = page.evaluate(
-        "selectors => [getComputedStyle(document.querySelector('.panel')).backgroundColor,"
-        " ...selectors.map(s => getComputedStyle(document.querySelector(s)).color)]",
-        selectors,
-    )
-    behind = luminance(background)
-    pairs = [sorted((luminance(text), behind)) for text in texts]
-    return min((lighter + 0.05) / (darker + 0.05) for darker, lighter in pairs)
+    page.wait_for_timeout(600)  # colours fade from one scheme to the other
+    assert measured(page, "faint") == []
+    assert measured(page, "pale") == []
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of a CSS colour rgb(r, g, b), WCAG 2.2."""
-    channels = np.array([int(v) for v in re.findall(r"\d+", colour)[:3]]) / 255
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
+def fits_a_phone(page: Any, width: int = 360) -> None:
+    """The page does not scroll sideways, text is large enough to read, and targets are large enough to hit."""
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= page.evaluate("innerWidth") == width
+    assert measured(page, "small") == []
+    assert measured(page, "tiny") == []

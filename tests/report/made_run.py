@@ -16,6 +16,7 @@ from megahour.core.store import Artifact, Manifest, content_digest, finish
 from megahour.core.transfer import publish_text
 from megahour.core.writer import ShardWriter
 from megahour.report.stage import ROLES
+from megahour.score.alignment import AlignmentCounts, recordings_table, spread
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 RATE_HZ = 16_000
@@ -32,9 +33,9 @@ def artifact(root: Path, name: str, stage: str, shards: list[Fill], summary: dic
         with ShardWriter(made, shard, "f") as out:
             fill(out)
             receipts.append(out.commit())
-    publish_text(
-        made.fs, made.path("timings/total.json"), json.dumps({"seconds": 12.5 * (len(name) % 7), "workers": 2})
-    )
+    made_with = {"megahour": "0.1.0", "commit": "a1b2c3", "torch": "2.7.0" if stage != "train" else f"2.8.0{HOSTILE}"}
+    timing = {"seconds": 12.5 * (len(name) % 7), "workers": 2, "made_with": made_with}
+    publish_text(made.fs, made.path("timings/total.json"), json.dumps(timing))
     counts = receipts[0].counts
     for receipt in receipts[1:]:
         counts.add(receipt.counts)
@@ -192,7 +193,9 @@ def fill_score(keys: range) -> Fill:
             row |= {"wer_student": student, "wer_student_interval": [student * 0.88, student * 1.1]}
             row |= {"werr": 1 - student / base, "werr_interval": [0.15, 0.36], "probability_of_improvement": 0.994}
             table.append(row)
-        out.json({"table": table, "references": "text", "missing_hypotheses": {}, "speakers": []}, ".json")
+        rates = {"utterances": 10, "words": 70, "wer_baseline": 0.2}
+        speakers = [{"speaker": f"s{i}", **rates, "wer_student": 0.1 * i} for i in range(5)]
+        out.json({"table": table, "references": "text", "missing_hypotheses": {}, "speakers": speakers}, ".json")
         columns = {
             "key": list(keys),
             "condition": [CONDITIONS[k % 3] for k in keys],
@@ -206,6 +209,25 @@ def fill_score(keys: range) -> Fill:
         out.kept(len(keys))
 
     return fill
+
+
+def fill_alignment_scores(out: ShardWriter) -> None:
+    """Three recordings: one right, one late, and one that was refused."""
+    rows, total = [], AlignmentCounts()
+    for number, (name, late_ms) in enumerate({"right": 0.0, HOSTILE: 900.0, "refused": None}.items()):
+        tally = AlignmentCounts(
+            recordings=1, refused=int(late_ms is None), spoken_cues=5, unspoken_cues=2, unspoken_kept=number % 2
+        )
+        if late_ms is not None:
+            tally.start_ms, tally.end_ms = [np.full(40, late_ms)], [np.full(40, late_ms / 2)]
+        rows.append({"key": number, "name": name, **tally.row("clean")})
+        total.add(tally)
+    edges = [*range(-500, 501, 20)]
+    histogram = {"edges_ms": edges, "start": spread(total.start_ms, edges), "end": spread(total.end_ms, edges)}
+    out.json({"table": [total.row("clean"), total.row("all")], "histogram": histogram}, ".json")
+    out.table(recordings_table(rows))
+    out.came_in(3)
+    out.kept(3)
 
 
 def make_run(root: Path) -> dict[str, Artifact]:
@@ -225,6 +247,7 @@ def make_run(root: Path) -> dict[str, Artifact]:
         "teacher": artifact(root, "teacher", "train", [fill_model("teacher")]),
         "student": artifact(root, "student", "train", [fill_model("student")]),
         "score": artifact(root, "score", "score", [fill_score(range(10, 60))]),
+        "score_alignment": artifact(root, "score-alignment", "score-alignment", [fill_alignment_scores]),
     }
     for system in ("baseline", "student"):
         run[f"{system}_hypotheses"] = artifact(

@@ -14,7 +14,7 @@ from megahour.core.schemas import DROPPED, RECORDINGS, UTTERANCES
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.core.writer import ShardWriter
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.media.tar import tar_writer
 
 BIDI = "abc \u202egnp.exe \u2067\u05d0\u05d1"
 LONG = "endless " * 13_000  # 104 kB

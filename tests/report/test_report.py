@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from chromium import least_contrast, opened, until
+from chromium import fits_a_phone, looks, measured, opened, until
 from hypothesis import given
 from hypothesis import strategies as st
-from made_run import HOSTILE, artifact, make_run
+from made_run import HOSTILE, artifact, make_run, said, spoken
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
@@ -23,9 +24,11 @@ from megahour.report.gather import Histogram, curves, stage_facts
 from megahour.report.listen import choose, difference, examples
 from megahour.report.markup import tag
 from megahour.report.page import build
+from megahour.report.params import ReportParams
 from megahour.report.sections import listening
-from megahour.report.stage import Report, ReportParams
-from megahour.report.tables import duration, size
+from megahour.report.stage import Report
+from megahour.report.tables import size
+from megahour.runner.console import duration
 
 words = st.lists(st.sampled_from("abc"), max_size=7)
 
@@ -54,7 +57,7 @@ def test_ticks_are_few_even_and_inside(spans: float, span: float, count: int) ->
 
 @given(words, words)
 def test_difference_is_a_shortest_alignment(reference: list[str], hypothesis: list[str]) -> None:
-    from megahour.decode.edit import align
+    from megahour.corpus.text.edit_distance import align
 
     found = difference(reference, hypothesis)
     assert [r for kind, r, _ in found if kind != "ins"] == reference
@@ -144,7 +147,7 @@ def test_without_scores_utterances_of_all_shards_can_be_heard(run: dict[str, Art
 
 def test_the_stage_writes_the_page_and_its_headline_figures(run: dict[str, Artifact], tmp_path: Path) -> None:
     from megahour.engine.local import LocalEngine
-    from megahour.engine.runner import run_stage
+    from megahour.runner.runner import run_stage
 
     with LocalEngine(workers=1) as engine:
         output = Artifact(tmp_path / "report")
@@ -160,7 +163,7 @@ def test_every_subset_of_roles_makes_a_page(run: dict[str, Artifact]) -> None:
     for role, made in run.items():
         assert f">{role.replace('_', ' ')}" in build(ReportParams(), {role: made}).html
     with pytest.raises(ConfigError, match="about nothing"):
-        build(ReportParams(), {})
+        Report().check(ReportParams(), [])
 
 
 def test_a_worse_student_is_not_called_a_win(run: dict[str, Artifact], tmp_path: Path) -> None:
@@ -168,6 +171,7 @@ def test_a_worse_student_is_not_called_a_win(run: dict[str, Artifact], tmp_path:
 
     def fill(out: ShardWriter) -> None:
         out.json({"table": [row]}, ".json")
+        out.table(pa.table({"key": pa.array([], pa.int64()), "reference": pa.array([], pa.string())}))
 
     page = build(ReportParams(examples=0), {"score": artifact(tmp_path, "score", "score", [fill])}).html
     assert '<div class="card loss"><b>-20.0 %' in page
@@ -177,14 +181,16 @@ def test_a_worse_student_is_not_called_a_win(run: dict[str, Artifact], tmp_path:
 def test_hostile_text_stays_text(html: str) -> None:
     """Transcript, hypotheses, title and quarantine hold script tags: the page has its own script and no other."""
     names: list[str] = []
+    kinds: list[str | None] = []
 
     class Reader(HTMLParser):
         def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
             names.append(name)
+            kinds.extend([dict(attributes).get("type")] if name == "script" else [])
             assert not [a for a, _ in attributes if a.startswith("on")]
 
     Reader().feed(html)
-    assert names.count("script") == 1
+    assert kinds == ["application/json", None]
     assert "img" not in names
     assert "&lt;script&gt;alert(1)" in html
 
@@ -210,6 +216,8 @@ def test_charts_are_drawn(page: Any) -> None:
     charts = page.eval_on_selector_all("svg[aria-label]", "all => all.map(e => e.getAttribute('aria-label'))")
     assert charts == [
         "Word error rates by condition",
+        "Starts of words",
+        "Ends of words",
         "Utterances by duration",
         "Alignment confidence",
         "held-out frame accuracy",
@@ -244,8 +252,9 @@ def test_play_starts_the_sound_and_lights_the_words_in_turn(page: Any) -> None:
     start = float(other.locator(".word").nth(2).get_attribute("data-start"))
     until(page, f"document.querySelectorAll('.utterance audio')[1].currentTime > {start} + 0.05")
     assert page.evaluate("document.querySelector('.utterance audio').paused")
-    assert page.evaluate("document.querySelectorAll('.utterance audio')[1].currentTime") < start + 2
-    other.locator(".play").click()
+    # In one step, as the clip is short and may have ended on a busy machine.
+    pause = "const b = document.querySelectorAll('.utterance .play')[1]; if (b.matches('.on')) b.click();"
+    page.evaluate(f"() => {{ {pause} }}")
     assert page.evaluate("document.querySelectorAll('.utterance audio')[1].paused")
 
 
@@ -268,14 +277,149 @@ def test_a_click_on_a_head_sorts_and_the_total_stays_last(page: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_dark(page: Any, scheme: str) -> None:
-    """Body text and notes."""
-    assert least_contrast(page, [".panel td", ".note", ".about", "td.win", ".card.win b"], scheme) >= 4.0
+def test_it_can_be_read_in_light_and_dark(page: Any, scheme: str) -> None:
+    page.evaluate("document.querySelector('.word').classList.add('lit')")
+    looks(page, scheme)
+    page.evaluate("document.querySelector('.word').classList.remove('lit')")
 
 
-def test_it_fits_a_telephone(page: Any) -> None:
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_fits_a_phone(page: Any) -> None:
+    fits_a_phone(page)
+    wide = page.eval_on_selector_all(".aligned", "all => Math.max(...all.map(e => e.getBoundingClientRect().right))")
+    assert wide <= 360  # words are read without scrolling their table
+    page.set_viewport_size({"width": 1180, "height": 900})
+
+
+def test_all_that_can_be_clicked_can_be_reached_by_keyboard(page: Any) -> None:
+    assert measured(page, "unreachable") == []
+
+
+def test_charts_say_in_words_what_they_show(page: Any) -> None:
+    """Each has a name, a description, titles of its axes, and series of different shapes."""
+    charts = page.eval_on_selector_all(
+        "svg[aria-label]",
+        """all => all.map(e => ({
+            told: e.querySelector('desc').textContent, axes: [...e.querySelectorAll('.axis')].map(a => a.textContent),
+            marks: [...e.querySelectorAll('.line, .interval')].map(g => [
+                g.querySelector('.mark').tagName + (g.querySelector('.mark').getAttribute('d') || '').split('L').length,
+                g.matches('.again')].join()),
+            legend: [...e.parentElement.querySelectorAll('.legend span')].map(s => s.textContent) }))""",
+    )
+    assert charts[0]["told"].startswith("clean, baseline: 12 (10.8 to 13.4). clean, student: 8 (7.04 to 8.8).")
+    assert charts[0]["axes"] == ["word error rate, %"]
+    for chart in charts[1:]:
+        assert chart["told"]
+        assert len(chart["axes"]) == 2
+    losses = charts[-1]
+    assert losses["axes"] == ["training loss, nats", "share of the training, %"]
+    assert losses["legend"] == ["baseline", "teacher", "student, unlabelled", "student, labelled"]
+    assert len(set(losses["marks"])) == len(losses["legend"])
+
+
+def test_every_hypothesis_stands_word_by_word_below_its_reference(page: Any) -> None:
+    """In the slots of an utterance, from left to right: the reference, and of each system its words and its errors."""
+    found = page.eval_on_selector_all(
+        "#readings .aligned",
+        """all => all.map(e => [...e.querySelectorAll('.slot:not(.who)')].map(
+            slot => [...slot.children].map(w => [w.className, w.textContent.replace('\u00a0', '')])))""",
+    )
+    assert len(found) == 50
+    for key, slots in zip(range(10, 60), found, strict=True):
+        reference = " ".join(spoken(key)[0]).split()
+        assert [slot[0][1] for slot in slots if slot[0][1]] == reference
+        for place, system in enumerate(("baseline", "student"), start=1):
+            shown = [(kind or "ok", word) for kind, word in (slot[place] for slot in slots) if word]
+            steps = difference(reference, said(key, system).split())
+            assert shown == [(kind, word if kind == "del" else other) for kind, word, other in steps]
+
+
+# -- by keyboard -----------------------------------------------------------------------------------------------------
+
+
+def heard(key: int) -> list[str]:
+    return [said(key, system) for system in ("baseline", "student")]
+
+
+FOCUS = "document.activeElement"
+
+
+def tab_to(page: Any, selector: str) -> None:
+    """Presses Tab until the element has the focus, and sees that the focus can be seen."""
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"{FOCUS}.matches({selector!r})"):
+            assert page.evaluate(f"getComputedStyle({FOCUS}).outlineStyle") == "solid"
+            return
+    raise AssertionError(f"Tab does not reach {selector}")
+
+
+def test_wave_and_words_are_played_by_keyboard(page: Any) -> None:
+    page.locator("nav a").first.focus()
+    time_s = "document.querySelector('.utterance audio').currentTime"
+    tab_to(page, ".utterance .wave")
+    assert page.evaluate(f"{FOCUS}.getAttribute('role')") == "slider"
+    moves = (
+        ("Home", 0.0),
+        ("ArrowRight", 0.5),
+        ("PageUp", 2.5),
+        ("ArrowLeft", 2.0),
+        ("PageDown", 0.0),
+        ("ArrowUp", 0.5),
+    )
+    for key, expected in moves:
+        page.keyboard.press(key)
+        until(page, f"{FOCUS}.getAttribute('aria-valuenow') === '{expected:.1f}'")
+        assert page.evaluate(time_s) == pytest.approx(expected)
+    assert page.evaluate(f"{FOCUS}.getAttribute('aria-valuetext')").startswith("0.5 of ")
+    page.keyboard.press("Space")
+    until(page, f"{time_s} > 0.6")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('.utterance audio').paused")
+    page.keyboard.press("Tab")
+    words = "[...document.querySelectorAll('.utterance')][0].querySelectorAll('.word')"
+    assert page.evaluate(f"{FOCUS} === {words}[0]")
+    assert page.evaluate(f"getComputedStyle({FOCUS}).outlineStyle") == "solid"
+    for key, word in (("ArrowRight", 1), ("ArrowDown", 2), ("ArrowLeft", 1), ("Home", 0)):
+        page.keyboard.press(key)
+        assert page.evaluate(f"{FOCUS} === {words}[{word}]")
+    page.keyboard.press("End")
+    assert page.evaluate(f"{FOCUS} === {words}[{words}.length - 1]")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    start = float(page.evaluate(f"{FOCUS}.dataset.start"))
+    until(page, f"{time_s} > {start} || document.querySelector('.utterance audio').ended")
+    page.evaluate("document.querySelector('.utterance audio').pause()")
+    page.keyboard.press("Tab")  # the group is one stop: the next is behind all of its words
+    assert page.evaluate(f"{FOCUS}.closest('.utterance') !== document.querySelector('.utterance')")
+
+
+def test_tables_are_sorted_and_filtered_by_keyboard(page: Any) -> None:
+    page.locator("nav a").first.focus()
+    tab_to(page, "#errors th:nth-child(6) button")
+    page.keyboard.press("Space")
+    assert page.evaluate(f"{FOCUS}.closest('th').getAttribute('aria-sort')") == "ascending"
+    page.keyboard.press("Enter")
+    assert page.evaluate(f"{FOCUS}.closest('th').getAttribute('aria-sort')") == "descending"
+    tab_to(page, "#search")
+    page.keyboard.type("harbour")
+    with_it = [k for k in range(10, 60) if any("harbour" in words for words in (" ".join(spoken(k)[0]), *heard(k)))]
+    some = f"document.querySelector('#found').textContent.startsWith('{len(with_it)} of 50')"
+    until(page, some)
+    tab_to(page, "#filters select[data-column=condition]")
+    page.keyboard.press("n")
+    until(page, f"!{some}")
+    conditions = page.eval_on_selector_all("#readings tr.about", "all => all.map(r => r.cells[2].textContent)")
+    assert set(conditions) == {"noisy"}
+    tab_to(page, "#reset")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('#found').textContent.startsWith('50 of 50')")
+    tab_to(page, "#readings button.play")
+    page.keyboard.press("Enter")
+    number = page.evaluate(f"{FOCUS}.dataset.example")
+    until(page, f"!document.querySelectorAll('.utterance audio')[{number}].paused")
+    until(page, f"{FOCUS}.getAttribute('aria-label') === 'Pause'")  # the button follows the player's event
+    page.keyboard.press("Enter")
+    until(page, f"document.querySelectorAll('.utterance audio')[{number}].paused")
 
 
 def test_words_of_utterances_cut_without_an_alignment_have_no_place_in_the_sound(run: dict[str, Artifact]) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from made_artifacts import write_artifact
 
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, RECORDINGS, TRUTH
 from megahour.core.store import Artifact
-from megahour.score.alignment import Row, Tally, compare, score_alignment, to_markdown
-from megahour.score.words import match
+from megahour.corpus.text.edit_distance import match
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+from megahour.score.alignment import (
+    AlignmentCounts,
+    Row,
+    compare,
+    recordings_table,
+    score_alignment,
+    spread,
+    to_markdown,
+)
+from megahour.score.alignment_stage import ScoreAlignment
+from megahour.score.params import ScoreAlignmentParams
 
 
 def timed(words: str, begin: int = 0) -> list[Row]:
@@ -25,12 +35,12 @@ def timed(words: str, begin: int = 0) -> list[Row]:
 
 
 def scored(aligned: list[Row], segments: list[Row], rate_hz: int = 1000, ratio: float = 1.0) -> Row:
-    cues = [{"cue": 0, "text": "a b c"}, {"cue": 1, "text": "x y"}, {"cue": 2, "text": "d e"}]
-    tally = Tally()
-    compare(timed("a b c d e"), cues, aligned, segments, rate_hz, ratio, tally)
+    tally = AlignmentCounts()
+    compare(timed("a b c d e"), CUE_ROWS, aligned, segments, rate_hz, ratio, tally)
     return tally.row("clean")
 
 
+CUE_ROWS = [{"cue": 0, "text": "a b c"}, {"cue": 1, "text": "x y"}, {"cue": 2, "text": "d e"}]
 KEPT = [{"cue": 0, "kept": True}, {"cue": 1, "kept": False}, {"cue": 2, "kept": True}]
 
 
@@ -68,6 +78,21 @@ def test_kept_unspoken_and_lost_spoken_cues() -> None:
     assert row["start_median_ms"] is None
 
 
+def test_a_cue_is_spoken_when_half_of_its_words_are() -> None:
+    """The first word of the truth counts like any other."""
+
+    def row(*texts: str) -> Row:
+        tally = AlignmentCounts()
+        compare(
+            timed("a b c d e"), [{"cue": i, "text": text} for i, text in enumerate(texts)], [], [], 1000, 1.0, tally
+        )
+        return tally.row("clean")
+
+    assert (row("a x")["spoken_cues"], row("a x")["unspoken_cues"]) == (1, 0)
+    assert (row("a x y")["spoken_cues"], row("a x y")["unspoken_cues"]) == (0, 1)
+    assert (row("", "b")["spoken_cues"], row("", "b")["unspoken_cues"]) == (1, 0)  # a cue without words is neither
+
+
 def test_a_refused_recording_loses_its_spoken_cues() -> None:
     row = scored([], [])
     assert (row["refused"], row["spoken_lost"], row["unspoken_kept"]) == (1, 2, 0)
@@ -85,7 +110,7 @@ def test_unknown_true_times_are_not_compared() -> None:
     for i, word in enumerate(truth):
         truth[i] = {**word, "start_samples": word["start_samples"] if i == 0 else -1}
         truth[i]["end_samples"] = word["end_samples"] if i == 2 else -1
-    tally = Tally()
+    tally = AlignmentCounts()
     compare(truth, [{"cue": 0, "text": "a b c"}], aligned({})[:3], KEPT[:1], 1000, 1.0, tally)
     row = tally.row("clean")
     assert (row["words"], row["start_p95_ms"], row["start_far"], row["spoken_cues"]) == (1, 0.0, 0.0, 1)
@@ -125,6 +150,157 @@ def test_the_truth_may_be_sharded_otherwise_than_the_recordings(tmp_path: Path) 
     words = [{"key": i, "cue": 0, "word": 0, "text": "a", "start_samples": 150, "end_samples": 900} for i in range(2)]
     segments = [{"key": i, "cue": 0, "kept": True} for i in range(2)]
     tables = {".parquet": (ALIGNED_WORDS, words), ".segments.parquet": (ALIGNED_SEGMENTS, segments)}
-    first, second, everything = score_alignment(raw, recordings, write("alignment", tables))
+    scores = score_alignment(raw, recordings, write("alignment", tables))
+    first, second, everything = scores.table
     assert (first["start_median_ms"], second["start_median_ms"]) == (150, 50)
     assert (everything["words"], everything["recordings"]) == (2, 2)
+    assert recordings_table(scores.recordings).select(["key", "name", "start_median_ms"]).to_pylist() == [
+        {"key": 0, "name": "first", "start_median_ms": 150},
+        {"key": 1, "name": "second", "start_median_ms": 50},
+    ]
+    edges = scores.histogram["edges_ms"]
+    bars = {edge: [edges[i] for i, n in enumerate(scores.histogram[edge]) if n] for edge in ("start", "end")}
+    assert bars == {"start": [40, 140], "end": [0]}  # of 20 ms each: 50 and 150 late, and twice on time
+
+
+def test_lines_and_speech_without_text_are_scored_where_the_truth_knows_them(tmp_path: Path) -> None:
+    """Truth at 1000 samples a second, the recording at 2000: "b" and a passage in French are not in the transcript."""
+
+    def write(name: str, tables: dict[str, pa.Table]) -> Artifact:
+        return write_artifact(tmp_path / name, [({}, tables)], {})
+
+    def rows(*rows: Row) -> pa.Table:
+        return pa.Table.from_pylist([{"name": "tape", **row} for row in rows])
+
+    truth = {
+        ".truth.parquet": rows(
+            *(
+                {"word": i, "text": text, "start_samples": at, "end_samples": at + 500, "sentence": i}
+                for i, (text, at) in enumerate([("a", 1000), ("b", 3000), ("c", 6000)])
+            )
+        ),
+        ".sentences.parquet": rows(
+            *(
+                {
+                    "sentence": i,
+                    "spoken": text,
+                    "in_transcript": text != "b",
+                    "start_samples": at,
+                    "end_samples": at + 500,
+                }
+                for i, (text, at) in enumerate([("a", 1000), ("b", 3000), ("c", 6000)])
+            )
+        ),
+        ".lines.parquet": rows({"line": 1, "text": "C!", "sentence": 2}, {"line": 0, "text": "A.", "sentence": 0}),
+        ".passages.parquet": rows({"language": "fr", "start_samples": 8000, "end_samples": 9000}),
+    }
+    index = [{"key": 0, "name": "tape", "rate_hz": 2000, "condition": "clean", "language": "en"}]
+    cues = [{"key": 0, "cue": i, "text": text} for i, text in enumerate("ac")]
+    recordings = {
+        ".parquet": pa.Table.from_pylist(index, RECORDINGS),
+        ".cues.parquet": pa.Table.from_pylist(cues, CUES),
+    }
+    words = [
+        {"key": 0, "cue": i, "word": 0, "text": text, "start_samples": at, "end_samples": at + 1000}
+        for i, (text, at) in enumerate([("a", 2100), ("c", 12_000)])
+    ]
+    segments = [
+        *({"key": 0, "cue": i, "kept": True, "reason": "", "start_samples": 0, "end_samples": 0} for i in range(2)),
+        {"key": 0, "cue": -1, "kept": False, "reason": "untranscribed", "start_samples": 6000, "end_samples": 7000},
+        {"key": 0, "cue": -1, "kept": False, "reason": "untranscribed", "start_samples": 16_000, "end_samples": 17_000},
+    ]
+    aligned = {
+        ".parquet": pa.Table.from_pylist(words, ALIGNED_WORDS),
+        ".segments.parquet": pa.Table.from_pylist(segments, ALIGNED_SEGMENTS),
+    }
+    scores = score_alignment(write("raw", truth), write("recordings", recordings), write("alignment", aligned), 1000)
+    row, everything = scores.table
+    assert (row["condition"], everything["condition"]) == ("clean", "all")
+    assert (row["words"], row["start_bias_ms"], row["end_bias_ms"]) == (2, 25, 25)
+    assert (row["sentences"], row["sentence_start_mean_ms"], row["spoken_lines"], row["unspoken_lines"]) == (
+        2,
+        25,
+        2,
+        0,
+    )
+    assert (row["untranscribed_precision"], row["untranscribed_recall"]) == (1.0, round(1.0 / 1.5, 4))
+    assert (row["passages"], row["passages_kept"]) == (1, 0)
+    assert "| clean | 2 | 100.0% | 0.00% | 0/0 | 0/2 | 100.0% / 66.7% | 0/1 | 25 |" in to_markdown(scores.table)
+    (plain,) = score_alignment(
+        write("words", {".truth.parquet": truth[".truth.parquet"]}), write("r", recordings), write("w", aligned), 1000
+    ).recordings
+    assert (plain["words"], plain["spoken_lines"], plain["untranscribed_recall"], plain["passages"]) == (2, 0, None, 0)
+
+
+def test_recordings_without_a_truth_are_left_out(tmp_path: Path) -> None:
+    word = {"name": "tape", "word": 0, "text": "a", "start_samples": 0, "end_samples": 900, "sentence": 0}
+    raw = write_artifact(tmp_path / "raw", [({}, {".truth.parquet": pa.Table.from_pylist([word], TRUTH)})], {})
+    index = [{"key": i, "name": name, "rate_hz": 1000, "condition": "x"} for i, name in enumerate(["other", "tape"])]
+    tables = {".parquet": pa.Table.from_pylist(index, RECORDINGS), ".cues.parquet": pa.Table.from_pylist([], CUES)}
+    empty = {
+        ".parquet": pa.Table.from_pylist([], ALIGNED_WORDS),
+        ".segments.parquet": pa.Table.from_pylist([], ALIGNED_SEGMENTS),
+    }
+    recordings = write_artifact(tmp_path / "recordings", [({}, tables)], {})
+    scores = score_alignment(raw, recordings, write_artifact(tmp_path / "alignment", [({}, empty)], {}))
+    assert [(row["name"], row["recordings"], row["refused"], row["words"]) for row in scores.recordings] == [
+        ("tape", 1, 1, 0)
+    ]
+    assert (
+        to_markdown(scores.table).splitlines()[2]
+        == "| x | 0 | – / – / – | – / – / – | – / – / – | – | 0 of 0 | 0 of 0 | 1 of 1 |"
+    )
+
+
+def test_recordings_of_which_little_is_known_have_the_same_columns() -> None:
+    unknown = {"key": 1, "name": "a", **AlignmentCounts(refused=1, recordings=1).row("far")}
+    known = {"key": 2, "name": "b", **scored(aligned({}), KEPT)}
+    assert recordings_table([unknown]).schema == recordings_table([known]).schema == recordings_table([]).schema
+    assert recordings_table([unknown, known])["start_p95_ms"].to_pylist() == [None, 0.0]
+
+
+def test_errors_beyond_the_histogram_are_in_its_last_bars() -> None:
+    assert (sum(spread([np.array([-9e3, 9e3, 3.0])], [-20, 0, 20])), spread([], [-20, 0, 20])) == (3, [0, 0])
+
+
+def test_tallies_add_up_as_if_all_was_one() -> None:
+    """Figures of two recordings together are those of their errors together, in the order of the recordings."""
+    both, total = AlignmentCounts(), AlignmentCounts()
+    for shifts in ({(2, 1): 1500}, {(0, 1): -150}):
+        one = AlignmentCounts()
+        for tally in (one, both):
+            compare(timed("a b c d e"), CUE_ROWS, aligned(shifts), KEPT, 1000, 1.0, tally)
+        one.by_line.spoken, one.by_line.start_ms = 2, [float(len(shifts))]
+        total.add(one)
+    assert {k: v for k, v in total.row("x").items() if "line" not in k and "sentence" not in k} == {
+        k: v for k, v in both.row("x").items() if "line" not in k and "sentence" not in k
+    }
+    assert (total.recordings, total.row("x")["spoken_lines"], total.row("x")["sentences"]) == (2, 4, 2)
+
+
+def test_the_stage_writes_the_table_for_people_and_for_programs(tmp_path: Path) -> None:
+    word = {"name": "tape", "word": 0, "text": "a", "start_samples": 0, "end_samples": 900, "sentence": 0}
+    index = [{"key": 0, "name": "tape", "rate_hz": 1000, "condition": "clean"}]
+    aligned = [{"key": 0, "cue": 0, "word": 0, "text": "a", "start_samples": 30, "end_samples": 900}]
+    tables = {
+        "raw": {".truth.parquet": pa.Table.from_pylist([word], TRUTH)},
+        "recordings": {
+            ".parquet": pa.Table.from_pylist(index, RECORDINGS),
+            ".cues.parquet": pa.Table.from_pylist([{"key": 0, "cue": 0, "text": "a"}], CUES),
+        },
+        "alignment": {
+            ".parquet": pa.Table.from_pylist(aligned, ALIGNED_WORDS),
+            ".segments.parquet": pa.Table.from_pylist([{"key": 0, "cue": 0, "kept": True}], ALIGNED_SEGMENTS),
+        },
+    }
+    inputs = {name: write_artifact(tmp_path / name, [({}, made)], {}) for name, made in tables.items()}
+    output = Artifact(tmp_path / "score")
+    with LocalEngine(workers=1) as engine:
+        manifest = run_stage(ScoreAlignment(), ScoreAlignmentParams(), inputs, output, engine, work=tmp_path / "work")
+    found = output.read_json(0, ".json")
+    assert [row["condition"] for row in found["table"]] == ["clean", "all"]
+    assert manifest.summary["table"] == found["table"]
+    assert found["histogram"]["start"][found["histogram"]["edges_ms"].index(20)] == 1
+    assert output.read_bytes(0, ".md").decode() == to_markdown(found["table"])
+    assert output.read_table(0)["start_median_ms"].to_pylist() == [30.0]
+    assert (manifest.counts.came_in, manifest.counts.kept) == (1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,19 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from made_artifacts import write_artifact
 
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, TRUTH, UTTERANCES
 from megahour.core.store import Artifact
-from megahour.decode.edit import Edits, align
+from megahour.corpus.text.edit_distance import Edits, align
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
+from megahour.runner.runner import run_stage
+from megahour.score.params import ScoreParams
 from megahour.score.references import Reference
-from megahour.score.stage import Score, ScoreParams
+from megahour.score.stage import Score
 from megahour.score.table import Scored, to_markdown
 from megahour.score.wer import Bootstrap, character_edits, compare, interval, rate, word_edits
 
@@ -75,6 +73,13 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 87 <= covered <= 100
 
 
+def test_the_interval_holds_the_middle_95_percent() -> None:
+    draws = np.arange(1001.0)
+    assert interval(draws) == pytest.approx((25.0, 975.0))
+    assert interval(draws, 0.9) == pytest.approx((50.0, 950.0))
+    assert interval(np.concatenate([draws, [np.nan, np.inf]])) == pytest.approx((25.0, 975.0))  # rates of no words
+
+
 def test_drawing_speakers_widens_the_interval_of_what_speakers_share() -> None:
     edits = [Edits(4 * (i % 2), 0, 0, 10) for i in range(40)]
     speakers = [f"s{i % 2}" for i in range(40)]
@@ -119,8 +124,76 @@ def test_the_table_has_a_row_per_condition_and_one_for_all() -> None:
     assert [row["wer_student"] for row in scored.speakers()] == [0.0, pytest.approx(1 / 3, abs=1e-6)]
     lines = to_markdown([clean, noisy, everything]).splitlines()
     assert lines[0].startswith("| condition | utterances | words | WER baseline % | WER student % | WERR % |")
+    assert lines[1] == "| --- |" + " ---: |" * 7
     assert lines[3].startswith("| noisy | 2 | 5 | 60.00 | 20.00 | 66.7 |")
     assert lines[2].split("|")[6].strip() == "–"  # no relative reduction of no errors
+
+
+def scored(*utterances: tuple[str, str, str, str, str]) -> Scored:
+    """Of utterances given as (reference, condition, speaker, baseline, student)."""
+    references = [Reference(key, said, where, who) for key, (said, where, who, _, _) in enumerate(utterances)]
+    baseline = {key: found for key, (*_, found, _) in enumerate(utterances)}
+    return Scored(references, {"baseline": baseline, "student": {key: u[4] for key, u in enumerate(utterances)}})
+
+
+def test_every_figure_of_a_row_is_of_its_own_utterances() -> None:
+    made = scored(
+        ("one two three four", "clean", "ann", "one two tree", "one two three four"),
+        ("five six", "clean", "bob", "five six seven", "five six"),
+        ("a b", "noisy", "ann", "a b", "x b"),
+    )
+    clean, noisy, everything = made.table(draws=50, seed=1)
+    assert {name: clean[name] for name in clean if "interval" not in name} == {
+        **{"condition": "clean", "utterances": 2, "speakers": 2, "words": 6},
+        **{"wer_baseline": 0.5, "cer_baseline": round((1 + 5 + 6) / 26, 6)},
+        **{"substitutions_baseline": 1, "deletions_baseline": 1, "insertions_baseline": 1},
+        **{"wer_student": 0.0, "cer_student": 0.0},
+        **{"substitutions_student": 0, "deletions_student": 0, "insertions_student": 0},
+        **{"werr": 1.0, "probability_of_improvement": 1.0},
+    }
+    assert (noisy["utterances"], noisy["speakers"], noisy["words"]) == (1, 1, 2)
+    assert (noisy["wer_baseline"], noisy["wer_student"], noisy["substitutions_student"]) == (0.0, 0.5, 1)
+    assert (noisy["werr"], noisy["werr_interval"], noisy["probability_of_improvement"]) == (None, [None, None], 0.0)
+    assert (everything["condition"], everything["words"], everything["werr"]) == ("all", 8, round(2 / 3, 6))
+    assert made.speakers() == [
+        {
+            "speaker": "ann",
+            "utterances": 2,
+            "words": 6,
+            "wer_baseline": round(2 / 6, 6),
+            "wer_student": round(1 / 6, 6),
+        },
+        {"speaker": "bob", "utterances": 1, "words": 2, "wer_baseline": 0.5, "wer_student": 0.0},
+    ]
+
+
+def test_speakers_are_drawn_where_there_are_several() -> None:
+    """Two speakers who differ in everything: their share of a draw is 0, 1/2 or 1. One speaker's utterances differ."""
+    said = [("a b", "x", who, "a b" if who == "ann" else "a", "a b") for who in ("ann", "bob") for _ in range(20)]
+    (_, two) = scored(*said).table(draws=200, seed=0)
+    assert two["wer_baseline_interval"] == [0.0, 0.5]
+    (_, one) = scored(*[(text, where, "ann", *found) for text, where, _, *found in said]).table(draws=200, seed=0)
+    low, high = one["wer_baseline_interval"]
+    assert 0.1 < low < 0.25 < high < 0.4
+    (_, again) = scored(*[(text, where, "ann", *found) for text, where, _, *found in said]).table(draws=200, seed=1)
+    assert again["wer_baseline_interval"] != one["wer_baseline_interval"], "another seed, other draws"
+
+
+def test_a_hypothesis_that_is_missing_is_an_empty_one() -> None:
+    references = [Reference(1, "a b", "clean", "ann"), Reference(2, "c", "clean", "ann")]
+    made = Scored(references, {"baseline": {1: "a b", 3: "z"}, "student": {}})
+    assert made.missing == {"baseline": 1, "student": 2}
+    assert made.texts == {"baseline": ["a b", ""], "student": ["", ""]}
+    assert [edits.deletions for edits in made.words["student"]] == [2, 1]
+
+
+def test_the_table_reads_well_for_one_row() -> None:
+    (row, _) = scored(("a b c d", "clean", "ann", "a b", "a b c"), ("a b", "clean", "ann", "a", "a b")).table(20, 0)
+    head, rule, line = to_markdown([row]).splitlines()
+    assert head.endswith("| WER baseline % | WER student % | WERR % | 95 % interval | P(better) |")
+    assert rule == "| --- |" + " ---: |" * 7
+    low, high = (f"{100 * value:.1f}" for value in row["werr_interval"])
+    assert line == f"| clean | 2 | 6 | 50.00 | 16.67 | 66.7 | {low} … {high} | 1.000 |"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from megahour.core.store import Artifact, Counts, Manifest, content_digest, fini
 from megahour.core.writer import ShardWriter
 
 
-def utterance(name: str, speaker: str, seconds: float = 2.0, **values: Any) -> dict[str, Any]:
+def utterance(name: str, speaker: str, seconds: float = 2.0, /, **values: Any) -> dict[str, Any]:
     """A row of `UTTERANCES`, at 16 kHz."""
     fixed = {"key": key_of(name), "speaker": speaker, "samples": int(16_000 * seconds), "rate_hz": 16_000}
     return {field.name: _empty(field.type) for field in UTTERANCES} | fixed | {"confidence": 1.0} | values

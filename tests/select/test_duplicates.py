@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from megahour.core.schemas import UTTERANCES
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.corpus.audio import encode_flac
-from megahour.corpus.espeak import speaker
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.generate.espeak import speaker
+from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
-from megahour.engine.progress import closing_line
-from megahour.engine.runner import run_stage
-from megahour.select.duplicates_stage import Duplicates, DuplicatesParams
+from megahour.runner.progress import closing_line
+from megahour.runner.runner import run_stage
+from megahour.select.duplicates_stage import Duplicates
 from megahour.select.fingerprints import common_share, fingerprint
 from megahour.select.near import jaccard, shingles
-from megahour.select.stage import Select, SelectParams
+from megahour.select.params import DuplicatesParams, SelectParams
+from megahour.select.stage import Select
 
 RATE_HZ = 16_000
 TEXTS = (

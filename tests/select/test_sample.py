@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megahour.select.params import SetRule
 from megahour.select.sample import Layout, lay_out, speaker_hash
-from megahour.select.stage import SetRule
 
 speakers = st.dictionaries(st.text("abcdé", min_size=1, max_size=6), st.floats(0.001, 3.0), min_size=1, max_size=30)
 amounts = st.one_of(

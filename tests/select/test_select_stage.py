@@ -20,8 +20,9 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
-from megahour.select.stage import Select, SelectParams
+from megahour.runner.runner import run_stage
+from megahour.select.params import SelectParams
+from megahour.select.stage import Select
 
 THREE = [{"name": "test", "speakers": 2}, {"name": "labelled", "share": 0.3}, {"name": "unlabelled"}]
 
@@ -32,11 +33,11 @@ def params(**values: Any) -> SelectParams:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    """Ten speakers with six utterances each: two recordings made at the same second, and doubtful or early ones."""
+    """Ten speakers with six utterances each in two recordings made at the same second; some doubtful or early."""
     rng = np.random.default_rng(3)
     made = []
     for i in range(60):
-        speaker, recording = f"s{i % 10}", i // 30
+        speaker, recording = f"s{i % 10}", i % 10 * 2 + i // 30
         values = {"recording": recording, "start_samples": i // 10 % 3 * 90_000, "created_s": 1000 + 500 * (i % 2)}
         made.append(utterance(f"u{i}", speaker, float(rng.uniform(1, 4)), confidence=1 - i % 9 / 10, **values))
     return made
@@ -133,9 +134,9 @@ def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_p
 
 def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     inputs = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
-    nobody = params(sets=[{"name": "test", "named": ["s1", "nobody"]}])
-    with pytest.raises(ConfigError, match=r"no utterances of the named speakers \['nobody'\]"):
-        Select().partitions(nobody, inputs)
+    unheard = params(sets=[{"name": "test", "named": ["s1", "s99"]}])
+    with pytest.raises(ConfigError, match=r"no utterances of the named speakers \['s99'\]"):
+        Select().partitions(unheard, inputs)
     greedy = params(sets=[{"name": "test", "speakers": 10}, {"name": "labelled"}])
     with pytest.raises(ConfigError, match=r"no speakers are left for the sets \['labelled'\]: there are 10 speakers"):
         Select().partitions(greedy, inputs)

@@ -11,10 +11,11 @@ from megahour.core.errors import MegahourError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
 from megahour.features.stack import stack
 from megahour.models.inference import load
-from megahour.teach.stage import Targets, TargetsParams
+from megahour.runner.runner import run_stage
+from megahour.teach.params import TargetsParams
+from megahour.teach.stage import Targets
 from megahour.train.stage import Train
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}

@@ -9,8 +9,10 @@ from made_artifacts import utterances
 from trainings import page_me, trained, training_data, until
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.train.fit import _alarm
-from megahour.train.stage import TrainParams
+from megahour.monitor.alerts import Alarm
+from megahour.train import loop
+from megahour.train.loop import _alarm
+from megahour.train.params import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
 
@@ -37,6 +39,22 @@ def test_a_worker_tells_of_its_end_only_where_nobody_starts_it_again(tmp_path: P
     assert alarm is not None
     assert alarm.wait(20)
     assert told.exists() == tells
+
+
+def test_chunks_and_whole_utterances_are_kinds_of_their_own_to_the_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[str] = []
+
+    class Listening(Alarm):
+        def step(self, step: int, loss: float | None, kind: str = "") -> None:
+            kinds.append(kind)
+            super().step(step, loss, kind)
+
+    monkeypatch.setattr(loop, "Alarm", Listening)
+    inputs = training_data(tmp_path, utterances(20, speakers=4), 1)
+    trained(tmp_path, inputs, SMALL | {"epochs": 2, "whole_epochs": 1, "tensorboard": False})
+    assert list(dict.fromkeys(kinds)) == ["labelled, in chunks", "labelled, whole utterances"]
 
 
 def test_a_command_that_is_not_there_is_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainings import Trained, page_me, seen, trained, training_data, until, wor
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.sync.lines import Lines
+from megahour.monitor.lines import JsonLines
 from megahour.train.agent import place_of
 
 SMALL: dict[str, Any] = {
@@ -215,7 +215,7 @@ def test_a_full_disk_is_reported_and_training_goes_on(
 
 def test_a_row_that_does_not_fit_is_left_out_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """RLIMIT_FSIZE stands for the full disk."""
-    lines = Lines(tmp_path / "rows.jsonl")
+    lines = JsonLines(tmp_path / "rows.jsonl")
     lines.add({"step": 1})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

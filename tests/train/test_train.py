@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 
+from megahour.cli.recipe import load_stage
+from megahour.cli.stage_table import STAGES
 from megahour.core.errors import MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.inference import load
-from megahour.recipe import load_stage
-from megahour.stage_table import STAGES
 from megahour.train.data import held_out_speakers
+from megahour.train.params import TrainParams
 from megahour.train.session import train
-from megahour.train.stage import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from made_artifacts import features_artifact, units_artifact, utterances
 from trainings import Trained, page_me, seen, trained, training_data, until, workers
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
-from megahour.train.repeats import comes_again
+from megahour.train.repeated_errors import comes_again, of_program
 
 SMALL = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
@@ -73,6 +74,55 @@ def test_an_error_that_comes_again_without_progress_ends_the_run(tmp_path: Path,
     (tmp_path / "work" / "meters").write_text("in the way")
     with pytest.raises(StageError, match=r"the same error ended 3 starts in a row: FileExistsError.*meters"):
         run(tmp_path, data)
+
+
+def test_an_error_of_the_program_ends_the_run_at_once_and_names_its_worker(tmp_path: Path) -> None:
+    """A label beyond the model's outputs, in one batch: torch's IndexError on the worker that has it."""
+    made = utterances(40, speakers=6)
+    made[20]["senones"][5] = 77
+    with pytest.raises(
+        StageError, match=r"worker \d failed: IndexError: Target 77 is out of bounds(.|\n)*work/workers"
+    ):
+        run(tmp_path, training_data(tmp_path, made, 1), held_out=0.0)
+    assert len(list((tmp_path / "work" / "workers").rglob("attempt_*"))) == 1, "no restart"
+    logs = [log.read_text() for log in (tmp_path / "work" / "workers").rglob("stderr.log")]
+    assert any("Traceback" in text and "cross_entropy" in text for text in logs)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(TypeError("no"), KeyError("no"), IndexError("no"), AssertionError(), AttributeError("no"), NameError("no")),
+        *(ZeroDivisionError("division by zero"), NotImplementedError("no"), RecursionError("maximum recursion depth")),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x5 and 4x2)"),
+        RuntimeError("The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0"),
+        RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"),
+    ],
+)
+def test_errors_of_the_program_are_told_from_the_machines(error: Exception) -> None:
+    assert of_program(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            OSError("stale file handle"),
+            MemoryError(),
+            ConnectionResetError("reset by peer"),
+            TimeoutError("no answer"),
+        ),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("[/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"),
+        RuntimeError("Application timeout caused pair closure"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("can't start new thread"),
+        torch.OutOfMemoryError("Tried to allocate 20 GiB"),
+        torch.distributed.DistBackendError("NCCL error"),
+    ],
+)
+def test_errors_of_the_machine_are_left_to_a_restart(error: Exception) -> None:
+    assert not of_program(error)
 
 
 def test_errors_count_only_where_they_repeat_in_starts_that_get_nowhere(tmp_path: Path) -> None:
@@ -165,15 +215,11 @@ def training_process(folder: Path, data: dict[str, Artifact], **values: Any) -> 
     return psutil.Popen(command, env=environment, stderr=(folder / "stderr").open("w"))
 
 
-def test_a_second_training_in_the_same_folder_is_refused_and_sigterm_ends_the_first_with_a_word(
-    tmp_path: Path, data: dict[str, Artifact]
-) -> None:
+def test_sigterm_ends_a_training_with_a_word(tmp_path: Path, data: dict[str, Artifact]) -> None:
     command, told = page_me(tmp_path)
     first = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05, alarm=command)
     try:
         until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
-        with pytest.raises(StageError, match="another process trains here"):
-            run(tmp_path, data, epochs=400)
         started = workers(first)
         first.terminate()
         assert first.wait(60) == 1
@@ -181,7 +227,7 @@ def test_a_second_training_in_the_same_folder_is_refused_and_sigterm_ends_the_fi
         if first.is_running():
             first.kill()
     assert not any(lives(process) for process in started)
-    assert "StageError: train: stopped by SIGTERM" in (tmp_path / "stderr").read_text()
+    assert "Terminated: stopped by SIGTERM" in (tmp_path / "stderr").read_text()
     assert "stopped by SIGTERM" in told.read_text()
 
 

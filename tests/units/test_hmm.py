@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.units.hmm import BOUNDARY, SILENCE, Path, Units, transcript_path, viterbi
+from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, transcript_path, viterbi
 
 COLUMN = {"a": 0, "b": 1, SILENCE: 2}
 phones = st.sampled_from("ab")
@@ -19,11 +19,11 @@ transcripts = st.lists(
 )
 
 
-def predecessors(path: Path, state: int) -> list[int]:
+def predecessors(path: StatePath, state: int) -> list[int]:
     return path.before[path.first[state] : path.first[state + 1]].tolist()
 
 
-def every_sequence(path: Path, frames: int) -> list[tuple[int, ...]]:
+def every_sequence(path: StatePath, frames: int) -> list[tuple[int, ...]]:
     """All sequences of states that the path allows, by trying each."""
 
     def allowed(sequence: tuple[int, ...]) -> bool:
@@ -34,7 +34,7 @@ def every_sequence(path: Path, frames: int) -> list[tuple[int, ...]]:
     return [s for s in itertools.product(range(path.emission.size), repeat=frames) if allowed(s)]
 
 
-def total(scores: NDArray[np.float32], path: Path, states: tuple[int, ...]) -> float:
+def total(scores: NDArray[np.float32], path: StatePath, states: tuple[int, ...]) -> float:
     return float(sum(scores[t, path.emission[s]] for t, s in enumerate(states)))
 
 

@@ -13,8 +13,9 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
-from megahour.lm.stage import LanguageModel, LanguageModelParams
+from megahour.lm.params import LanguageModelParams
+from megahour.lm.stage import LanguageModel
+from megahour.runner.runner import run_stage
 from megahour.units.lexicon import (
     espeak,
     graphemes,
@@ -23,7 +24,8 @@ from megahour.units.lexicon import (
     read_lexicon,
     write_lexicon,
 )
-from megahour.units.lexicon_stage import LexiconParams, MakeLexicon
+from megahour.units.lexicon_stage import MakeLexicon
+from megahour.units.params import LexiconParams
 
 symbols = st.text("abcdefɔːʃ'ё", min_size=1, max_size=5)
 

@@ -17,7 +17,8 @@ from megahour.core.store import Artifact, Counts, Manifest, content_digest, fini
 from megahour.core.writer import ShardWriter
 from megahour.units.flat_start import Utterance, first_labels, word_times
 from megahour.units.hmm import SILENCE, Units
-from megahour.units.stage import Senones, SenonesParams
+from megahour.units.params import SenonesParams
+from megahour.units.stage import Senones
 
 DIMS = 13
 LEXICON = {"dada": "d a d a", "bat": "b a t", "tab": "t a b", "adobe": "a d o b e", "toe": "t o e", "ed": "e d"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +12,21 @@ import pyarrow as pa
 import pyarrow.compute
 
 from megahour.core.errors import StoreError
-from megahour.corpus.interchange.ctm import ctm_lines
-from megahour.corpus.interchange.files import write_files
+from megahour.core.records import canonical_json
 from megahour.corpus.interchange.kaldi import write_ark
-from megahour.corpus.interchange.lhotse import write_shar
-from megahour.corpus.interchange.nemo import write_tarred
+from megahour.corpus.interchange.lhotse import cut, jsonl_gz, write_shar
+from megahour.corpus.interchange.nemo import line, write_tarred
 from megahour.corpus.interchange.parquet import write_parquet
 from megahour.corpus.interchange.record import Row, filled, record_json, recording_id, table_rows
-from megahour.corpus.interchange.srt import srt_text
-from megahour.corpus.interchange.textgrid import textgrid
+from megahour.corpus.interchange.subtitles import ctm_lines, srt_text, textgrid
 from megahour.corpus.interchange.webdataset import Add, write_webdataset
-from megahour.corpus.tar import TarWriter, tar_writer
+from megahour.corpus.media.tar import TarWriter, tar_writer
 
 if TYPE_CHECKING:
     from megahour.core.stage import Context, Inputs
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.export_stage import ExportParams
+    from megahour.corpus.interchange.params import ExportParams
 
 
 def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
@@ -41,7 +39,7 @@ def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
     return specs
 
 
-class Filter:
+class RecordFilter:
     """Which utterances of one shard are exported, and the set of each.
 
     Only this shard's keys are held in memory; the tables of the selection and of the duplicates are read through.
@@ -95,7 +93,7 @@ def shard_records(
     p: ExportParams, inputs: Inputs, shard: int, dropped: Callable[[Row, str], None]
 ) -> Iterator[tuple[Row, Row]]:
     """(record, row) of each exported utterance of a shard of the input, in order; `dropped` hears of the others."""
-    wanted = Filter(p, inputs, shard)
+    wanted = RecordFilter(p, inputs, shard)
     for row in table_rows(inputs["utterances"], shard):
         if reason := wanted.reason(row):
             dropped(row, reason)
@@ -182,3 +180,20 @@ def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
                 cues = list(group)
                 _add(tar, f"{name}.srt", srt_text(cues))
                 _add(tar, f"{name}.jsonl", "".join(f"{record_json(record)}\n" for record in cues))
+
+
+@contextmanager
+def write_files(out: ShardWriter, prefix: str) -> Iterator[Add]:
+    """Writer of `.audio/{key}.flac`, `.files.jsonl` (paths from its own folder) and `.files.cuts.jsonl.gz`."""
+    folder = f"{out.shard:05d}.audio"
+    with jsonl_gz(out, ".files.cuts.jsonl.gz") as cuts, out.open(".files.jsonl") as manifest:
+
+        def add(record: Row, flac: bytes) -> None:
+            name = f"{record['key']}.flac"
+            path = out.path(f".audio/{name}")
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(flac)
+            manifest.write(canonical_json(line(record, f"{folder}/{name}")).encode() + b"\n")
+            cuts(cut(record, {"type": "file", "source": f"{prefix}shards/{folder}/{name}"}))
+
+        yield add

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, model_validator
-
-from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.corpus.interchange.params import ExportParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-
-Format = Literal["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm", "textgrid", "srt", "files"]
-
-
-class ExportParams(Params):
-    """Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT."""
-
-    formats: list[Format] = Field(
-        ["webdataset", "nemo"],
-        min_length=1,
-        description="what to write: webdataset shar nemo parquet kaldi ctm textgrid srt files",
-    )
-    splits: list[str] = Field([], description="only utterances of these splits; empty = all")
-    tiers: list[str] = Field([], description="only utterances of these tiers; empty = all")
-    sets: list[str] = Field([], description="only utterances of these sets of the selection; empty = all selected")
-    max_tar_mb: float = Field(1000.0, gt=0, description="audio of one output shard at most, megabytes")
-    with_text: bool = Field(False, description="a .txt beside each .flac and .json of WebDataset")
-    prefix: str = Field("", description="put before the paths in Kaldi's and lhotse's files: the export's own address")
-    title: str = Field("speech", min_length=1, description="name of the data set in its README")
-
-    @model_validator(mode="after")
-    def _formats_fit(self) -> ExportParams:
-        if len(set(self.formats)) != len(self.formats):
-            raise ValueError(f"formats = {self.formats} names one of them twice")
-        if "nemo" in self.formats and "webdataset" not in self.formats:
-            raise ValueError("nemo describes the tars of webdataset: add webdataset to formats")
-        if self.prefix and (not self.prefix.endswith("/") or any(c.isspace() for c in self.prefix)):
-            raise ValueError(f'prefix = "{self.prefix}" must end with "/" and have no space')
-        return self
 
 
 class Export(Stage[ExportParams]):
@@ -65,7 +34,7 @@ class Export(Stage[ExportParams]):
 
     def run(self, p: ExportParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         if "whole" in task.spec:
-            from megahour.corpus.interchange.whole import export_whole
+            from megahour.corpus.interchange.export_index import export_whole
 
             export_whole(p, inputs, out, ctx)
         else:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import numpy as np
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.audio import AudioLimits, Decoder, Int16
-from megahour.corpus.interchange.outside import Entry
+from megahour.corpus.ingest.counts import MAX_NAMES
+from megahour.corpus.ingest.licences import LicenceRefused
+from megahour.corpus.interchange.untrusted import Entry
+from megahour.corpus.media.audio import AudioLimits, Decoder, Int16
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.import_stage import ImportParams
+    from megahour.corpus.interchange.params import ImportParams
 
 SPOOL_BYTES = 16 << 20
 SLACK_S = 0.05  # manifests round their times; what ends later than this after the audio is wrong
@@ -78,6 +80,10 @@ def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
 
 def reject(out: ShardWriter, bad: BadRecord, name: str, source: str) -> None:
     """Count a record that cannot be used: what policy leaves out is dropped, the rest is quarantined."""
+    if isinstance(bad, LicenceRefused):
+        refused = out.stats.setdefault("refused_licences", {})
+        if bad.licence in refused or len(refused) < MAX_NAMES:
+            refused[bad.licence] = refused.get(bad.licence, 0) + 1
     if bad.reason.startswith(POLICY):
         out.drop(bad.reason)
     else:

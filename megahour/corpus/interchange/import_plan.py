@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import key_of
-from megahour.corpus.interchange.kaldi_in import read_kaldi
-from megahour.corpus.interchange.lhotse_in import audio_of, read_cuts, recording_of, supervision_entry
-from megahour.corpus.interchange.nemo_in import read_nemo
-from megahour.corpus.interchange.outside import Audio, Entry, Root, json_object, string, text_lines
-from megahour.corpus.interchange.parquet_in import read_parquet
-from megahour.corpus.interchange.webdataset_in import members_by_name, read_samples
-from megahour.corpus.sources import list_source
+from megahour.corpus.ingest.sources import lead_nowhere, list_source
+from megahour.corpus.interchange.kaldi import read_kaldi
+from megahour.corpus.interchange.lhotse import audio_of, read_cuts, recording_of, supervision_entry
+from megahour.corpus.interchange.nemo import read_nemo
+from megahour.corpus.interchange.parquet import read_parquet
+from megahour.corpus.interchange.untrusted import Audio, Entry, Root, json_object, string, text_lines
+from megahour.corpus.interchange.webdataset import members_by_name, read_samples
 
 if TYPE_CHECKING:
-    from megahour.corpus.interchange.import_stage import ImportParams
+    from megahour.corpus.interchange.params import ImportParams
 
 Entries = Iterator["Entry | BadRecord"]
 SUFFIXES = {
@@ -30,7 +30,6 @@ SUFFIXES = {
     "parquet": (".parquet",),
     "webdataset": (".tar",),
 }
-KALDI = ("wav.scp", "segments")
 
 
 def plan_source(p: ImportParams) -> list[dict[str, Any]]:
@@ -62,7 +61,11 @@ def plan_source(p: ImportParams) -> list[dict[str, Any]]:
 
 
 def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
-    files = [path for path in list_source(source).sizes if path.endswith(suffixes)]
+    listing = list_source(source)
+    files = [path for path in listing.sizes if path.endswith(suffixes)]
+    if broken := [path for path in listing.broken if path.endswith(suffixes)]:
+        remedy = "mend or remove them"
+        raise ConfigError(f"{kind} files at {source}{lead_nowhere(broken)}", where="source", remedy=remedy)
     if not files:
         raise ConfigError(f"no {kind} file at {source}", where="source", remedy=f"they end in {' or '.join(suffixes)}")
     return files

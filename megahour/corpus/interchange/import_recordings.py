@@ -12,23 +12,24 @@ import pyarrow as pa
 from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
-from megahour.corpus.audio import FlacEncoder
+from megahour.core.unicode import replaced
+from megahour.corpus.ingest.licences import check_licence
 from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, Pcm, reject, span
-from megahour.corpus.interchange.outside import Entry
 from megahour.corpus.interchange.record import Row
-from megahour.corpus.licences import check_licence
-from megahour.corpus.tar import TarWriter
-from megahour.corpus.text import normalise
+from megahour.corpus.interchange.untrusted import Entry
+from megahour.corpus.media.audio import FlacEncoder
+from megahour.corpus.media.tar import TarWriter
+from megahour.corpus.text.normalise import normalise
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.import_stage import ImportParams
+    from megahour.corpus.interchange.params import ImportParams
 
 BLOCK_SAMPLES = 1 << 16
 
 
 @dataclass
-class Recordings:
+class ImportedRecordings:
     """The tables of a *recordings* shard: each audio whole, its entries as cues."""
 
     p: ImportParams
@@ -59,6 +60,8 @@ class Recordings:
             self.cues += cues
             self.index.append(self._stored(pcm, own, key, channel, licence))
             self.out.kept()
+            if n := sum(map(replaced, (self.index[-1], *cues))):
+                self.out.stat("replaced_characters", n)
             self.out.stat("audio_samples", pcm.samples)
             self.out.stat("cues", len(cues))
 

@@ -11,17 +11,18 @@ import pyarrow as pa
 from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
-from megahour.corpus.audio import encode_flac
+from megahour.core.unicode import replaced
+from megahour.corpus.ingest.licences import check_licence
 from megahour.corpus.interchange.import_audio import SLACK_S, Pcm, reject, span
-from megahour.corpus.interchange.outside import Entry
 from megahour.corpus.interchange.record import Row, filled
-from megahour.corpus.licences import check_licence
-from megahour.corpus.tar import TarWriter
-from megahour.corpus.text import Normalised, normalise
+from megahour.corpus.interchange.untrusted import Entry
+from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.tar import TarWriter
+from megahour.corpus.text.normalise import Normalised, normalise
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.import_stage import ImportParams
+    from megahour.corpus.interchange.params import ImportParams
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Utterances:
                 offset, size = self.tar.add(f"{row['key']}.flac", flac)
                 self.rows.append({**row, "offset": offset, "size": size})
                 self.out.kept()
+                if n := replaced(row):
+                    self.out.stat("replaced_characters", n)
                 self.out.stat("audio_samples", stop - start)
             except BadRecord as bad:
                 reject(self.out, bad, entry.id, self.p.source)

@@ -1,20 +1,26 @@
 """lhotse: cuts with their recordings, supervisions and word alignments; Shar, and plain manifests of FLAC files.
 
 Layout as lhotse 1.3x writes it: a cut a line in `cuts.jsonl.gz`; in Shar's `recording.tar` each FLAC is followed by
-the JSON of its recording, in the order of the cuts.
+the JSON of its recording, in the order of the cuts. Reading also takes recordings with supervisions; sources of the
+type `command` are never run.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready, timed_words
+from megahour.corpus.interchange.untrusted import Audio, Entry, custom, duration, json_object, string
 from megahour.corpus.interchange.webdataset import Add
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.media.tar import tar_writer
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
@@ -90,3 +96,138 @@ def write_shar(out: ShardWriter) -> Iterator[Add]:
             tar.add(f"{record['key']}.json", canonical_json(made["recording"]).encode())
 
         yield add
+
+
+Find = Callable[[str], Audio]
+Resolve = Callable[[dict[str, Any]], Audio]
+
+
+def audio_of(recording: dict[str, Any], find: Find) -> Audio:
+    """The audio of a Recording. Raises BadRecord ``command-refused``, ``outside-source``, ``bad-field``."""
+    sources = recording.get("sources")
+    if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
+        raise BadRecord("unsupported-source", "a recording needs one source; multi-file recordings are not read")
+    kind, source = string(sources[0], "type"), sources[0].get("source")
+    if kind == "command":
+        raise BadRecord("command-refused", "the source is a command; commands in data are never run")
+    if kind == "file" and isinstance(source, str):
+        return find(source)
+    if kind == "memory" and isinstance(source, str):
+        return _inline(string(recording, "id"), source)
+    raise BadRecord("unsupported-source", f"a source of the type {kind[:40]!r}")
+
+
+def _inline(name: str, encoded: str) -> Audio:
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadRecord("unsupported-source", f"audio in memory that is not base64: {error}") from None
+
+    def opened() -> BinaryIO:
+        return io.BytesIO(data)
+
+    return Audio(f"memory:{name}", opened)
+
+
+def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entry | BadRecord]:
+    """Entries of cuts, one per supervision. `audio` finds the audio of a cut."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            cut = json_object(line)
+            yield from list(_of_cut(cut, audio(cut)))
+        except BadRecord as bad:
+            bad.record = bad.record or f"line {number}"
+            yield bad
+
+
+def recording_of(cut: dict[str, Any]) -> dict[str, Any]:
+    """A cut's recording. Raises BadRecord ``unsupported-cut`` for mixed and padding cuts."""
+    if string(cut, "type") not in ("MonoCut", "Cut", ""):
+        raise BadRecord("unsupported-cut", f"{string(cut, 'type')}: only cuts of one recording and channel are read")
+    recording = cut.get("recording")
+    if not isinstance(recording, dict):
+        raise BadRecord("bad-field", "a cut without a recording")
+    return recording
+
+
+def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry]:
+    recording = recording_of(cut)
+    start_s, length_s = duration(cut.get("start", 0.0), "start"), duration(cut.get("duration"), "duration")
+    own = custom(_mapping(cut, "custom"))
+    supervisions = cut.get("supervisions") or []
+    if not isinstance(supervisions, list):
+        raise BadRecord("bad-field", "supervisions is not a list")
+    if own is not None and len(supervisions) == 1:
+        yield _entry(string(cut, "id"), audio, recording, supervisions[0], start_s, length_s, own)
+        return
+    for supervision in supervisions:
+        if not isinstance(supervision, dict):
+            raise BadRecord("bad-field", "a supervision is not an object")
+        begin_s = start_s + _signed(supervision.get("start", 0.0))
+        spoken_s = duration(supervision.get("duration"), "duration")
+        yield _entry(string(supervision, "id"), audio, recording, supervision, max(0.0, begin_s), spoken_s, None)
+
+
+def _signed(value: Any) -> float:
+    """A supervision may begin before its cut."""
+    return -duration(-value, "start") if isinstance(value, int | float) and value < 0 else duration(value, "start")
+
+
+def supervision_entry(recording: dict[str, Any], supervision: dict[str, Any], audio: Audio) -> Entry:
+    """A supervision of a whole recording: its times count from the recording's start."""
+    start_s = duration(supervision.get("start", 0.0), "start")
+    length_s = duration(supervision.get("duration"), "duration")
+    own = custom(_mapping(supervision, "custom"))
+    return _entry(string(supervision, "id"), audio, recording, supervision, start_s, length_s, own)
+
+
+def _entry(
+    name: str,
+    audio: Audio,
+    recording: dict[str, Any],
+    supervision: dict[str, Any],
+    start_s: float,
+    length_s: float,
+    own: Any,
+) -> Entry:
+    if not name:
+        raise BadRecord("bad-field", "no id")
+    channel = supervision.get("channel", 0)
+    if not isinstance(channel, int) or isinstance(channel, bool) or not 0 <= channel < 1 << 15:
+        raise BadRecord("bad-field", f"channel = {str(channel)[:40]} is not a channel's number", record=name)
+    extra = _mapping(supervision, "custom")
+    return Entry(
+        id=name,
+        audio=audio,
+        recording=string(recording, "id"),
+        text=string(supervision, "text"),
+        start_s=start_s,
+        duration_s=length_s,
+        channel=channel,
+        speaker=string(supervision, "speaker"),
+        language=string(supervision, "language"),
+        licence=string(extra, "licence", "license"),
+        attribution=string(extra, "attribution"),
+        source=string(extra, "source"),
+        words=_words(supervision),
+        record=own,
+    )
+
+
+def _mapping(value: dict[str, Any], name: str) -> dict[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _words(supervision: dict[str, Any]) -> tuple[tuple[str, float, float, float], ...]:
+    """Word alignments, from the start of the supervision."""
+    items = _mapping(supervision, "alignment").get("word") or []
+    begin_s = supervision.get("start", 0.0)
+    words = []
+    for item in items if isinstance(items, list) else []:
+        if not isinstance(item, list) or len(item) not in (3, 4) or not isinstance(item[0], str):
+            raise BadRecord("bad-field", "a word's alignment is not [word, start, duration, score]")
+        start_s, length_s = duration(item[1], "word start"), duration(item[2], "word duration")
+        score = item[3] if len(item) == 4 and isinstance(item[3], int | float) else 1.0
+        words.append((item[0], start_s - begin_s, length_s, float(score)))
+    return tuple(words)

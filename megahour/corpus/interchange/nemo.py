@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
+from megahour.corpus.interchange.untrusted import Audio, Entry, custom, duration, json_object, string
 from megahour.corpus.interchange.webdataset import Add
 
 if TYPE_CHECKING:
@@ -40,3 +42,36 @@ def write_tarred(out: ShardWriter) -> Iterator[Add]:
             file.write(canonical_json(entry).encode() + b"\n")
 
         yield add
+
+
+def read_nemo(lines: Iterator[str | BadRecord], find: Callable[[str], Audio]) -> Iterator[Entry | BadRecord]:
+    """Entries of a manifest's lines; `find` opens an `audio_filepath`."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json_object(line)
+            yield _entry(value, find, f"line {number}")
+        except BadRecord as bad:
+            bad.record = bad.record or f"line {number}"
+            yield bad
+
+
+def _entry(value: dict[str, Any], find: Callable[[str], Audio], where: str) -> Entry:
+    path = string(value, "audio_filepath", "audio_file")
+    if not path:
+        raise BadRecord("bad-field", "no audio_filepath", record=where)
+    start_s = duration(value.get("offset") or 0.0, "offset")
+    length_s = None if value.get("duration") is None else duration(value["duration"], "duration")
+    return Entry(
+        id=f"{path}@{start_s:.6f}",
+        audio=find(path),
+        recording=path,
+        text=string(value, "raw_text", "text"),
+        start_s=start_s,
+        duration_s=length_s,
+        speaker=string(value, "speaker", "speaker_id"),
+        language=string(value, "lang", "language", "source_lang"),
+        licence=string(value, "license", "licence"),
+        attribution=string(value, "attribution"),
+        source=string(value, "source"),
+        record=custom(value),
+    )

@@ -5,15 +5,19 @@ The `huggingface` entry of the schema's metadata names the features, so that `lo
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from megahour.corpus.interchange.record import SCHEMA, Row
+from megahour.core.errors import BadRecord
+from megahour.core.unicode import plain_rows
+from megahour.corpus.interchange.record import SCHEMA, Row, checked
+from megahour.corpus.interchange.untrusted import Audio, Entry, Root, string
 from megahour.corpus.interchange.webdataset import Add
 
 if TYPE_CHECKING:
@@ -56,3 +60,80 @@ def write_parquet(out: ShardWriter) -> Iterator[Add]:
         yield add
         if rows:
             flush()
+
+
+BATCH_ROWS = 16
+TEXTS = ("raw", "text", "sentence", "transcription", "transcript", "normalized_text")
+
+
+def read_parquet(file: BinaryIO, root: Root, folder: str, *, max_bytes: int) -> Iterator[Entry | BadRecord]:
+    """Entries of a parquet file, `BATCH_ROWS` in memory at a time.
+
+    A file whose pages cannot be read ends with a BadRecord ``corrupt-parquet``; one whose row group would unpack to
+    more than `max_bytes` is ``too-large``; one without an `audio` column is ``no-audio-column``.
+    """
+    try:
+        source = pa.parquet.ParquetFile(file)
+        names = source.schema_arrow.names
+        if "audio" not in names:
+            raise BadRecord("no-audio-column", f"columns: {names[:20]}")
+        groups = [source.metadata.row_group(i).total_byte_size for i in range(source.num_row_groups)]
+        if max(groups, default=0) > max_bytes:
+            raise BadRecord("too-large", f"a row group of {max(groups)} bytes, the limit max_bytes is {max_bytes}")
+        ours = set(SCHEMA.names) <= set(names)
+        number = 0
+        for batch in source.iter_batches(BATCH_ROWS):
+            for row in plain_rows(batch):
+                yield _guarded(row, f"row {number}", root, folder, ours)
+                number += 1
+    except BadRecord as bad:
+        yield bad
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the file system's, not the format's
+            raise
+        yield BadRecord("corrupt-parquet", str(error)[:300])
+
+
+def _guarded(row: dict[str, Any], where: str, root: Root, folder: str, ours: bool) -> Entry | BadRecord:
+    try:
+        record = checked({name: _json_like(row[name]) for name in SCHEMA.names}) if ours else None
+        audio, path = _audio(row["audio"], where, root, folder)
+        name = string(row, "id", "key", "utt_id") or path or where
+        return Entry(
+            id=name,
+            audio=audio,
+            recording=name,
+            text=next((text for column in TEXTS if (text := string(row, column))), ""),
+            speaker=string(row, "speaker", "speaker_id", "client_id"),
+            language=string(row, "language", "lang", "locale"),
+            licence=string(row, "licence", "license"),
+            attribution=string(row, "attribution"),
+            source=string(row, "source"),
+            record=record,
+        )
+    except BadRecord as bad:
+        bad.record = bad.record or where
+        return bad
+
+
+def _json_like(value: Any) -> Any:
+    """NaN, which JSON does not have, is None in the custom field."""
+    if isinstance(value, list):
+        return [_json_like(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _audio(value: Any, where: str, root: Root, folder: str) -> tuple[Audio, str]:
+    if isinstance(value, bytes):
+        value = {"bytes": value}
+    if not isinstance(value, dict):
+        raise BadRecord("bad-field", f"audio is a {type(value).__name__}, not bytes or {{bytes, path}}")
+    path = string(value, "path")
+    data = value.get("bytes")
+    if not isinstance(data, bytes):
+        return root.audio(path, folder), path
+
+    def opened() -> BinaryIO:
+        return io.BytesIO(data)
+
+    return Audio(where, opened), path

@@ -1,18 +1,24 @@
 """WebDataset: uncompressed tars of `{key}.flac`, `{key}.json` and, if asked, `{key}.txt`, with a byte index.
 
-Layout: the members of a sample follow each other and share the name before the first dot.
+Layout: the members of a sample follow each other and share the name before the first dot. Reading also takes NeMo's
+tarred audio and lhotse's Shar; links, devices and paths upwards are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from megahour.core.errors import BadRecord
+from megahour.core.unicode import shown
 from megahour.corpus.interchange.record import Row, record_json
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.interchange.untrusted import Audio, Entry, custom, json_object, string
+from megahour.corpus.media.archives import Member, read_members, window
+from megahour.corpus.media.tar import tar_writer
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
@@ -41,3 +47,80 @@ def write_webdataset(out: ShardWriter, *, with_text: bool) -> Iterator[Add]:
 
         yield add
     out.table(pa.Table.from_pylist(index, INDEX), ".index.parquet")
+
+
+AUDIO = ("flac", "wav", "mp3", "ogg", "opus", "m4a")
+TEXTS = ("txt", "transcript", "text")
+MAX_SIDE_BYTES = 16 << 20
+
+
+def members_by_name(file: BinaryIO, *, max_bytes: int) -> tuple[dict[str, Audio], list[BadRecord]]:
+    """Audio by member name, for manifests that name members, and the members that must not be used."""
+    found: dict[str, Audio] = {}
+    bad: list[BadRecord] = []
+    for member in read_members(file, max_bytes=max_bytes):
+        if isinstance(member, BadRecord):
+            bad.append(member)
+        elif member.name.rpartition(".")[2].lower() in AUDIO:
+            found[member.name] = _audio(file, member)
+    return found, bad
+
+
+def _audio(file: BinaryIO, member: Member) -> Audio:
+    return Audio(member.name, lambda: window(file, member))
+
+
+def read_samples(file: BinaryIO, *, max_bytes: int) -> Iterator[Entry | BadRecord]:
+    """Entries of a WebDataset tar: neighbouring members that share their name before the first dot of the last part."""
+
+    def key_of_member(member: Member | BadRecord) -> str:
+        return _split(member.name)[0] if isinstance(member, Member) else f"\0{member.record}"
+
+    for key, group in groupby(read_members(file, max_bytes=max_bytes), key_of_member):
+        members = list(group)
+        bad = [member for member in members if isinstance(member, BadRecord)]
+        yield from bad
+        if bad:
+            continue
+        try:
+            yield _sample(file, shown(key), {_split(m.name)[1]: m for m in cast(list[Member], members)})
+        except BadRecord as error:
+            error.record = error.record or key
+            yield error
+
+
+def _split(name: str) -> tuple[str, str]:
+    folder, slash, last = name.rpartition("/")
+    stem, _, suffix = last.partition(".")
+    return f"{folder}{slash}{stem}", suffix.lower()
+
+
+def _sample(file: BinaryIO, key: str, members: dict[str, Member]) -> Entry:
+    audio = next((members[suffix] for suffix in AUDIO if suffix in members), None)
+    if audio is None:
+        raise BadRecord("missing-audio", f"only {sorted(members)[:10]}", record=key)
+    side: dict[str, Any] = json_object(_text(file, members["json"])) if "json" in members else {}
+    text = next((_text(file, members[suffix]) for suffix in TEXTS if suffix in members), "")
+    # Our own samples are the record itself; those of others may carry it under its name.
+    own = custom({"megahour": side}) if {"key", "word_start_samples", "tier"} <= set(side) else custom(side)
+    return Entry(
+        id=key,
+        audio=_audio(file, audio),
+        recording=key,
+        text=string(side, "raw", "raw_text", "text", "transcript") or text.strip(),
+        speaker=string(side, "speaker", "speaker_id"),
+        language=string(side, "language", "lang"),
+        licence=string(side, "licence", "license"),
+        attribution=string(side, "attribution"),
+        source=string(side, "source"),
+        record=own,
+    )
+
+
+def _text(file: BinaryIO, member: Member) -> str:
+    if member.size > MAX_SIDE_BYTES:
+        raise BadRecord("side-file-too-large", f"{member.name}: {member.size} bytes, the limit is {MAX_SIDE_BYTES}")
+    try:
+        return window(file, member).read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadRecord("bad-encoding", f"{member.name}: {error}") from None

@@ -27,7 +27,7 @@ TRIAL_S = 2.0  # of direct writing, before its speed counts
 
 
 def page_buffer(size: int) -> Bytes:
-    """At least so many bytes, from the begin of a page on."""
+    """At least `size` bytes, aligned to a page."""
     pages = mmap.mmap(-1, max(-(-size // PAGE), 1) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -93,7 +93,7 @@ class DirectStream:
         self._writing: Future[None] | None = None
 
     def room(self, size: int, place: int) -> Bytes:
-        """Where to put at most so many bytes that belong at `place`; `wrote` says how many they were."""
+        """A buffer for at most `size` bytes that belong at `place`; `wrote` reports how many there were."""
         begin, end, before = self._pieces[-1] if self._pieces else (0, 0, 0)
         if end == begin or before + end - begin != place:
             begin = end = aligned(end, place)

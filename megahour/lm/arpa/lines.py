@@ -22,7 +22,7 @@ BLOCK = 256  # lines whose numbers are spelled together
 AHEAD = 8  # lines between asking for a word's slot and copying it
 
 
-class Spelling(NamedTuple):
+class WordSpelling(NamedTuple):
     """Words as they go into lines. slots: (2 V,) uint64, two a word: a space, its first SLOT_BYTES bytes, and its
     length or, where it is longer, 255; such words are read from the arena."""
 
@@ -31,17 +31,17 @@ class Spelling(NamedTuple):
     starts: Int64
 
 
-def spelling(arena: Bytes, starts: Int64) -> Spelling:
+def spelling(arena: Bytes, starts: Int64) -> WordSpelling:
     """Of words by number: arena[starts[i]:starts[i + 1]], PADDING bytes behind the last one."""
     if len(arena) < starts[-1] + PADDING:
         arena = np.concatenate([arena, np.zeros(PADDING, np.uint8)])
     slots = np.zeros(2 * (len(starts) - 1), np.uint64)
     _fill_slots(arena, starts, slots.view(np.uint8))
-    return Spelling(slots, arena, starts)
+    return WordSpelling(slots, arena, starts)
 
 
 def line_bytes(k: int, highest: bool, lines: int, characters: int) -> int:
-    """Bytes of so many lines of k-grams, whose words have so many bytes together."""
+    """Bytes of `lines` lines of k-grams, whose words have `characters` bytes together."""
     numbers = NUMBER_BYTES if highest else 2 * NUMBER_BYTES + 1
     return lines * (numbers + k + 1) + characters
 

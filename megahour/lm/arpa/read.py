@@ -142,9 +142,9 @@ class _Reader:
         """The line at hand, without its end."""
         while True:
             data = self.text[self.at : min(self.end, self.at + LINE_BYTES + 1)].tobytes()
-            found = data.find(b"\n")
-            if found >= 0:
-                return data[:found]
+            result = data.find(b"\n")
+            if result >= 0:
+                return data[:result]
             self.more()
 
     def expect(self, text: bytes) -> None:

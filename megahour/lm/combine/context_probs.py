@@ -8,13 +8,15 @@ SRILM's `-prune-history-lm`. Or counted in a text, best the training text: c(h) 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.combine.trie import Float64, Int32, Int64, Trie, child
-from megahour.lm.combine.walk import Walker
-from megahour.lm.text.vocabulary import BOS, EOS
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.combine.trie import Float64, Int32, Int64, Trie, build, child
+from megahour.lm.combine.walk import Walker, encode_sentences, walker
+from megahour.lm.text.vocabulary import BOS, EOS, Vocabulary
 
 
 def from_model(trie: Trie, history: Walker | None = None) -> Float64:
@@ -39,6 +41,18 @@ def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
     return _shares(trie, counts)
 
 
+def contexts_of_model(trie: Trie, vocabulary: Vocabulary, history: NgramModel) -> Float64:
+    """`from_model` of another model's file; vocabulary: of `trie`."""
+    return from_model(trie, walker(build(history), history.vocabulary, vocabulary, "share"))
+
+
+def contexts_of_text(trie: Trie, vocabulary: Vocabulary, sentences: Iterable[list[str]]) -> Float64:
+    """`from_text` of sentences, 10,000 at a time."""
+    rest = iter(sentences)
+    parts = iter(lambda: list(islice(rest, 10_000)), [])
+    return from_text(trie, (encode_sentences(part, vocabulary) for part in parts))
+
+
 def _shares(trie: Trie, counts: Int64) -> Float64:
     total = counts.sum()
     _add_suffixes(trie.links.fail, counts)
@@ -56,13 +70,13 @@ def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[
         if asked == EOS:
             state = BOS + 1
             continue
-        found = 0
+        result = 0
         while state:
-            found, there = child(word, first, state, asked)
+            result, there = child(word, first, state, asked)
             if there:
                 break
             state = fail[state]
-        state = found if state else asked + 1
+        state = result if state else asked + 1
 
 
 @compiled

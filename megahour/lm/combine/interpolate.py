@@ -1,7 +1,7 @@
 """Several models merged into one back-off model, as SRILM's `ngram -mix-lm` with weights `-lambda`.
 
 Every n-gram that any model lists gets p(w|h) = Σ_i λ_i p_i(w|h), each p_i by that model's own back-off; then back-off
-weights are computed anew, so that each context sums to one. The merged model equals the mixture on the n-grams that it
+weights are recomputed, so that each context sums to one. The merged model equals the mixture on the n-grams that it
 lists; where it backs off, it takes the mixture's shorter context.
 """
 

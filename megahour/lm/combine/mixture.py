@@ -87,15 +87,15 @@ def check_weights(weights: Sequence[float], models: int) -> Float64:
 
     Raises MegahourError: there are not as many as models, one is negative, or they do not sum to one within 1 %.
     """
-    found = np.array(weights, np.float64)
+    result = np.array(weights, np.float64)
     remedy = "give one weight ≥ 0 for each model, summing to 1, or none and a held-out text"
-    if len(found) != models:
-        raise MegahourError(f"{len(found)} weights for {models} models", remedy=remedy)
-    if not (np.isfinite(found) & (found >= 0)).all():
+    if len(result) != models:
+        raise MegahourError(f"{len(result)} weights for {models} models", remedy=remedy)
+    if not (np.isfinite(result) & (result >= 0)).all():
         raise MegahourError(f"weights {list(weights)} are not all numbers ≥ 0", remedy=remedy)
-    if abs(found.sum() - 1.0) > 0.01:
-        raise MegahourError(f"weights {list(weights)} sum to {found.sum():g}", remedy=remedy)
-    return np.asarray(found / found.sum(), np.float64)
+    if abs(result.sum() - 1.0) > 0.01:
+        raise MegahourError(f"weights {list(weights)} sum to {result.sum():g}", remedy=remedy)
+    return np.asarray(result / result.sum(), np.float64)
 
 
 def _expectation_maximisation(

@@ -42,10 +42,10 @@ class Pruned:
 def prune(
     trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, contexts: Float64 | None = None
 ) -> Pruned:
-    """Leave n-grams out whose loss changes the perplexity by less than `threshold`; or as many as it takes.
+    """Remove n-grams whose loss changes the perplexity by less than `threshold`; or as many as `size` asks for.
 
-    size: keep so many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this stay, words
-    always do. contexts (N,): log10 p(h) as of `context_probs`; without, the model's own.
+    size: keep at most this many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this
+    stay, words always do. contexts (N,): log10 p(h) as of `context_probs`; without, the model's own.
 
     Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
     """

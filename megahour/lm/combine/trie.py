@@ -59,8 +59,8 @@ class Trie:
     @property
     def sizes(self) -> list[int]:
         """Numbers of n-grams by order."""
-        found: list[int] = np.diff(self.levels)[1:].tolist()
-        return found
+        result: list[int] = np.diff(self.levels)[1:].tolist()
+        return result
 
 
 def build(model: NgramModel) -> Trie:
@@ -215,10 +215,10 @@ def _find_children(word, parent, first, fail):  # type: ignore[no-untyped-def]
 @compiled
 def _find_suffixes(word, parent, first, fail, bigrams):  # type: ignore[no-untyped-def]
     for node in range(bigrams, len(word)):
-        last, context, found = word[node], fail[parent[node]], 0
+        last, context, result = word[node], fail[parent[node]], 0
         while context:
-            found, there = child(word, first, context, last)
+            result, there = child(word, first, context, last)
             if there:
                 break
             context = fail[context]
-        fail[node] = found if context else last + 1
+        fail[node] = result if context else last + 1

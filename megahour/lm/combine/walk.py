@@ -8,14 +8,20 @@ does not list is looked for after ever shorter contexts, adding their back-off w
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.combine.trie import Float64, Int32, Trie, child
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa.model import NgramModel
+from megahour.lm.combine.trie import Float64, Int32, Trie, build, child
+from megahour.lm.estimate.reading import lines_of
+from megahour.lm.text.sources import blocks
 from megahour.lm.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 Unknown = Literal["zero", "share"]
@@ -51,11 +57,11 @@ class Walker:
     def distribution(self, state: int) -> Float64:
         """(U,) log10 p of every word in a state, a node of the trie."""
         links, trie = self.trie.links, self.trie
-        chain = [state]
-        while chain[-1]:
-            chain.append(int(links.fail[chain[-1]]))
+        suffixes = [state]
+        while suffixes[-1]:
+            suffixes.append(int(links.fail[suffixes[-1]]))
         own = np.zeros(trie.words)
-        for context in reversed(chain):  # longer contexts overwrite what shorter ones said
+        for context in reversed(suffixes):  # longer contexts overwrite shorter ones
             own += trie.log10_backoff[context]
             children = slice(links.first[context], links.first[context + 1])
             own[links.word[children]] = trie.log10_prob[children]
@@ -65,9 +71,9 @@ class Walker:
         """The state after one more word of the U."""
         links, number = self.trie.links, int(self.number[word])
         while state:
-            found, there = child(links.word, links.first, state, number)
+            results, there = child(links.word, links.first, state, number)
             if there:
-                return int(found)
+                return int(results)
             state = int(links.fail[state])
         return number + 1
 
@@ -89,7 +95,7 @@ def union(vocabularies: list[Vocabulary]) -> Vocabulary:
 def walker(trie: Trie, own: Vocabulary, asked: Vocabulary, unknown: Unknown) -> Walker:
     """`trie`, whose vocabulary is `own`, for the words of `asked`, which has all of `own`.
 
-    unknown: what the model says of the n words that only `asked` has. "zero": nothing, as in SRILM, and `<unk>` keeps
+    unknown: the model's probability of the n words that only `asked` has. "zero": 0, as in SRILM, and `<unk>` keeps
     its probability. "share": `<unk>`'s probability is shared equally by `<unk>` and the n words. Both ways the
     probabilities of `asked` sum to what those of `own` did.
     """
@@ -107,33 +113,60 @@ def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
     return np.array([token for words in lines for token in (*vocabulary.encode(words), EOS)], np.int32)
 
 
+def sentences(sources: Sequence[str], lines: Iterable[str] = ()) -> Iterator[list[str]]:
+    """Words of `lines`, then of the lines of text files, URLs or globs, without empty lines.
+
+    Raises MegahourError when there is no sentence.
+    """
+    empty = True
+    for line in chain(lines, lines_of(blocks(sources)) if sources else ()):
+        if words := line.split():
+            empty = False
+            yield words
+    if empty:
+        where = ", ".join(sources) or "the input `text`"
+        raise MegahourError("no sentences", where=where, remedy="give text, one sentence a line")
+
+
+def perplexity(model: NgramModel, text: list[list[str]]) -> dict[str, Any]:
+    """Perplexity of the tokens that the model knows, and how many; the same of all, `unknown` of them being `<unk>`."""
+    tokens = encode_sentences(text, model.vocabulary)
+    log10_probs, known = own_walker(build(model)).tokens(tokens), tokens != UNK
+    return {
+        "perplexity": float(10.0 ** -log10_probs[known].mean()),
+        "tokens": int(known.sum()),
+        "perplexity_with_unknown": float(10.0 ** -log10_probs.mean()),
+        "unknown": int((~known).sum()),
+    }
+
+
 @compiled
 def _walk_nodes(  # type: ignore[no-untyped-def]
     words, parents, number, added, word, first, fail, logp, backoff, states, out
 ):
     for node in range(1, len(words)):
-        asked, state, total, found = number[words[node]], states[parents[node]], added[words[node]], 0
+        asked, state, total, results = number[words[node]], states[parents[node]], added[words[node]], 0
         while state:
-            found, there = child(word, first, state, asked)
+            results, there = child(word, first, state, asked)
             if there:
                 break
             total += backoff[state]
             state = fail[state]
-        found = found if state else asked + 1
-        states[node], out[node] = found, total + logp[found]
+        results = results if state else asked + 1
+        states[node], out[node] = results, total + logp[results]
 
 
 @compiled
 def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff, out):  # type: ignore[no-untyped-def]
     state = begin
     for i in range(len(tokens)):
-        asked, total, found = number[tokens[i]], added[tokens[i]], 0
+        asked, total, results = number[tokens[i]], added[tokens[i]], 0
         while state:
-            found, there = child(word, first, state, asked)
+            results, there = child(word, first, state, asked)
             if there:
                 break
             total += backoff[state]
             state = fail[state]
-        found = found if state else asked + 1
-        out[i] = total + logp[found]
-        state = begin if tokens[i] == EOS else found
+        results = results if state else asked + 1
+        out[i] = total + logp[results]
+        state = begin if tokens[i] == EOS else results

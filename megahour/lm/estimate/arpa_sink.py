@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.arpa.direct import ThreadedFile
-from megahour.lm.arpa.lines import ROOM, Spelling, line_bytes, spell_lines, spelling
+from megahour.lm.arpa.lines import ROOM, WordSpelling, line_bytes, spell_lines, spelling
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -28,7 +28,7 @@ class ArpaSink:
         self._places: Int64 = np.zeros((0, 0), np.int64)
         self._tallies: Int64 = np.zeros((0, 0, 0), np.int64)
         self._order = self._longest = 0
-        self._spelling: Spelling
+        self._spelling: WordSpelling
 
     def __enter__(self) -> Self:
         return self

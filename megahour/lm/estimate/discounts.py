@@ -23,21 +23,21 @@ def discounts(tallies: Sequence[Int64]) -> tuple[list[Discount], dict[int, str]]
 
     Also the orders that got the fallback, each with the reason.
     """
-    found: list[Discount] = []
+    result: list[Discount] = []
     fallbacks: dict[int, str] = {}
     for k, n in enumerate(tallies, 1):
         missing = [j for j in (1, 2, 3) if n[j] == 0]
         if missing:
             fallbacks[k] = f"no {k}-gram has an adjusted count of {missing[0]}: small, artificial or repeated text"
-            found.append(FALLBACK)
+            result.append(FALLBACK)
             continue
         y = n[1] / (n[1] + 2 * n[2])
         d1, d2, d3 = (float(j - (j + 1) * y * n[j + 1] / n[j]) for j in (1, 2, 3))
         if not all(0 <= d <= j for j, d in enumerate((d1, d2, d3), 1)):
             fallbacks[k] = f"{k}-gram discounts {d1:.3f} {d2:.3f} {d3:.3f} are out of range: repeated sentences?"
             d1, d2, d3 = FALLBACK
-        found.append((d1, d2, d3))
-    return found, fallbacks
+        result.append((d1, d2, d3))
+    return result, fallbacks
 
 
 def unigram_probabilities(

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.estimate.arpa_sink import ArpaSink
+from megahour.lm.estimate.context_keys import Names, exchange, take_names
 from megahour.lm.estimate.discounts import Discount, Float64, discounts, unigram_probabilities
 from megahour.lm.estimate.history import Int32, Int64
-from megahour.lm.estimate.names import Names, exchange, take_names
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.smooth import NEVER, fill_names, gammas, log_probability, smooth
 from megahour.lm.estimate.stupid import stupid, unigram_scores
@@ -39,7 +39,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Sink(Protocol):
-    """Where a model goes, a partition at a time. `ArpaSink` is one. spelled: whether it wants to know the bytes of
+    """Where a model goes, a partition at a time. `ArpaSink` is one. spelled: whether it needs the bytes of
     words (CHARACTERS)."""
 
     spelled: bool
@@ -56,9 +56,9 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Model:
+class Estimated:
     """What was estimated, but for the n-grams, which are in the file. sizes: n-grams by order; discounts: D(1), D(2),
-    D(3+) by order, none of stupid back-off; fallbacks: orders and reasons; partitions: how many, and positions of the
+    D(3+) by order, none for stupid back-off; fallbacks: orders and reasons; partitions: how many, and positions of the
     largest and of the middle one. wildcards: of Kneser-Ney with n-grams cut off, by order from 1: contexts with a
     wildcard entry, and what these entries hold."""
 
@@ -96,16 +96,16 @@ class _Weights:
     edges: Int64
 
 
-def thresholds(order: int, prune: Sequence[int]) -> Int64:
-    """(order + 2,) by order: n-grams seen at most so often are dropped; the last value given holds for higher orders.
+def thresholds(order: int, cutoffs: Sequence[int]) -> Int64:
+    """(order + 2,) by order: n-grams that occur at most this often are dropped; the last value holds for higher orders.
 
     Raises ValueError: order out of range; not 0 for unigrams, or decreasing.
     """
     if not 1 <= order <= MAX_ORDER:
         raise ValueError(f"order {order} is not in 1 … {MAX_ORDER}; 3 is usual")
-    given = list(prune[:order]) or [0]
+    given = list(cutoffs[:order]) or [0]
     if given[0] != 0 or given != sorted(given):
-        raise ValueError(f"prune {list(prune)}: must begin with 0 and not decrease; limit unigrams by the vocabulary")
+        raise ValueError(f"cutoffs {list(cutoffs)} must begin with 0 and not decrease; limit words by the vocabulary")
     return np.array([0, *given, *[given[-1]] * (order + 1 - len(given))], np.int64)
 
 
@@ -114,25 +114,25 @@ def estimate(
     order: int,
     to: Path | Sink,
     *,
-    prune: Sequence[int] = (),
+    cutoffs: Sequence[int] = (),
     allowed: Words = None,
     smoothing: Smoothing = "kneser-ney",
     threads: int = 1,
     store_bytes: int = STORE_BYTES,
     progress: Progress = lambda phase, done, total: None,
-) -> Model:
+) -> Estimated:
     """Estimate the model of `corpus` and write it as an ARPA file, or into a sink: the same bytes whatever `threads`.
 
-    prune[k-1]: drop k-grams that occur at most so often; the last value holds for all higher orders. allowed (V,)
+    cutoffs[k-1]: drop k-grams that occur at most this often; the last value holds for all higher orders. allowed (V,)
     uint8: drop n-grams with other words, unigrams too, after they have been counted, as `lmplz --limit_vocab_file`
     does; `<unk>`, `<s>`, `</s>` stay. smoothing: `stupid` for stupid back-off (module `stupid`). store_bytes: memory
-    for what the first pass has seen.
+    for what the first pass stores.
 
     Raises
     ------
-    ValueError: the corpus is empty, `order` or `prune` is out of range, or stupid back-off with `allowed`.
+    ValueError: the corpus is empty, `order` or `cutoffs` is out of range, or stupid back-off with `allowed`.
     """
-    limits, stupid_too = thresholds(order, prune), smoothing == "stupid"
+    limits, stupid_too = thresholds(order, cutoffs), smoothing == "stupid"
     if len(corpus.tokens) <= PADDING:
         raise ValueError("no words to count: the text is empty; give at least one sentence")
     if allowed is not None:
@@ -149,21 +149,21 @@ def estimate(
     return run(parts, to, progress)
 
 
-def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
     corpus, allowed = parts.corpus, parts.allowed
     counts = _count(parts, progress)
     total = counts.tallies.sum(axis=0)
     ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
-    found, fallbacks = discounts([ones, *total[2:, :5]])
-    weights = _weigh(parts, counts, found)
+    result, fallbacks = discounts([ones, *total[2:, :5]])
+    weights = _weigh(parts, counts, result)
     wildcards = [(int(entries), int(held)) for entries, held in counts.wildcards[1:] if counts.wildcards.any()]
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
     sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
     _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
-    return _model(parts, sizes, found, fallbacks, wildcards)
+    return _model(parts, sizes, result, fallbacks, wildcards)
 
 
-def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+def _score(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
     """Stupid back-off."""
     counts = _count(parts, progress)
     sizes = [parts.corpus.size, *counts.tallies.sum(axis=0)[2:, KEPT].tolist()]
@@ -173,7 +173,7 @@ def _score(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     def score(number: int) -> None:
         s, windows, _, n = parts.swept(number)
         lists = s.at, s.logp, s.backoff, s.sizes
-        stupid(windows, parts.order, parts.prune, s.store.grams, s.store.nodes, n, *lists)
+        stupid(windows, parts.order, parts.cutoffs, s.store.grams, s.store.nodes, n, *lists)
         sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
 
     _write(parts, sink, score, progress)
@@ -189,11 +189,11 @@ def _write(parts: Partitions, sink: Sink, write: Callable[[int], None], progress
 def _model(
     parts: Partitions,
     sizes: list[int],
-    found: list[Discount],
+    result: list[Discount],
     fallbacks: dict[int, str],
     wildcards: Sequence[tuple[int, int]] = (),
-) -> Model:
-    return Model(parts.order, sizes, found, fallbacks, parts.spread, list(wildcards))
+) -> Estimated:
+    return Estimated(parts.order, sizes, result, fallbacks, parts.spread, list(wildcards))
 
 
 def _count(parts: Partitions, progress: Progress) -> _Counts:
@@ -210,8 +210,8 @@ def _count(parts: Partitions, progress: Progress) -> _Counts:
         return names.taken(s.names, held, large)
 
     names = []
-    for done, found in enumerate(parts.each(count), 1):
-        names.append(found)
+    for done, result in enumerate(parts.each(count), 1):
+        names.append(result)
         progress("count", done, len(parts))
     unigrams = parts.unigrams if parts.order > 1 else _occurrences(parts.corpus)
     unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
@@ -222,10 +222,10 @@ def _occurrences(corpus: Corpus) -> Int64:
     return np.bincount(corpus.tokens[PADDING:], minlength=corpus.size)
 
 
-def _weigh(parts: Partitions, counts: _Counts, found: list[Discount]) -> _Weights:
+def _weigh(parts: Partitions, counts: _Counts, result: list[Discount]) -> _Weights:
     table = np.zeros((parts.order + 2, 4))
-    table[1 : parts.order + 1, 1:] = found
-    unigram = unigram_probabilities(counts.unigrams, found[0], BOUNDARY, parts.allowed)
+    table[1 : parts.order + 1, 1:] = result
+    unigram = unigram_probabilities(counts.unigrams, result[0], BOUNDARY, parts.allowed)
     unigram[BOUNDARY] = unigram[END]
     first, length, gamma, edges = exchange(counts.names, table, len(parts))
     return _Weights(table, unigram, first, length, gamma, edges)
@@ -246,7 +246,7 @@ def _unigrams(parts: Partitions, counts: _Counts, weights: _Weights) -> tuple[Fl
             tokens = parts.corpus.tokens
             dropped = parts.allowed[tokens[PADDING:]] == 0
             once[tokens[PADDING - 1 : -1][dropped]] = False
-        if parts.prune[2] < 1:
+        if parts.cutoffs[2] < 1:
             backoff[once] = log_probability(weights.discounts[2, 1])
     if parts.allowed is not None:
         logp[parts.allowed == 0] = np.nan
@@ -261,7 +261,7 @@ def _smooth(parts: Partitions, weights: _Weights, number: int, sink: Sink) -> No
     keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
     fill_names(weights.first[own], weights.length[own], weights.gamma[own], keys, values)
     smooth(
-        0, windows, positions, parts.corpus.tokens, parts.order, parts.prune, parts.allowed,
+        0, windows, positions, parts.corpus.tokens, parts.order, parts.cutoffs, parts.allowed,
         weights.discounts, weights.unigram, *kept, len(kept.nodes), s.contexts.seats, s.chain,
         keys, values, s.at, s.logp, s.backoff, s.sizes,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 AHEAD = 24  # rows between asking for a row and reading it; for what its word leads to, a third
-SMALL = 24  # nodes of so many positions are sorted by insertion
+SMALL = 24  # nodes of up to this many positions are sorted by insertion
 
 
 @compiled

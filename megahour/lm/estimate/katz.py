@@ -90,7 +90,7 @@ def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyp
 
 @compiled
 def katz(  # type: ignore[no-untyped-def]
-    windows, positions, order, prune, ratios, unigram, grams, nodes, n, seats, chain, alpha, at, logp, backoff, sizes
+    windows, positions, order, cutoffs, ratios, unigram, grams, nodes, n, seats, chain, alpha, at, logp, backoff, sizes
 ):
     """Like `smooth.smooth`, from all n-grams of n contexts, dropped ones too.
 
@@ -117,7 +117,7 @@ def katz(  # type: ignore[no-untyped-def]
                 last, raw = grams[g, 0], grams[g, 3]
                 total += raw
                 earliest = min(earliest, np.int64(positions[grams[g, 1]]))
-                if raw > prune[k]:
+                if raw > cutoffs[k]:
                     lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
                     discounted += ratios[k, min(raw, MOST + 1)] * raw
                     listed += lower
@@ -132,7 +132,7 @@ def katz(  # type: ignore[no-untyped-def]
             size = sizes[k]
             for g in range(begin, end):
                 last, raw = grams[g, 0], grams[g, 3]
-                if raw <= prune[k]:
+                if raw <= cutoffs[k]:
                     continue
                 p = ratios[k, min(raw, MOST + 1)] * raw * scale
                 seats[length, last] = g - begin
@@ -144,7 +144,7 @@ def katz(  # type: ignore[no-untyped-def]
             sizes[k] = size
         lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
         for k in range(shared + 2, have + 2):
-            if prune[k] >= 1:
+            if cutoffs[k] >= 1:
                 break
             p = ratios[k, 1] if 1.0 - ratios[k, 1] >= FULL else 0.5
             alpha[k - 1, positions[i] - 1] = np.log10((1.0 - p) / max(1.0 - lower, FULL))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.arpa.write import format_lines, room_for
-from megahour.lm.estimate.estimate import Float32, Model, Progress, Sink, thresholds
+from megahour.lm.estimate.estimate import Estimated, Float32, Progress, Sink, thresholds
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, unigram_katz, unigram_logs
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
@@ -33,15 +33,15 @@ def estimate_katz(
     order: int,
     to: Path | Sink,
     *,
-    prune: Sequence[int] = (),
+    cutoffs: Sequence[int] = (),
     threads: int = 1,
     progress: Progress = lambda phase, done, total: None,
-) -> Model:
+) -> Estimated:
     """Like `estimate.estimate`, by Katz's back-off with Good-Turing discounts; the model's discounts are d(1) … d(K).
 
-    Raises ValueError: the corpus is empty, or `order` or `prune` is out of range.
+    Raises ValueError: the corpus is empty, or `order` or `cutoffs` is out of range.
     """
-    limits = thresholds(order, prune)
+    limits = thresholds(order, cutoffs)
     if len(corpus.tokens) <= PADDING:
         raise ValueError("no words to count: the text is empty; give at least one sentence")
     parts = Partitions(corpus, order, limits, threads, spelled=False)
@@ -51,11 +51,11 @@ def estimate_katz(
     return _estimate(parts, to, progress)
 
 
-def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
+def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
     order, corpus = parts.order, parts.corpus
     tallies, counts = _count(parts, progress)
-    found = [good_turing(counts[k]) for k in range(1, order + 1)]
-    ratios = np.stack([np.zeros(MOST + 2), *(each for each, _ in found)])
+    result = [good_turing(counts[k]) for k in range(1, order + 1)]
+    ratios = np.stack([np.zeros(MOST + 2), *(each for each, _ in result)])
     unigram = unigram_katz(_occurrences(corpus), ratios[1])
     logp = unigram_logs(unigram).astype(np.float32)
     unigram[BOUNDARY] = unigram[END]
@@ -64,8 +64,8 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     def score(number: int) -> None:
         s, windows, positions, n = parts.swept(number)
         katz(
-            windows, positions, order, parts.prune, ratios, unigram, s.store.grams, s.store.nodes, n, s.contexts.seats,
-            s.chain, alpha, s.at, s.logp, s.backoff, s.sizes,
+            windows, positions, order, parts.cutoffs, ratios, unigram, s.store.grams, s.store.nodes, n,
+            s.contexts.seats, s.chain, alpha, s.at, s.logp, s.backoff, s.sizes,
         )  # fmt: skip
         if writing:
             sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
@@ -77,9 +77,9 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Model:
     writing = True
     _each(parts, score, "write", progress)
     sink.end()
-    return Model(
-        order, sizes, [tuple(each[1:-1].tolist()) for each, _ in found],
-        {k: why for k, (_, why) in enumerate(found, 1) if why},
+    return Estimated(
+        order, sizes, [tuple(each[1:-1].tolist()) for each, _ in result],
+        {k: why for k, (_, why) in enumerate(result, 1) if why},
         parts.spread,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from megahour.lm.estimate.context_keys import Names
 from megahour.lm.estimate.history import (
     Int32,
     Int64,
@@ -22,9 +23,8 @@ from megahour.lm.estimate.history import (
     permute,
     sort_histories,
 )
-from megahour.lm.estimate.kept import Kept, Shelf, keep
-from megahour.lm.estimate.names import Names
-from megahour.lm.estimate.sweep import TALLIES, Open, Store, Words, open_contexts, store, sweep
+from megahour.lm.estimate.kept_ngrams import Arena, Kept, keep
+from megahour.lm.estimate.sweep import TALLIES, Open, SweepStore, Words, open_contexts, store, sweep
 from megahour.lm.text.tokenise import Bytes, Tokens
 
 Float64 = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ class Corpus:
 
 
 @dataclass(eq=False)
-class Scratch:
+class ThreadScratch:
     """What one thread needs for partitions of up to `room` positions; arrays as the kernels want them."""
 
     room: int
@@ -64,9 +64,9 @@ class Scratch:
     seat: Int32
     stack: Int32
     contexts: Open
-    store: Store
-    kept: tuple[Shelf, Shelf]
-    names: tuple[Shelf, ...]
+    store: SweepStore
+    kept: tuple[Arena, Arena]
+    names: tuple[Arena, ...]
     chain: Float64
     at: Int32
     logp: npt.NDArray[np.float32]
@@ -75,9 +75,9 @@ class Scratch:
     unigrams: Int64
 
     @staticmethod
-    def make(order: int, vocabulary: int, room: int) -> Scratch:
+    def make(order: int, vocabulary: int, room: int) -> ThreadScratch:
         rows = order + 1
-        return Scratch(
+        return ThreadScratch(
             room,
             np.empty((room, order), np.int32),
             np.empty((room, order), np.int32),
@@ -101,12 +101,12 @@ class Scratch:
 @dataclass
 class Partitions:
     """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
-    partition; lengths (V,): its bytes. prune, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
+    partition; lengths (V,): its bytes. cutoffs, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
     that it does not hold are swept again, which gives the same. spelled: whether tallies have the bytes of lines."""
 
     corpus: Corpus
     order: int
-    prune: Int64
+    cutoffs: Int64
     threads: int
     allowed: Words = None
     store_bytes: int = 0
@@ -118,7 +118,7 @@ class Partitions:
     _edges: Int64 = field(init=False)
     _positions: Int32 = field(init=False)
     _own: threading.local = field(default_factory=threading.local)
-    _all: list[Scratch] = field(default_factory=list)
+    _all: list[ThreadScratch] = field(default_factory=list)
     _kept: dict[int, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Partitions:
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(call, range(len(self)))
 
-    def count(self, number: int, tally: Int64) -> tuple[Scratch, Int32, int]:
+    def count(self, number: int, tally: Int64) -> tuple[ThreadScratch, Int32, int]:
         """Sort a partition's positions by history, which they stay, and sweep them: scratch with the store and the
         thread's unigrams; windows; nodes. What the second pass needs is kept while there is room for it."""
         positions = self._part(number)
@@ -185,7 +185,7 @@ class Partitions:
                 shelf.take(len(rows))
         return s, windows, nodes
 
-    def kept(self, number: int) -> tuple[Scratch, Int32, Int32, Kept]:
+    def kept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, Kept]:
         """Scratch, windows, positions, and n-grams of a partition that has been counted; once only."""
         kept = self._kept.pop(number, None)
         if kept is None:
@@ -194,13 +194,13 @@ class Partitions:
         s, windows = self._sorted(number)
         return s, windows, self._part(number), kept
 
-    def swept(self, number: int) -> tuple[Scratch, Int32, Int32, int]:
+    def swept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, int]:
         """Scratch with the store, windows, positions, and nodes of a partition that has been counted: dropped n-grams
         are there too."""
         s, windows, nodes, _ = self._again(number)
         return s, windows, self._part(number), nodes
 
-    def _sorted(self, number: int) -> tuple[Scratch, Int32]:
+    def _sorted(self, number: int) -> tuple[ThreadScratch, Int32]:
         """Windows of a partition that has been counted."""
         positions = self._part(number)
         s = self._scratch(len(positions))
@@ -208,27 +208,27 @@ class Partitions:
         gather(self.corpus.tokens, positions, self.order, windows)
         return s, windows
 
-    def _again(self, number: int) -> tuple[Scratch, Int32, int, int]:
+    def _again(self, number: int) -> tuple[ThreadScratch, Int32, int, int]:
         s, windows = self._sorted(number)
         tally = np.zeros((self.order + 1, TALLIES), np.int64)
         return s, windows, *self._sweep(s, windows, self._part(number), tally)
 
-    def _keep(self, s: Scratch, windows: Int32, nodes: int, grams: int) -> Kept:
+    def _keep(self, s: ThreadScratch, windows: Int32, nodes: int, grams: int) -> Kept:
         room = Kept(s.kept[0].room(grams), s.kept[1].room(nodes))
-        return keep(s.store, nodes, grams, windows, self.prune, self.allowed, room)
+        return keep(s.store, nodes, grams, windows, self.cutoffs, self.allowed, room)
 
-    def _sweep(self, s: Scratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
+    def _sweep(self, s: ThreadScratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
         words = self.allowed, self.lengths if self.spelled else None
-        return sweep(windows, positions, self.order, self.prune, *words, s.contexts, s.store, s.unigrams, tally)
+        return sweep(windows, positions, self.order, self.cutoffs, *words, s.contexts, s.store, s.unigrams, tally)
 
     def _part(self, number: int) -> Int32:
         return self._positions[self._edges[number] : self._edges[number + 1]]
 
-    def _scratch(self, positions: int) -> Scratch:
+    def _scratch(self, positions: int) -> ThreadScratch:
         """This thread's, grown if need be."""
-        held: Scratch | None = getattr(self._own, "scratch", None)
+        held: ThreadScratch | None = getattr(self._own, "scratch", None)
         if held is None or held.room < positions:
-            grown = Scratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
+            grown = ThreadScratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
             if held is not None:
                 grown.unigrams, grown.kept, grown.names = held.unigrams, held.kept, held.names
                 self._all.remove(held)

@@ -13,7 +13,7 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.estimate.partitions import PADDING, Corpus
-from megahour.lm.text.cut import Cut, cut_words, renumber
+from megahour.lm.text.cut import ALL_WORDS, WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, Bytes, Tokens, WordTable, encode
 from megahour.lm.text.tokenise import PADDING as PADDING_BYTES
@@ -23,7 +23,7 @@ MAX_TOKENS = 2**31 - 1 - PADDING
 
 
 @dataclass(frozen=True)
-class Reading:
+class CountedCorpus:
     """A corpus, and counts of it: running words (unknown ones too, sentence ends not), different words of the text,
     words outside the vocabulary, reserved words left out, sentences, and those of them without a word."""
 
@@ -48,19 +48,17 @@ def read_corpus(
     text: Iterable[Block],
     *,
     vocabulary: WordTable | None = None,
-    most_frequent: int = 0,
-    min_count: int = 1,
+    cut: WordCut = ALL_WORDS,
     skip_symbols: bool = False,
     utf8: bool = False,
     max_tokens: int = MAX_TOKENS,
     room: int = 1 << 20,
-) -> Reading:
+) -> CountedCorpus:
     """Number all words of the text.
 
-    vocabulary: words to keep, numbered as there; without one, words are numbered as they come, and those kept that are
-    among the `most_frequent` (0: all; ties go to the word whose bytes sort first) and occur `min_count` times.
-    skip_symbols: leave `<s>`, `</s>` and `<unk>` out, which are errors otherwise. utf8: refuse other encodings.
-    room: tokens to make room for; a good guess saves copying.
+    vocabulary: words to keep, with their numbers; without one, words are numbered in order of appearance, and `cut`
+    chooses among them. skip_symbols: skip `<s>`, `</s>` and `<unk>`, which are errors otherwise. utf8: refuse other
+    encodings. room: tokens to allocate for; a good guess saves copying.
 
     Raises
     ------
@@ -75,21 +73,20 @@ def read_corpus(
             block.check_utf8()
         if size + block.end + 1 > len(tokens):  # every byte could be a line
             tokens = _grown(tokens, size, size + block.end + 1)
-        found, skipped = encode(block.text, block.end, table, tokens[size:], frozen=vocabulary is not None)
+        result, skipped = encode(block.text, block.end, table, tokens[size:], frozen=vocabulary is not None)
         if skipped and not skip_symbols:
             raise block.reserved()
-        size, reserved = size + found, reserved + skipped
+        size, reserved = size + result, reserved + skipped
         if size - PADDING > max_tokens:
             raise _too_many(block, max_tokens)
     tokens = tokens[:size]
     types = len(table) - len(RESERVED)
-    cut = Cut(most_frequent, min_count)
     if vocabulary is None and cut.cuts:
         numbers, table = cut_words(np.bincount(tokens[PADDING:], minlength=len(table)), table, cut)
         renumber(tokens, numbers)
     sentences, empty, unknown = _tally(tokens, PADDING)
     corpus = Corpus(tokens, table.arena, table.starts[: len(table) + 1])
-    return Reading(corpus, size - PADDING - sentences, types, unknown, reserved, sentences, empty)
+    return CountedCorpus(corpus, size - PADDING - sentences, types, unknown, reserved, sentences, empty)
 
 
 def allowed_words(corpus: Corpus, listed: WordTable) -> Bytes:
@@ -98,9 +95,9 @@ def allowed_words(corpus: Corpus, listed: WordTable) -> Bytes:
     buffer: Bytes = np.zeros(len(text) + PADDING_BYTES, np.uint8)
     buffer[: len(text)] = np.frombuffer(text, np.uint8)
     numbers = np.empty(2 * corpus.size, np.int32)
-    found, _ = encode(buffer, len(text), listed, numbers, frozen=True)
+    result, _ = encode(buffer, len(text), listed, numbers, frozen=True)
     allowed = np.ones(corpus.size, np.uint8)
-    allowed[len(RESERVED) :] = numbers[:found:2] != UNKNOWN  # every other token is a BOUNDARY
+    allowed[len(RESERVED) :] = numbers[:result:2] != UNKNOWN  # every other token is a BOUNDARY
     return allowed
 
 

@@ -4,9 +4,9 @@
     p(w|h) = (a(h w) - D(a(h w))) / Σ_w a(h w) + γ(h) · p(w|h')
 
 A context is met before its children when the positions are gone through backwards, so p(w|h') is at hand. γ(h) is
-made in the partition of h's last word, but printed with the n-gram h, in the partition of the word before it: that is
-all that partitions tell each other. The corpus position where h first ends is h's name there. An n-gram that occurs
-once is followed once, so its γ is D(1) and need not be told; one that is not told has γ = 1.
+computed in the partition of h's last word, but printed with the n-gram h, in the partition of the word before it: that
+is all that partitions exchange. The corpus position where h first ends is h's name there. An n-gram that occurs
+once is followed once, so its γ is D(1) and is not exchanged; any other that is missing has γ = 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 Float64 = npt.NDArray[np.float64]
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
 BLOCK = 64  # probabilities whose logarithms are taken together
-AHEAD = 8  # rows, or n-grams, between asking for what is known of a word and reading it
+AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -82,7 +82,7 @@ def smooth(  # type: ignore[no-untyped-def]
     positions,
     tokens,
     order,
-    prune,
+    cutoffs,
     allowed,
     discounts,
     unigram,
@@ -103,7 +103,7 @@ def smooth(  # type: ignore[no-untyped-def]
     floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[floor, w]], and only orders
     above floor + 1 are filled.
 
-    tokens (T,): of the corpus. prune, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept.keep`, n
+    tokens (T,): of the corpus. cutoffs, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept_ngrams.keep`, n
     contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
     """
@@ -114,7 +114,7 @@ def smooth(  # type: ignore[no-untyped-def]
     held = np.empty((order + 1, BLOCK))  # p of n-grams that have no logarithm yet
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
     for k in range(2, order + 1):
-        once[k] = log_probability(discounts[k, 1]) if prune[k] < 1 else 0.0
+        once[k] = log_probability(discounts[k, 1]) if cutoffs[k] < 1 else 0.0
     after = floor
     for i in range(len(positions) - 1, -1, -1):
         ahead = np.int64(windows[max(i - AHEAD, 0), 0])  # tables by word do not fit into the cache
@@ -195,7 +195,7 @@ def smooth(  # type: ignore[no-untyped-def]
                     have = j - 1  # only the n-grams to the right of it are kept
                     break
         for k in range(shared + 2, have + 2):
-            if prune[k] >= 1:
+            if cutoffs[k] >= 1:
                 break
             lower = 1.0 - discounts[k, 1] + discounts[k, 1] * lower
             size = sizes[k]

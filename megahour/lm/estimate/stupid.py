@@ -34,7 +34,7 @@ def unigram_scores(occurrences: Int64) -> tuple[Float64, Float64]:
 
 
 @compiled
-def stupid(windows, order, prune, grams, nodes, n, at, logp, backoff, sizes):  # type: ignore[no-untyped-def]
+def stupid(windows, order, cutoffs, grams, nodes, n, at, logp, backoff, sizes):  # type: ignore[no-untyped-def]
     """Like `smooth.smooth`, from windows (m, order) and all n-grams of n contexts, dropped ones too."""
     sizes[:] = 0
     for node in range(n):
@@ -43,7 +43,7 @@ def stupid(windows, order, prune, grams, nodes, n, at, logp, backoff, sizes):  #
         for g in range(begin, end):
             total += grams[g, 3]
         for g in range(begin, end):
-            if grams[g, 3] <= prune[k]:
+            if grams[g, 3] <= cutoffs[k]:
                 continue
             size = sizes[k]
             at[k, size], logp[k, size] = grams[g, 1], log_probability(grams[g, 3] / total)
@@ -58,7 +58,7 @@ def stupid(windows, order, prune, grams, nodes, n, at, logp, backoff, sizes):  #
             while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
                 after += 1
         for k in range(max(before, after) + 2, have + 2):
-            if prune[k] >= 1:
+            if cutoffs[k] >= 1:
                 break
             size = sizes[k]
             at[k, size], logp[k, size] = i, 0.0  # all that followed this context once

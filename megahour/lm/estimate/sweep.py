@@ -20,7 +20,7 @@ from megahour.core.compiled import compiled
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
 
-AHEAD = 8  # rows, or n-grams, between asking for what is known of a word and reading it
+AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 KEPT, CHARACTERS = 5, 6
@@ -29,7 +29,7 @@ SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of t
 Words = npt.NDArray[np.uint8] | None  # (V,) whether n-grams with the word are kept; None: all are
 
 
-class Store(NamedTuple):
+class SweepStore(NamedTuple):
     """What a sweep leaves behind.
 
     grams: (G, 4) int32, an n-gram of a stored node in a row: its last word; index of a position that ends its first
@@ -53,10 +53,10 @@ class Open(NamedTuple):
     sizes: Int64
 
 
-def store(order: int, positions: int) -> Store:
-    """Room for so many positions; only what is written takes memory."""
+def store(order: int, positions: int) -> SweepStore:
+    """Room for `positions` positions; only what is written takes memory."""
     grams, nodes = positions * (order - 1), positions * (order - 1) // 2 + 1  # a stored context has two or more
-    return Store(
+    return SweepStore(
         np.empty((grams, 4), np.int32),
         np.empty((nodes, 4), np.int32),
         np.empty((nodes, SUMS), np.int32),
@@ -65,7 +65,7 @@ def store(order: int, positions: int) -> Store:
 
 
 def open_contexts(order: int, vocabulary: int, positions: int) -> Open:
-    """Scratch of one thread, for partitions of at most so many positions."""
+    """Scratch of one thread, for partitions of at most `positions` positions."""
     room = min(vocabulary, positions) + 1
     return Open(
         np.zeros((order, vocabulary), np.int32), np.empty((order, room, 4), np.int32), np.zeros(order, np.int64)
@@ -76,24 +76,24 @@ def sweep(
     windows: Int32,
     positions: Int32,
     order: int,
-    prune: Int64,
+    cutoffs: Int64,
     allowed: Words,
     lengths: Int32 | None,
     scratch: Open,
-    out: Store,
+    out: SweepStore,
     unigrams: Int64,
     tally: Int64,
 ) -> tuple[int, int]:
     """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
 
-    prune (order + 1,): k-grams with raw ≤ prune[k] are dropped, and those with a word that is not `allowed`. lengths
-    (V,): bytes of words; None: CHARACTERS are not counted. Adds to unigrams (V,), the adjusted counts of words, and to
-    tally (order + 1, TALLIES).
+    cutoffs (order + 1,): k-grams with raw ≤ cutoffs[k] are dropped, and those with a word that is not `allowed`.
+    lengths (V,): bytes of words; None: CHARACTERS are not counted. Adds to unigrams (V,), the adjusted counts of words,
+    and to tally (order + 1, TALLIES).
     """
-    found: tuple[int, int] = sweep_from(
-        0, windows, positions, order, prune, allowed, lengths, *scratch, *out, unigrams, tally
+    result: tuple[int, int] = sweep_from(
+        0, windows, positions, order, cutoffs, allowed, lengths, *scratch, *out, unigrams, tally
     )
-    return found
+    return result
 
 
 # Arrays are plain arguments and nothing is factored out: numba counts references to arrays, by atomic additions,
@@ -104,7 +104,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
     windows,
     positions,
     order,
-    prune,
+    cutoffs,
     allowed,
     lengths,
     seats,
@@ -155,7 +155,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 keep = keep and allowed[windows[i, k - 1]] != 0
             if k > shared + 1:
                 tally[k, 1] += 1
-                if prune[k] < 1 and keep:
+                if cutoffs[k] < 1 and keep:
                     tally[k, KEPT] += 1
                     tally[k, CHARACTERS] += characters
         if shared == 0:
@@ -204,7 +204,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 total += adjusted
                 if adjusted < 5:
                     tally[k, adjusted] += 1
-                kept = raw > prune[k] and keep
+                kept = raw > cutoffs[k] and keep
                 if allowed is not None:
                     kept = kept and allowed[word] != 0
                 if kept:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.query.mapped import MappedModel
-from megahour.lm.query.score import Score
+from megahour.lm.query.score import TextScore
 from megahour.lm.query.scoring import score, sum_sentences
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, Bytes, Tokens, encode
 
@@ -23,7 +23,7 @@ PIECE = 1 << 14  # tokens of a thread's piece of work, at least
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class SentenceScores:
     """S sentences with T tokens together; a token is a word, or the end of a sentence.
 
     log10_prob (S,): of words and `</s>`. words (S,): without `</s>`. oov, log10_oov (S,): words that the model does not
@@ -43,14 +43,14 @@ class Scores:
         return len(self.log10_prob)
 
     @property
-    def total(self) -> Score:
+    def total(self) -> TextScore:
         """All sentences together."""
         tokens, oov = int(self.words.sum()) + len(self), int(self.oov.sum())
-        return Score(float(self.log10_prob.sum()), tokens, oov, float(self.log10_oov.sum()))
+        return TextScore(float(self.log10_prob.sum()), tokens, oov, float(self.log10_oov.sum()))
 
 
-def score_sentences(model: MappedModel, sentences: Sequence[str], threads: int = 1) -> Scores:
-    """Scores of sentences, words parted by spaces; `<s>` and `</s>` are added.
+def score_sentences(model: MappedModel, sentences: Sequence[str], threads: int = 1) -> SentenceScores:
+    """Scores of sentences, words separated by spaces; `<s>` and `</s>` are added.
 
     Raises ValueError: a sentence has a line break in it.
     """
@@ -61,7 +61,7 @@ def score_sentences(model: MappedModel, sentences: Sequence[str], threads: int =
     return score_lines(model, data, threads)
 
 
-def score_lines(model: MappedModel, lines: bytes, threads: int = 1) -> Scores:
+def score_lines(model: MappedModel, lines: bytes, threads: int = 1) -> SentenceScores:
     """Scores of lines, a sentence each; the last one may lack its line break. An empty line is a sentence: `</s>`."""
     if lines and not lines.endswith(b"\n"):
         lines += b"\n"
@@ -72,7 +72,7 @@ def score_lines(model: MappedModel, lines: bytes, threads: int = 1) -> Scores:
     return score_tokens(model, tokens[: count + 1], threads)
 
 
-def score_tokens(model: MappedModel, tokens: Tokens, threads: int = 1) -> Scores:
+def score_tokens(model: MappedModel, tokens: Tokens, threads: int = 1) -> SentenceScores:
     """Scores of numbered sentences: a BOUNDARY, then words and a BOUNDARY for each sentence."""
     ends = np.flatnonzero(tokens[1:] == BOUNDARY) + 1
     size, sentences = len(tokens) - 1, len(ends)
@@ -98,7 +98,7 @@ def score_tokens(model: MappedModel, tokens: Tokens, threads: int = 1) -> Scores
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda piece: work(*piece), pieces))
-    return Scores(total, words - 1, missing, lost, tokens[1:], logp, length)
+    return SentenceScores(total, words - 1, missing, lost, tokens[1:], logp, length)
 
 
 def spelled(line: bytes) -> list[bytes]:

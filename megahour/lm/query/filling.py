@@ -20,9 +20,9 @@ def _place(keys, lines, key):  # type: ignore[no-untyped-def]
     """Slot of a key, or of the free place where it goes, and whether it is there; there always is a free place."""
     line = home(key, lines)
     while True:
-        found = matches(keys, 2 * LINE * line, key)
-        if found:
-            return line * LINE + (trailing_zeros(found) >> 1), True
+        result = matches(keys, 2 * LINE * line, key)
+        if result:
+            return line * LINE + (trailing_zeros(result) >> 1), True
         free = matches(keys, 2 * LINE * line, _NOTHING)
         if free:
             return line * LINE + (trailing_zeros(free) >> 1), False

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.query.batch import Scores, spelled
+from megahour.core.extras import install
+from megahour.lm.query.batch import SentenceScores, spelled
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
 KNOWN = -1  # in place of word numbers, which the package does not tell
@@ -28,7 +29,7 @@ class KenlmModel:
             raise MegahourError(
                 "KenLM's binary form needs the kenlm package",
                 where=str(path),
-                remedy="pip install kenlm, or use the ARPA file that it was made of",
+                remedy=f"{install('kenlm')}, or use the ARPA file that it was made of",
             ) from None
         try:
             self._model = kenlm.Model(str(path))
@@ -36,19 +37,19 @@ class KenlmModel:
             raise MegahourError(f"KenLM cannot read it: {error}", where=str(path)) from None
         self.order: int = self._model.order
 
-    def score_lines(self, lines: bytes) -> Scores:
-        """Scores of lines, a sentence each. Words are parted as in all other forms, not as the package does."""
+    def score_lines(self, lines: bytes) -> SentenceScores:
+        """Scores of lines, a sentence each. Words are split as in all other forms, not as the package does it."""
         sentences = lines.removesuffix(b"\n").split(b"\n") if lines else []
-        found = [list(self._model.full_scores(_parted(sentence))) for sentence in sentences]
-        flat = [word for sentence in found for word in sentence]
+        result = [list(self._model.full_scores(_split(sentence))) for sentence in sentences]
+        flat = [word for sentence in result for word in sentence]
         logp = np.array([word[0] for word in flat], np.float32)
         unknown = np.array([word[2] for word in flat], np.bool_)
-        lengths = np.array([len(sentence) for sentence in found], np.int64)
+        lengths = np.array([len(sentence) for sentence in result], np.int64)
         ends = np.cumsum(lengths)
         tokens = np.where(unknown, UNKNOWN, KNOWN).astype(np.int32)
         tokens[ends - 1] = BOUNDARY
         sums = [_sums(values, ends - lengths) for values in (logp, unknown, np.where(unknown, logp, 0.0))]
-        return Scores(
+        return SentenceScores(
             sums[0],
             (lengths - 1).astype(np.int32),
             sums[1].astype(np.int32),
@@ -59,7 +60,7 @@ class KenlmModel:
         )
 
 
-def _parted(line: bytes) -> bytes:
+def _split(line: bytes) -> bytes:
     """The line as the package parts it into the words that all other forms see. It takes VT and FF for spaces, and so
     cannot look up a word that has one."""
     return b" ".join(UNSEEN if _SPACES.search(word) else word for word in spelled(line))

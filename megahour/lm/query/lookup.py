@@ -3,7 +3,7 @@
 n-grams of two words and more whose last but one word is the same lie in one *segment* of the table, a hash table of its
 own (the estimator's partitions, see `history`: each is built where it is still in the cache). A slot has 16 bytes: a
 key, log10 p and log10 of the back-off weight; four slots are a cache line, whose keys are compared at once. Keys are
-exact, nothing is told apart by a fingerprint:
+exact, no n-gram is identified by a fingerprint alone:
 
     w2 w1          key = (HIGH | w1,  w2)
     wk … w2 w1     key = (1 + slot of w(k-1) … w2 w1 in the segment,  wk)

@@ -25,7 +25,7 @@ Level = tuple[Int32, Int32, Float32, Float32, int]
 PIECE = 1 << 21  # of a huge page: large tables begin where one may
 
 
-class Duplicate(MegahourError):
+class DuplicateNgram(MegahourError):
     """An n-gram is there twice. order, item: which one, by its place in its level."""
 
     def __init__(self, order: int, item: int) -> None:
@@ -121,7 +121,7 @@ class Builder:
             if failed == FULL:
                 return False
             if failed == TWICE:
-                raise Duplicate(k, int(at[item]))
+                raise DuplicateNgram(k, int(at[item]))
         return True
 
     def _grown(self, levels: list[Level], capacity: int) -> UInt64:

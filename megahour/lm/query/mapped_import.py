@@ -16,7 +16,7 @@ from megahour.lm.arpa.rows import histories_held
 from megahour.lm.estimate.history import buckets
 from megahour.lm.query.lookup import spell
 from megahour.lm.query.mapped import MappedModel, from_bytes
-from megahour.lm.query.mapped_build import Builder, Duplicate, Level
+from megahour.lm.query.mapped_build import Builder, DuplicateNgram, Level
 from megahour.lm.query.output import DiskFile, MemoryFile
 from megahour.lm.text.tokenise import WordTable
 from megahour.lm.text.vocabulary import Vocabulary
@@ -53,7 +53,7 @@ def build(
     for number in range(len(ngrams)):
         try:
             builder.fill(number, [_part(levels, number) for levels in by_order])
-        except Duplicate as error:
+        except DuplicateNgram as error:
             words = arrays.grams[error.order - 1][error.item]
             text = b" ".join(vocabulary.words()[word] for word in words).decode("utf-8", "replace")
             raise MegahourError(f"the {error.order}-gram {text!r} is there twice", where=name) from None
@@ -92,13 +92,13 @@ def to_arrays(model: MappedModel, progress: Progress = lambda phase, done, total
         spell(model.entries, model.values, base, capacity, order, none[0], none[1], none[1], sizes)
         room = int(sizes.max())
         windows = np.empty((order + 1, room, order), np.int32)
-        found = np.empty((2, order + 1, room), np.float32)
+        result = np.empty((2, order + 1, room), np.float32)
         if room:
             sizes[:] = 0
-            spell(model.entries, model.values, base, capacity, order, windows, found[0], found[1], sizes)
+            spell(model.entries, model.values, base, capacity, order, windows, result[0], result[1], sizes)
         for k in range(2, order + 1):
             n = int(sizes[k])
-            parts[k].append((windows[k, :n, :k].copy(), found[0, k, :n].copy(), found[1, k, :n].copy()))
+            parts[k].append((windows[k, :n, :k].copy(), result[0, k, :n].copy(), result[1, k, :n].copy()))
     for k in range(2, order + 1):
         columns = list(zip(*parts[k], strict=True))
         grams.append(np.concatenate(columns[0]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megahour.lm.estimate.estimate import Float32, Model, estimate
+from megahour.lm.estimate.estimate import Estimated, Float32, estimate
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, Words
@@ -63,22 +63,22 @@ def estimate_mapped(
     order: int,
     path: Path,
     *,
-    prune: Sequence[int] = (),
+    cutoffs: Sequence[int] = (),
     allowed: Words = None,
     threads: int = 1,
     facts: dict[str, Any] | None = None,
     progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
-) -> Model:
+) -> Estimated:
     """Estimate a model and write it to `path` in the mapped form: the same bytes whatever `threads`.
 
-    prune, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
+    cutoffs, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
     """
     with DiskFile(path) as file:
         sink = MappedSink(file)
-        model = estimate(corpus, order, sink, prune=prune, allowed=allowed, threads=threads, progress=progress)
+        model = estimate(corpus, order, sink, cutoffs=cutoffs, allowed=allowed, threads=threads, progress=progress)
         made = asdict(model)
         del made["order"], made["sizes"]
         if not model.wildcards:
             del made["wildcards"]
-        sink.builder.finish(model.sizes, {**made, "prune": list(prune), **(facts or {})}, closed=True)
+        sink.builder.finish(model.sizes, {**made, "prune": list(cutoffs), **(facts or {})}, closed=True)
     return model

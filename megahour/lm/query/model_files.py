@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import glob
 import lzma
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.errors import ConfigError
+from megahour.core.locks import MARKS, alone, check
+from megahour.core.surroundings import explaining
 from megahour.lm.arpa.read import Progress, opened
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
 from megahour.lm.query.mapped_import import load_arpa
 
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+FORMS = ("arpa", "arpa.gz", "arpa.xz", "arpa.zst", "mlm")
 PACKED = (".gz", ".xz", ".zst")
 MEMBER_BYTES = 1 << 22  # of text in a member of a gzip file: members are packed side by side
 LEVEL = 3  # of gzip: numbers hardly shrink further
@@ -40,10 +47,7 @@ def form_of(path: str | Path) -> Form:
 def form_to_write(path: str | Path) -> Form:
     """The form that an output's name asks for. Raises ConfigError: none of ours, or the directory is not there."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise ConfigError("no such directory", where=str(path.parent), remedy="make it first")
-    if path.is_dir():
-        raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
+    _check_target(path)
     name = path.name
     for packed in PACKED:
         name = name.removesuffix(packed)
@@ -56,6 +60,13 @@ def form_to_write(path: str | Path) -> Form:
         where=str(path),
         remedy=f".arpa, .arpa.gz, .arpa.xz, .arpa.zst, or {SUFFIX} (mapped); KenLM's are made by its build_binary",
     )
+
+
+def _check_target(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError("no such directory", where=str(path.parent), remedy="make it first")
+    if path.is_dir():
+        raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
 
 
 def open_model(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
@@ -72,21 +83,36 @@ def open_model(path: str | Path, progress: Progress = lambda phase, done, total:
 
 
 @contextmanager
+def lm_file(artifact: Artifact) -> Iterator[Path]:
+    """A local path of an *lm* artifact's model, in whichever form it is."""
+    files = next(receipt.files for receipt in artifact.receipts())
+    suffix = next((f".{form}" for form in FORMS if f".{form}" in files), ".arpa")
+    with artifact.local(0, suffix) as path:
+        yield path
+
+
+@contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A name beside `path` to write to; the file gets its own name at the end, and is removed if there is an error."""
+    """A name beside `path` to write to; the file gets its own name at the end, and is removed if there is an error.
+
+    Raises StoreError: another process writes the same file, or the disk is full. ConfigError: it cannot be a file.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
     path = Path(path)
-    making = path.with_name(f".{path.name}.making")
-    try:
-        yield making
-        making.replace(path)
-    except OSError as error:
-        if error.errno != 28:  # no space left on device
-            raise
-        raise MegahourError(
-            "the disk is full", where=str(path), remedy="free some space, prune the model, or write to another disk"
-        ) from None
-    finally:
-        making.unlink(missing_ok=True)
+    place: dict[str, Any] = {"folder": path.parent, "marks": f".{path.name}{MARKS}", "where": str(path)}
+    files = LocalFileSystem()
+    _check_target(path)
+    with explaining(path, path.parent), alone(files, **place) as token:
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.making*"):
+            left.unlink(missing_ok=True)  # by a process that was killed
+        making = path.with_name(f".{path.name}.{token}.making")
+        try:
+            yield making
+            check(files, token=token, fresh=True, **place)
+            making.replace(path)
+        finally:
+            making.unlink(missing_ok=True)
 
 
 def pack(source: Path, target: Path, name: str, threads: int = 1) -> None:

@@ -78,7 +78,7 @@ class DiskFile:
         self._file.write(data, offset)
 
     def room(self, size: int, offset: int) -> Bytes:
-        """Where this thread may put so many bytes for `offset`; they are as far into a page as that."""
+        """A buffer of `size` bytes for `offset`, at the same place within a page as the file's."""
         return self._file.stream().room(size, offset)
 
     def wrote(self, size: int) -> None:

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from megahour.core.errors import MegahourError
-from megahour.lm.query.batch import Scores
+from megahour.lm.query.batch import SentenceScores
 
 LN10 = math.log(10.0)
 BATCH = 1 << 13  # hypotheses scored together
-ScoreSentences = Callable[[list[str]], Scores]
+ScoreSentences = Callable[[list[str]], SentenceScores]
 
 
 @dataclass
-class Utterance:
+class NBest:
     """Hypotheses of an utterance: texts, scores of the recogniser (nats), and the objects that they came in."""
 
     id: str
@@ -42,9 +42,9 @@ class Weights:
     penalty: float = 0.0
 
 
-def rescore(utterances: Iterable[Utterance], score: ScoreSentences, weights: Weights) -> Iterator[Utterance]:
+def rescore(utterances: Iterable[NBest], score: ScoreSentences, weights: Weights) -> Iterator[NBest]:
     """Hypotheses by falling total, ties as they came; each item gets `lm` (ln p), `words`, `oov` and `total`."""
-    held: list[Utterance] = []
+    held: list[NBest] = []
     for utterance in utterances:
         held.append(utterance)
         if sum(len(each.texts) for each in held) >= BATCH:
@@ -53,7 +53,7 @@ def rescore(utterances: Iterable[Utterance], score: ScoreSentences, weights: Wei
     yield from _rescored(held, score, weights)
 
 
-def _rescored(utterances: list[Utterance], score: ScoreSentences, weights: Weights) -> Iterator[Utterance]:
+def _rescored(utterances: list[NBest], score: ScoreSentences, weights: Weights) -> Iterator[NBest]:
     scores = score([text for utterance in utterances for text in utterance.texts])
     logp, words, oov = (LN10 * scores.log10_prob).tolist(), scores.words.tolist(), scores.oov.tolist()
     at = 0
@@ -64,13 +64,13 @@ def _rescored(utterances: list[Utterance], score: ScoreSentences, weights: Weigh
             at += 1
         order = sorted(range(len(utterance.items)), key=lambda i: -utterance.items[i]["total"])
         texts, values, items = utterance.texts, utterance.scores, utterance.items
-        yield Utterance(
+        yield NBest(
             utterance.id, [texts[i] for i in order], [values[i] for i in order], [items[i] for i in order],
             {**utterance.whole, "nbest": [items[i] for i in order]},
         )  # fmt: skip
 
 
-def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
+def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
     """Utterances of JSON lines; blank lines are passed over.
 
     Raises MegahourError naming the line: no JSON, keys missing, text that no file can hold, or a score that is no
@@ -85,20 +85,18 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[Utterance]:
             texts = [" ".join(str(item["text"]).split()) for item in items]
             "".join(texts).encode()  # JSON may have half a character: "\\ud800"
             scores = [_finite(item["score"]) for item in items]
-            yield Utterance(str(whole["id"]), texts, scores, items, whole)
+            yield NBest(str(whole["id"]), texts, scores, items, whole)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             missing = isinstance(error, KeyError)
             raise _wrong(name, number, f"no key {error}" if missing else f"{type(error).__name__}: {error}") from None
 
 
-def read_kaldi(
-    texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str, costs_name: str
-) -> Iterator[Utterance]:
+def read_kaldi(texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str, costs_name: str) -> Iterator[NBest]:
     """Utterances of Kaldi's n-best texts, with the costs of the same keys in the same order.
 
     Raises MegahourError naming the line: no ``-N`` behind the utterance, a cost missing or that is no finite number.
     """
-    held: Utterance | None = None
+    held: NBest | None = None
     rows = iter(costs) if costs is not None else None
     for number, line in enumerate(texts, 1):
         key, *words = line.decode("utf-8", "surrogateescape").split() or [""]
@@ -111,7 +109,7 @@ def read_kaldi(
         if held is None or held.id != name_of:
             if held is not None:
                 yield held
-            held = Utterance(name_of, [], [], [], {"id": name_of})
+            held = NBest(name_of, [], [], [], {"id": name_of})
         held.texts.append(" ".join(words))
         held.scores.append(score)
         held.items.append({"text": held.texts[-1], "score": score, "rank": int(rank)})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Score:
+class TextScore:
     """Summed log10 probability of `tokens` predicted tokens (words and `</s>`), `oov` of them unknown.
 
     `log10_oov` is the part of `log10_prob` that the unknown words have.
@@ -17,8 +17,8 @@ class Score:
     oov: int = 0
     log10_oov: float = 0.0
 
-    def __add__(self, other: Score) -> Score:
-        return Score(
+    def __add__(self, other: TextScore) -> TextScore:
+        return TextScore(
             self.log10_prob + other.log10_prob,
             self.tokens + other.tokens,
             self.oov + other.oov,

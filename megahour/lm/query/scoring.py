@@ -34,7 +34,7 @@ def score(  # type: ignore[no-untyped-def]
     bases, lines = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)  # of the position's segment
     alive = np.empty(BLOCK, np.uint32)
     best = np.empty(BLOCK, np.int32)
-    found = np.empty(BLOCK, np.float32)
+    result = np.empty(BLOCK, np.float32)
     # backs[k, i + 1]: of the k-gram that ends in position i of the block, as history of the next
     backs = np.zeros((order + 1, BLOCK + 1), np.float32)
     backs[1, 0] = weights[4 * BOUNDARY + 1]
@@ -50,7 +50,7 @@ def score(  # type: ignore[no-untyped-def]
                 prefetch(numbers, 4 * np.int64(tokens[start + i + AHEAD]))
             word, before = np.int64(tokens[start + i]), np.int64(tokens[start + i - 1])
             predicted = end if word == BOUNDARY else word
-            best[i], found[i] = 1, weights[4 * predicted]
+            best[i], result[i] = 1, weights[4 * predicted]
             backs[1, i + 1] = weights[4 * word + 1]
             longest[i + 1] = 1 if closed else order
             if order > 1:
@@ -80,7 +80,7 @@ def score(  # type: ignore[no-untyped-def]
                 value, back = values[place], values[place + _ONE]
                 counts = hit & (value == value)
                 best[i] = k if counts else best[i]
-                found[i] = value if counts else found[i]
+                result[i] = value if counts else result[i]
                 if k == order:
                     continue
                 history = hit & (tokens[p] != BOUNDARY)
@@ -93,7 +93,7 @@ def score(  # type: ignore[no-untyped-def]
                 still += more
             living = still
         for i in range(size):
-            total = np.float64(found[i])
+            total = np.float64(result[i])
             for k in range(1, order):
                 total += backs[k, i] if k >= best[i] else np.float32(0.0)
             logp[start - begin + i] = total

@@ -16,15 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsspec.implementations.local import LocalFileSystem
+
+from megahour.core.locks import MARKS, alone
 from megahour.core.records import fingerprint
+from megahour.core.surroundings import explaining
 from megahour.lm.estimate.discounts import Discount
 from megahour.lm.estimate.estimate import Progress, thresholds
-from megahour.lm.scale.bounded_job import BoundedJob
+from megahour.lm.scale.bounded_job import BoundedJob, ScratchFolder
 from megahour.lm.scale.row_files import LEAD
-from megahour.lm.scale.scratch import Scratch
 from megahour.lm.scale.shards import Sharding
 from megahour.lm.scale.token_file import Blocks
-from megahour.lm.text.cut import Cut
+from megahour.lm.text.cut import ALL_WORDS, WordCut
 from megahour.lm.text.tokenise import WordTable
 
 FORMAT = 2
@@ -57,14 +60,13 @@ def estimate_bounded(
     scratch: Path,
     *,
     memory_bytes: int,
-    prune: Sequence[int] = (),
+    cutoffs: Sequence[int] = (),
     threads: int = 1,
     rounds: int = 0,
     shard_rows: int = 0,
     on_disk: bool = False,
     vocabulary: WordTable | None = None,
-    most_frequent: int = 0,
-    min_count: int = 1,
+    cut: WordCut = ALL_WORDS,
     skip_symbols: bool = False,
     identity: str = "",
     expected_bytes: int = 0,
@@ -72,34 +74,33 @@ def estimate_bounded(
 ) -> Bounded:
     """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
 
-    blocks: gives the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`;
-    most_frequent, min_count: the same by count, as of `reading.read_corpus`. skip_symbols: leave `<s>`, `</s>` and
-    `<unk>` in the text out. identity: names the text and the vocabulary, so that what another run left in `scratch` is
-    taken up only if it was of the same. expected_bytes: size of the text, where it is known, for a check of the disk
-    before anything is written. rounds: of sharding, 0 as many as it takes; shard_rows: positions of a shard at most, 0
-    as many as memory allows; on_disk: keep positions on disk even where memory would hold them.
+    blocks: yields the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`; cut:
+    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. identity: names the
+    text and the vocabulary; what an earlier run left in `scratch` is used only if it had the same. expected_bytes: size
+    of the text if known, to check the disk before anything is written. rounds: of sharding, 0 as many as needed;
+    shard_rows: positions of a shard at most, 0 as many as memory allows; on_disk: keep positions on disk even where
+    memory would hold them.
 
     Raises
     ------
     StageError: memory or disk cannot hold the job, or `rounds` are too few; says how much would.
-    MegahourError: no words. ValueError: `order` or `prune` is out of range.
+    StoreError: another process is at work in `scratch`, or a disk is full.
+    MegahourError: no words. ValueError: `order` or `cutoffs` is out of range.
     """
-    limits = thresholds(order, prune)
-    cut = Cut(most_frequent, min_count)
-    held = Scratch(scratch)
-    held.claim(
-        fingerprint(
-            [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk, skip_symbols, *cut]
-        )
-    )
-    job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress)
-    if expected_bytes:
-        job.check_sample(blocks, expected_bytes)
-    corpus = job.tokens(blocks, vocabulary, cut, skip_symbols)
-    tree, rows, in_memory = job.shard(corpus, rounds, shard_rows, on_disk)
-    job.count(tree, rows, corpus)
-    totals, discounts, fallbacks = job.write(tree, rows, corpus)
-    shutil.rmtree(scratch)
+    limits = thresholds(order, cutoffs)
+    mine = alone(LocalFileSystem(), scratch.absolute().parent, marks=f"{scratch.name}{MARKS}", where=str(scratch))
+    with explaining(scratch, scratch.parent, path.parent), mine:
+        held = ScratchFolder(scratch)
+        claimed = [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk]
+        held.claim(fingerprint([*claimed, skip_symbols, *cut]))
+        job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress)
+        if expected_bytes:
+            job.check_sample(blocks, expected_bytes)
+        corpus = job.tokens(blocks, vocabulary, cut, skip_symbols)
+        tree, rows, in_memory = job.shard(corpus, rounds, shard_rows, on_disk)
+        job.count(tree, rows, corpus)
+        totals, discounts, fallbacks = job.write(tree, rows, corpus)
+        shutil.rmtree(scratch)
     shared = sum(len(closed.grams) for closed in totals.closed)
     return Bounded(
         totals.sizes(), discounts, fallbacks, corpus.total - LEAD, corpus.text.size, tree.report(), shared,

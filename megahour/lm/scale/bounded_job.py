@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,34 +14,31 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from megahour.core.errors import StageError
+from megahour.core.records import fingerprint
 from megahour.lm.estimate.discounts import Discount
 from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int64, buckets
-from megahour.lm.scale.disk_need import SAMPLE, Need, check_disk, need_of
-from megahour.lm.scale.memory_need import room_for
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
-from megahour.lm.scale.model_file import ModelFile
+from megahour.lm.scale.resources import SAMPLE, Need, check_disk, need_of, room_for
 from megahour.lm.scale.row_files import LEAD, RowFiles
-from megahour.lm.scale.scratch import Scratch
-from megahour.lm.scale.shard_files import CountFiles
-from megahour.lm.scale.shard_lines import name_table
+from megahour.lm.scale.shard_files import CountFiles, SweptFiles
+from megahour.lm.scale.shard_lines import ModelFile, name_table
 from megahour.lm.scale.shard_parts import Rows
 from megahour.lm.scale.shard_types import Shared, Smoothing, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shards import ShardTree, check_rounds
 from megahour.lm.scale.shared_context import smooth_all, split_lines
-from megahour.lm.scale.swept_files import SweptFiles
 from megahour.lm.scale.token_file import Blocks, number_text, save
-from megahour.lm.scale.totals import Totals
-from megahour.lm.scale.unigram_lines import unigram_lines
-from megahour.lm.text.cut import Cut
+from megahour.lm.scale.totals import Totals, unigram_lines
+from megahour.lm.text.cut import WordCut
 from megahour.lm.text.tokenise import WordTable, encode
 
 R = TypeVar("R")
 
 
 def foreseen(blocks: Blocks, expected_bytes: int, order: int, memory_bytes: int) -> Need:
-    """What a text of so many bytes will take, from its first block."""
+    """Memory and disk that a text of `expected_bytes` will take, from its first block."""
     for block in blocks():
         table, tokens = WordTable(), np.empty(block.end + 1, np.int32)
         count, _ = encode(block.text, block.end, table, tokens)
@@ -65,9 +63,9 @@ class NumberedText:
 class BoundedJob:
     order: int
     path: Path
-    scratch: Scratch
+    scratch: ScratchFolder
     memory_bytes: int
-    prune: Int64
+    cutoffs: Int64
     threads: int
     progress: Progress
 
@@ -76,16 +74,16 @@ class BoundedJob:
         need = foreseen(blocks, expected_bytes, self.order, self.memory_bytes)
         check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())
 
-    def tokens(self, blocks: Blocks, vocabulary: WordTable | None, cut: Cut, skip_symbols: bool) -> NumberedText:
+    def tokens(self, blocks: Blocks, vocabulary: WordTable | None, cut: WordCut, skip_symbols: bool) -> NumberedText:
         """The text as numbers in a file, its vocabulary, and how often each word ends a history."""
-        found = number_text(blocks, self.scratch.folder, vocabulary, cut, skip_symbols, self.progress)
-        text = Text.of(self.order, self.prune, found.arena, found.starts)
-        sample = np.fromfile(found.tokens, np.int32, SAMPLE, offset=4 * LEAD)
+        result = number_text(blocks, self.scratch.folder, vocabulary, cut, skip_symbols, self.progress)
+        text = Text.of(self.order, self.cutoffs, result.arena, result.starts)
+        sample = np.fromfile(result.tokens, np.int32, SAMPLE, offset=4 * LEAD)
         # Whether positions fit is decided when the vocabulary is known; it is a small part of what they take.
-        in_memory = BYTES_OF_TOKEN * found.total < self.memory_bytes
-        need = need_of(sample, text.lengths, found.total, self.order, in_memory=in_memory)
+        in_memory = BYTES_OF_TOKEN * result.total < self.memory_bytes
+        need = need_of(sample, text.lengths, result.total, self.order, in_memory=in_memory)
         check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())
-        return NumberedText(text, found.counts, found.total, found.tokens)
+        return NumberedText(text, result.counts, result.total, result.tokens)
 
     def shard(self, corpus: NumberedText, rounds: int, shard_rows: int, on_disk: bool) -> tuple[ShardTree, Rows, bool]:
         """Positions by shard, and whether they are in memory. shard_rows, on_disk: of `memory_need.room_for`."""
@@ -104,11 +102,11 @@ class BoundedJob:
         while left := tree.left_over():
             grown = self.scratch.folder / f"grown{tree.rounds}.npz"
             if not grown.exists():
-                found: dict[str, npt.NDArray[Any]] = {}
+                result: dict[str, npt.NDArray[Any]] = {}
                 for split in left:
                     listed, each = rows.grow(split, tree.rounds)
-                    found |= {f"words{split.number}": listed, f"counts{split.number}": each[listed]}
-                save(grown, found)
+                    result |= {f"words{split.number}": listed, f"counts{split.number}": each[listed]}
+                save(grown, result)
             number = tree.rounds + 1
             tree.next_round()
             with np.load(grown) as saved:
@@ -126,9 +124,9 @@ class BoundedJob:
         rows = MemoryRows(tree, np.fromfile(corpus.tokens, np.int32, corpus.total), corpus.counts)
         self.progress("round1", 1, 1)
         while left := tree.left_over():
-            found = [rows.grow(split) for split in left]
+            result = [rows.grow(split) for split in left]
             tree.next_round()
-            for split, (listed, each) in zip(left, found, strict=True):
+            for split, (listed, each) in zip(left, result, strict=True):
                 tree.grow(split, listed, each)
             check_rounds(tree, rounds or self.order, words)
             rows.later_round(left)
@@ -156,7 +154,7 @@ class BoundedJob:
         totals = Totals.of(tree, text, counted, files.share, corpus.counts)
         smoothing, discounts, fallbacks = totals.smoothing()
         shared = smooth_all(tree, totals.closed, smoothing)
-        unfinished = self.path.with_name(f".{self.path.name}.{folder.name}.part")
+        unfinished = self.path.with_name(f".{folder.name}.{fingerprint(str(folder.absolute()))[:8]}.part")
         resumed = unfinished.exists() and (folder / "begun").exists()
         for mark in folder.glob("written*") if not resumed else ():
             mark.unlink()
@@ -227,3 +225,41 @@ class _Spelling(list[str]):
     def __getitem__(self, number: int) -> str:  # type: ignore[override]
         arena, starts = self._text.spelling.arena, self._text.spelling.starts
         return arena[starts[number] : starts[number + 1]].tobytes().decode("utf-8", "replace")
+
+
+class ScratchFolder:
+    """A directory, and the largest size in bytes that its files were seen to have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.most_bytes = 0
+
+    def claim(self, print_of_job: str) -> None:
+        """Keep what an earlier run of the same job left, remove what another job did.
+
+        Raises StageError: the directory has other files.
+        """
+        mark = self.folder / ".megahour-lm"
+        if self.folder.exists() and any(self.folder.iterdir()):
+            if not mark.exists():
+                raise StageError(
+                    "the scratch directory is not empty, and not of an earlier run", where=str(self.folder),
+                    remedy="give an empty or a new directory",
+                )  # fmt: skip
+            if mark.read_text() != print_of_job:
+                shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(print_of_job)
+
+    def phase(self, name: str, work: Callable[[], None]) -> None:
+        """Do the work of a phase unless it has been done."""
+        mark = self.folder / f"{name}.done"
+        if not mark.exists():
+            work()
+            mark.touch()
+
+    def size(self) -> int:
+        """Bytes of the files now."""
+        held = sum(file.stat().st_size for file in self.folder.iterdir())
+        self.most_bytes = max(self.most_bytes, held)
+        return held

@@ -24,16 +24,19 @@ import pyarrow.compute
 
 from megahour.lm.estimate.history import Int32, Int64, buckets
 from megahour.lm.estimate.partitions import BUCKET
+from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.row_files import CHUNK, LEAD
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
-from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
+from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
 from megahour.lm.text.pieces import Piece, tokens_of
+from megahour.lm.text.sources import blocks
 from megahour.lm.text.tokenise import BOUNDARY, PADDING, RESERVED, UNKNOWN, WordTable, encode
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
+
 
 Inputs = Mapping[str, "Artifact"]
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
@@ -47,9 +50,9 @@ def split_words(
     """Words of a piece by their hash; the empty word stands for the piece itself and counts its tokens."""
     table, counts, total = WordTable(), np.zeros(1 << 16, np.int64), 0
     for tokens in tokens_of(piece, inputs, table, skip=skip):
-        found = np.bincount(tokens, minlength=len(counts))
-        found[: len(counts)] += counts
-        counts, total = found, total + len(tokens)
+        result = np.bincount(tokens, minlength=len(counts))
+        result[: len(counts)] += counts
+        counts, total = result, total + len(tokens)
     words = table.words()
     owner = np.array([zlib.crc32(word) % partitions for word in words[len(RESERVED) :]], np.int64)
     place = (number << RANK_BITS) + np.arange(len(owner))
@@ -102,10 +105,10 @@ class Cluster:
                 break
             self.grow(left, [self.histogram(name, ~split.number) for split in left])
 
-    def grow(self, left: list[Split], found: list[tuple[Int32, Int64]]) -> None:
+    def grow(self, left: list[Split], result: list[tuple[Int32, Int64]]) -> None:
         """The next round, from words before each left-over history and their counts."""
         self.tree.next_round()
-        for split, (words, counts) in zip(left, found, strict=True):
+        for split, (words, counts) in zip(left, result, strict=True):
             self.tree.grow(split, words, counts)
         self.slots.append([child for split in left for child in split.children])
 
@@ -125,7 +128,7 @@ class Cluster:
         counts[words] = table["count"].to_numpy()
         return words, counts
 
-    def parts(self, shard: Shard) -> Iterator[Part]:
+    def parts(self, shard: HistoryShard) -> Iterator[Part]:
         """See `shard_parts.Rows`."""
         return parts_of_rows(self.tree, shard, self.rows(shard.number))
 
@@ -209,8 +212,8 @@ def slots_of(slots: list[Target], target_of: Int32) -> npt.NDArray[np.int32]:
     """Index (V,) in `slots` of targets (V,); of words that do not occur, any."""
     targets = np.array(slots, np.int64)
     order = np.argsort(targets)
-    found = np.searchsorted(targets[order], target_of)
-    return order[np.minimum(found, len(slots) - 1)].astype(np.int32)
+    result = np.searchsorted(targets[order], target_of)
+    return order[np.minimum(result, len(slots) - 1)].astype(np.int32)
 
 
 def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -220,3 +223,44 @@ def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, 
         own = rows[ends[slot] - counts[slot] : ends[slot]]
         values = pa.array(own.reshape(-1))
         yield slot, pa.record_batch([pa.FixedSizeListArray.from_arrays(values, width)], names=["row"])
+
+
+def choose_words(words: Artifact, most_frequent: int, min_count: int) -> pa.Table:
+    """Words of the artifact of `lm-words` that occur `min_count` times, and of these the `most_frequent` (0: all), in
+    order of appearance; ties go to the word whose bytes sort first."""
+    table = _all_words(words)
+    table = table.filter(pa.compute.greater_equal(table["count"], min_count))
+    if most_frequent:
+        table = table.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
+    return table.sort_by("first")
+
+
+def listed_words(words: Artifact, path: str) -> pa.Table:
+    """The words of a list in its order, those that do not occur too. Raises ConfigError: no such list."""
+    listed = vocabulary_of(blocks([path])).words()[len(RESERVED) :]
+    numbered = pa.table({"word": pa.array(listed, pa.binary()), "number": np.arange(len(listed))})
+    result = numbered.join(_all_words(words), "word", join_type="left outer").sort_by("number")
+    count = pa.compute.fill_null(result["count"], 0)
+    return result.set_column(result.schema.get_field_index("count"), "count", count).select(WORDS.names)
+
+
+def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order: int, limit: int) -> None:
+    """Words by number with their counts, offsets of the pieces' tokens, and the first shards; others are `<unk>`."""
+    every = _all_words(words)
+    pieces = next(receipt.stats["pieces"] for receipt in words.receipts() if receipt.shard == 0)
+    offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
+    counts = np.zeros(len(RESERVED) + len(chosen), np.int64)
+    counts[len(RESERVED) :] = chosen["count"].to_numpy()
+    counts[UNKNOWN] = (pa.compute.sum(every["count"]).as_py() or 0) - counts.sum()
+    counts[BOUNDARY] = offsets[-1] - LEAD - counts.sum()
+    spelled = pa.table({"word": [word.encode() for word in RESERVED] + chosen["word"].to_pylist(), "count": counts})
+    out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
+    tree, kept = first_tree(counts, offsets[-1], order, limit), int((counts[len(RESERVED) :] > 0).sum())
+    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=limit, types=len(every))
+    out.came_in(len(every))
+    out.kept(kept)
+    out.drop("rare", len(every) - kept)
+
+
+def _all_words(words: Artifact) -> pa.Table:
+    return pa.concat_tables([words.read_table(receipt.shard, ".arrow") for receipt in words.receipts()])

@@ -24,8 +24,7 @@ from megahour.lm.scale.shard_lines import name_table
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all, split_lines
-from megahour.lm.scale.totals import Totals
-from megahour.lm.scale.unigram_lines import unigram_lines
+from megahour.lm.scale.totals import Totals, unigram_lines
 from megahour.lm.text.tokenise import PADDING
 
 if TYPE_CHECKING:
@@ -61,13 +60,13 @@ class Parts:
 class Counting:
     """A cluster's corpus with what its shards need to be counted."""
 
-    def __init__(self, cluster: Cluster, prune: list[int], ranges: int, groups: int) -> None:
+    def __init__(self, cluster: Cluster, cutoffs: list[int], ranges: int, groups: int) -> None:
         self.cluster, self.tree = cluster, cluster.tree
         column = cluster.words["word"].combine_chunks().cast(pa.large_binary())
         _, offsets, data = column.buffers()
         starts = np.frombuffer(offsets, np.int64)[: len(column) + 1]
         arena = np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)])
-        self.text = Text.of(cluster.order, thresholds(cluster.order, prune), arena, starts)
+        self.text = Text.of(cluster.order, thresholds(cluster.order, cutoffs), arena, starts)
         targets = len(self.tree.shards) + len(self.tree.splits)
         self.parts = Parts(self.text.size, targets, min(ranges, self.text.size), min(groups, targets))
 
@@ -107,7 +106,7 @@ class Counting:
                 yield FIRST_PART + self.parts.ranges + group, pa.record_batch(columns)
 
     def merge(self, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
-        """One partition of what all shards told."""
+        """One partition of the counts of all shards."""
         if partition == TALLY_PART:
             self._merge_tallies(batches, out)
         elif partition == SHARE_PART:
@@ -131,12 +130,12 @@ class Counting:
     def _merge_shares(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
         shares: dict[int, list[npt.NDArray[np.void]]] = {}
         for batch in batches:
-            found = np.empty(len(batch), SHARE)
+            result = np.empty(len(batch), SHARE)
             for name in SHARE_COLUMNS:
-                found[name] = batch[name].to_numpy()
+                result[name] = batch[name].to_numpy()
             shard = batch["shard"].to_numpy()
             for number in np.unique(shard).tolist():
-                shares.setdefault(number, []).append(found[shard == number])
+                shares.setdefault(number, []).append(result[shard == number])
         empty = [np.empty(0, SHARE)]
         closed = close_all(self.text, self.tree, lambda number: np.concatenate(shares.get(number, empty)))
         for number, own in enumerate(closed):
@@ -157,11 +156,11 @@ class Counting:
     def _merge_names(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
         names, targets = [np.empty(0, NAME)], [np.empty(0, np.int32)]
         for batch in batches:
-            found = np.empty(len(batch), NAME)
-            found["key"] = batch["key"].to_numpy()
+            result = np.empty(len(batch), NAME)
+            result["key"] = batch["key"].to_numpy()
             for i in range(SUMS):
-                found["sums"][:, i] = batch[f"sum{i}"].to_numpy()
-            names.append(found)
+                result["sums"][:, i] = batch[f"sum{i}"].to_numpy()
+            names.append(result)
             targets.append(batch["target"].to_numpy())
         to = np.concatenate(targets)
         with out.open(".names") as file:
@@ -232,12 +231,12 @@ class Estimating:
                         with lines.open(receipt.shard, f".{k}.txt") as part:
                             shutil.copyfileobj(part, file, 1 << 20)
             file.write(b"\n\\end\\\n")
-        _, found, fallbacks = self.totals.smoothing()
+        _, result, fallbacks = self.totals.smoothing()
         sharding = self.tree.report()
         out.stats.update(
             order=self.text.order,
             ngrams=self.totals.sizes(),
-            discounts=[list(values) for values in found],
+            discounts=[list(values) for values in result],
             fallbacks={str(k): why for k, why in fallbacks.items()},
             wildcards=self.totals.wildcards(),
             sharding=vars(sharding) | {"skew": round(sharding.skew, 3)},
@@ -245,8 +244,8 @@ class Estimating:
 
     def _array(self, shard: int, suffix: str = ".npy") -> npt.NDArray[Any]:
         with self.tally.open(shard, suffix) as file:
-            found: npt.NDArray[Any] = np.load(file)
-            return found
+            result: npt.NDArray[Any] = np.load(file)
+            return result
 
     def _names(self, target: int) -> npt.NDArray[np.void]:
         parts = self.counting.parts

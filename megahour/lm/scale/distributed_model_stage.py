@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
-
-from megahour.core.config import Params
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.lm.params import ArpaParams, EstimateParams, TallyParams
 from megahour.lm.scale.distributed_stage import ROUND_INPUTS
 
 if TYPE_CHECKING:
@@ -20,21 +18,7 @@ if TYPE_CHECKING:
     from megahour.lm.scale.distributed_counts import Counting, Estimating
 
 
-class TallyParams(Params):
-    """Counts of all shards of a language model, and what they must tell each other."""
-
-    prune: list[int] = Field([0], description="drop k-grams seen at most so often, for k = 1, 2, …; the last one lasts")
-    ranges: int = Field(4, ge=1, description="partitions of the sums of words")
-    groups: int = Field(64, ge=1, description="partitions of the sums of contexts")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.prune[:1] not in ([], [0]) or self.prune != sorted(self.prune):
-            raise ValueError(f"prune {self.prune} must begin with 0 and not decrease; limit words by the vocabulary")
-        return self
-
-
-class Tally(Stage[TallyParams]):
+class TallyShards(Stage[TallyParams]):
     """Writes tallies, n-grams of shared histories, and sums of words and of contexts."""
 
     name = "lm-tally"
@@ -64,10 +48,6 @@ class Tally(Stage[TallyParams]):
         return {**vars(sharding), "skew": round(sharding.skew, 3), "shared_ngrams": shared}
 
 
-class EstimateParams(Params):
-    """Probabilities and back-offs of all shards of a language model, as lines of an ARPA file."""
-
-
 class EstimateLines(Stage[EstimateParams]):
     """Writes `.1.txt`, `.2.txt`, …: lines of the n-grams of an order."""
 
@@ -86,10 +66,6 @@ class EstimateLines(Stage[EstimateParams]):
             estimating.write_unigrams(out)
         else:
             estimating.write_target(task["target"], out)
-
-
-class ArpaParams(Params):
-    """One ARPA file and its word list out of the lines of `lm-estimate`."""
 
 
 class JoinArpa(Stage[ArpaParams]):

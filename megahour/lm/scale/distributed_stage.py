@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
-
-from megahour.core.config import Params
-from megahour.core.errors import StageError
+from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.lm.params import ReshardParams, ShardsParams, VocabularyParams, WordsParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,31 +15,20 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
-ROUND_INPUTS = tuple(Input(f"round{number}", optional=number > 1) for number in range(1, 7))
+ROUND_INPUTS = tuple(Input(f"round{number}", number > 1, ("round",)) for number in range(1, 7))
 
 
-class WordsParams(Params):
-    """Words of a text and their counts, by hash: the first step of a language model on a cluster."""
-
-    source: list[str] = Field([], description="text files, URLs or globs, one sentence a line; `FILE.parquet:COLUMN`")
-    skip_symbols: bool = Field(False, description="leave <s>, </s> and <unk> in the text out instead of refusing them")
-    piece_mb: int = Field(64, ge=1, description="megabytes of a plain file that one task reads")
-    parts: int = Field(4, ge=1, description="partitions of the words")
-
-    def identity(self) -> dict[str, Any]:
-        """With a digest of the files, so that changed text is counted again."""
-        from megahour.lm.text.sources import sources_digest
-
-        return {**super().identity(), "source_sha256": sources_digest(self.source)}
-
-
-class Words(Stage[WordsParams]):
+class CountWords(Stage[WordsParams]):
     """Writes `.arrow`: word, its first place, count."""
 
     name = "lm-words"
     params = WordsParams
     inputs = (Input("text", optional=True),)
     exchange = True
+
+    def check(self, p: WordsParams, roles: Collection[str]) -> None:
+        if not p.source and not roles:
+            raise ConfigError("no text", where=self.name, remedy="give the input `text` or the parameter `source`")
 
     def plan(self, p: WordsParams, inputs: Inputs) -> list[Task]:
         from megahour.lm.text.pieces import pieces_of
@@ -71,31 +58,6 @@ class Words(Stage[WordsParams]):
         out.kept(len(words))
 
 
-class VocabularyParams(Params):
-    """The numbered vocabulary of `lm-words`, and how its language model is sharded."""
-
-    order: int = Field(3, ge=2, le=7, description="longest n-gram")
-    vocabulary: int = Field(0, ge=0, description="keep so many most frequent words, others are <unk>; 0: all")
-    min_count: int = Field(1, ge=1, description="keep words seen at least so often, others are <unk>")
-    vocabulary_file: str = Field("", description="keep the words of this list only, others are <unk>")
-    shard_rows: int = Field(
-        1 << 20, ge=1, description="positions of a shard, which take about 400 bytes each at order 5"
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.vocabulary_file and (self.vocabulary or self.min_count > 1):
-            raise ValueError("vocabulary_file lists the words to keep; leave vocabulary and min_count out")
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """With a digest of the list, if there is one."""
-        from megahour.lm.text.sources import sources_digest
-
-        listed = {"vocabulary_sha256": sources_digest([self.vocabulary_file])} if self.vocabulary_file else {}
-        return {**super().identity(), **listed}
-
-
 class MakeVocabulary(Stage[VocabularyParams]):
     """Writes `.arrow`: word and count by number: the unigrams, which every task reads."""
 
@@ -107,7 +69,7 @@ class MakeVocabulary(Stage[VocabularyParams]):
         return [Task({})]
 
     def run(self, p: VocabularyParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.scale.cluster_vocabulary import choose_words, listed_words, write_vocabulary
+        from megahour.lm.scale.distributed import choose_words, listed_words, write_vocabulary
 
         words = inputs["words"]
         if p.vocabulary_file:
@@ -120,10 +82,6 @@ class MakeVocabulary(Stage[VocabularyParams]):
             raise StageError(f"the text has {what}", remedy="check the sources of lm-words, and the word list")
 
 
-class ShardsParams(Params):
-    """Positions of a text by the last word of their history: round 1 of progressive sharding."""
-
-
 class MakeShards(Stage[ShardsParams]):
     """Writes `.rows`: windows of tokens with their positions; `.next.arrow` of a history that is left over."""
 
@@ -134,7 +92,7 @@ class MakeShards(Stage[ShardsParams]):
 
     def plan(self, p: ShardsParams, inputs: Inputs) -> list[Task]:
         words = _words_params(inputs)
-        return Words().plan(words, {role: inputs[role] for role in inputs if role == "text"})
+        return CountWords().plan(words, {role: inputs[role] for role in inputs if role == "text"})
 
     def partitions(self, p: ShardsParams, inputs: Inputs) -> int:
         return int(inputs["vocabulary"].receipts()[0].stats["slots"])
@@ -154,12 +112,6 @@ class MakeShards(Stage[ShardsParams]):
 
     def finish(self, p: ShardsParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         return _round_summary(receipts)
-
-
-class ReshardParams(Params):
-    """Histories that are too large for a shard, parted by one more word: a later round of progressive sharding."""
-
-    rows_per_task: int = Field(1 << 22, ge=1, description="positions that one task moves")
 
 
 class Reshard(Stage[ReshardParams]):

@@ -14,7 +14,7 @@ from megahour.lm.estimate.history import Int32, Int64, partition
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.scale.shard_kernels import appearances_before, move_children
 from megahour.lm.scale.shard_parts import Part
-from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
+from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
 
 BYTES_OF_TOKEN = 8
 MOST_TOKENS = 2**31 - 1
@@ -38,7 +38,7 @@ class MemoryRows:
         self._places: dict[Target, int] = {}
         self._place(tree.root, 0)
 
-    def parts(self, shard: Shard) -> Iterator[Part]:
+    def parts(self, shard: HistoryShard) -> Iterator[Part]:
         if shard.floor:
             place = self._places[shard.number]
             yield Part(self._positions[place : place + shard.rows], None, self._tokens)

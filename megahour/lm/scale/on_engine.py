@@ -15,9 +15,19 @@ from megahour.core.config import Params
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.engine.runner import run_stage, stage_fingerprint
+from megahour.lm.params import (
+    ArpaParams,
+    EstimateParams,
+    ReshardParams,
+    ShardsParams,
+    TallyParams,
+    VocabularyParams,
+    WordsParams,
+)
 from megahour.lm.scale import distributed_model_stage as model_stages
 from megahour.lm.scale import distributed_stage as stages
+from megahour.runner.progress import TerminalMonitor
+from megahour.runner.runner import run_stage, stage_fingerprint
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,9 +49,9 @@ class Cost:
 def estimate_on(
     engine: Engine,
     folder: str,
-    words: stages.WordsParams,
-    vocabulary: stages.VocabularyParams,
-    tally: model_stages.TallyParams,
+    words: WordsParams,
+    vocabulary: VocabularyParams,
+    tally: TallyParams,
     *,
     text: Artifact | None = None,
     work: Path | None = None,
@@ -50,22 +60,21 @@ def estimate_on(
     took what it took when it was made: each artifact keeps that in timings/cost.json."""
     job = _Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
-    job.run("words", stages.Words(), words, given)
+    job.run("words", stages.CountWords(), words, given)
     job.run("vocabulary", stages.MakeVocabulary(), vocabulary, job.made("words"))
     made = job.run(
         "round1",
         stages.MakeShards(),
-        stages.ShardsParams.model_validate({}),
+        ShardsParams.model_validate({}),
         {**given, **job.made("words", "vocabulary")},
     )
     rounds = ["vocabulary", "round1"]
     while made.summary["left"]:
         rounds.append(f"round{len(rounds)}")
-        made = job.run(rounds[-1], stages.Reshard(), stages.ReshardParams.model_validate({}), job.made(*rounds[:-1]))
-    job.run("tally", model_stages.Tally(), tally, job.made(*rounds))
-    lines, arpa = model_stages.EstimateParams.model_validate({}), model_stages.ArpaParams.model_validate({})
-    job.run("lines", model_stages.EstimateLines(), lines, job.made("tally", *rounds))
-    job.run("arpa", model_stages.JoinArpa(), arpa, job.made("lines", "tally", *rounds))
+        made = job.run(rounds[-1], stages.Reshard(), ReshardParams.model_validate({}), job.made(*rounds[:-1]))
+    job.run("tally", model_stages.TallyShards(), tally, job.made(*rounds))
+    job.run("lines", model_stages.EstimateLines(), EstimateParams.model_validate({}), job.made("tally", *rounds))
+    job.run("arpa", model_stages.JoinArpa(), ArpaParams.model_validate({}), job.made("lines", "tally", *rounds))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
@@ -81,7 +90,9 @@ class _Steps:
         output = Artifact(f"{self._folder}/{name}")
         made_before = output.complete and output.manifest.fingerprint == stage_fingerprint(stage, params, inputs)
         before, began = cpu_seconds(), time.monotonic()
-        manifest = run_stage(stage, params, inputs, output, self._engine, work=self._work)
+        manifest = run_stage(
+            stage, params, inputs, output, self._engine, work=self._work, monitor=TerminalMonitor(name)
+        )
         wall_s = time.monotonic() - began
         cost = Cost(name, cpu_seconds() - before, self._engine.workers * wall_s, wall_s)
         path = output.path(COST)

@@ -17,7 +17,7 @@ import numpy as np
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
-from megahour.lm.scale.shards import Shard, ShardTree, Split, Target
+from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
 from megahour.lm.text.tokenise import BOUNDARY
 
 CHUNK = 1 << 20  # positions that are sorted by shard at a time
@@ -30,17 +30,17 @@ def row_bytes(order: int) -> int:
 
 
 class RowFiles:
-    """The rows of a `ShardTree` in a directory: `rows1`, `rows2`, … hold shards, `left1`, … what is to be parted."""
+    """The rows of a `ShardTree` in a directory: `rows1`, `rows2`, … hold shards, `left1`, … what is split next."""
 
     def __init__(self, folder: Path, tree: ShardTree) -> None:
         self.folder, self.tree = folder, tree
         self.width = tree.order + 2
 
-    def read(self, shard: Shard) -> Int32:
+    def read(self, shard: HistoryShard) -> Int32:
         """Rows (m, order + 2) of a shard."""
         return self._read(self._rows(shard.round), shard.begin, shard.rows)
 
-    def parts(self, shard: Shard) -> Iterator[Part]:
+    def parts(self, shard: HistoryShard) -> Iterator[Part]:
         """See `shard_parts.Rows`."""
         return parts_of_rows(self.tree, shard, self.read(shard))
 
@@ -97,8 +97,8 @@ class RowFiles:
         return self.folder / f"left{number}"
 
     def _read(self, path: Path, begin: int, rows: int) -> Int32:
-        found = np.fromfile(path, np.int32, rows * self.width, offset=4 * self.width * begin)
-        return found.reshape(rows, self.width)
+        result = np.fromfile(path, np.int32, rows * self.width, offset=4 * self.width * begin)
+        return result.reshape(rows, self.width)
 
     def _left_rows(self, split: Split, number: int) -> Iterator[Int32]:
         for begin in range(0, split.rows, CHUNK):
@@ -129,11 +129,11 @@ class _Putter:
     def slot_of(self, target_of: Int32) -> Int32:
         """Slots (V,) of targets (V,); of words that do not occur, any."""
         order = np.argsort(self._targets)
-        found = np.searchsorted(self._targets[order], target_of)
-        return order[np.minimum(found, self.slots - 1)].astype(np.int32)
+        result = np.searchsorted(self._targets[order], target_of)
+        return order[np.minimum(result, self.slots - 1)].astype(np.int32)
 
     def chunk(self, counts: Int64, scatter: Callable[[Int64, Int32], None]) -> None:
-        """Write a chunk whose slots have so many rows; `scatter(cursors, out)` puts them into `out` by slot."""
+        """Write a chunk of `counts` rows per slot; `scatter(cursors, out)` puts them into `out` by slot."""
         ends = np.cumsum(counts)
         rows = self._rows[: ends[-1]]
         scatter(ends - counts, rows)

@@ -1,17 +1,22 @@
-"""What counting found, on disk: a shard's `Counted`, whose names each target reads its own piece of."""
+"""Files of a shard: what counting it found, and what the first pass leaves for the second."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from megahour.lm.estimate.history import Int64
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.kept_ngrams import Kept
+from megahour.lm.estimate.sweep import TALLIES
 from megahour.lm.scale.shard_types import NAME, Counted, Records
-from megahour.lm.scale.streams import short_file
+from megahour.lm.scale.streams import StreamReader, StreamWriter, short_file
 
 
 class CountFiles:
@@ -42,8 +47,8 @@ class CountFiles:
     def share(self, shard: int) -> Records:
         """The shard's n-grams of the context that it shares with others."""
         with np.load(self._count(shard)) as saved:
-            found: Records = saved["share"]
-            return found
+            result: Records = saved["share"]
+            return result
 
     def names(self, target: int, shards: Iterable[int], more: Records) -> Records:
         """Names that a target prints, from all shards, and `more` behind them.
@@ -51,15 +56,15 @@ class CountFiles:
         Raises StageError: a file ends early.
         """
         places = [(shard, *self._edges_of(shard)[target : target + 2].tolist()) for shard in shards]
-        found = np.empty(sum(end - begin for _, begin, end in places) + len(more), NAME)
+        result = np.empty(sum(end - begin for _, begin, end in places) + len(more), NAME)
         at = 0
         for shard, begin, end in places:
             if end > begin:
-                data = found[at : at + end - begin].view(np.uint8).data
+                data = result[at : at + end - begin].view(np.uint8).data
                 self._read(self._names(shard), NAME.itemsize * begin, data)
                 at += end - begin
-        found[at:] = more
-        return found
+        result[at:] = more
+        return result
 
     def _edges_of(self, shard: int) -> Int64:
         if shard not in self._edges:
@@ -84,3 +89,63 @@ class CountFiles:
 
     def _names(self, shard: int) -> Path:
         return self._folder / f"names{shard:06d}"
+
+
+class Swept(NamedTuple):
+    """A partition: sorted windows (m, order) and positions (m,), the n-grams and contexts that are kept of it, and its
+    tally (order + 1, TALLIES)."""
+
+    windows: Int32
+    positions: Int32 | Int64
+    kept: Kept
+    tally: Int64
+
+
+Room = Callable[[int, npt.DTypeLike], tuple[Int32, "Int32 | Int64", Kept]]
+"""Windows, positions of a type, and stored n-grams, for at most this many positions; reused for the next partition."""
+
+
+class SweptFiles:
+    """`swept000000` of each shard in a directory, visible when whole."""
+
+    def __init__(self, folder: Path, order: int) -> None:
+        self._folder, self._order = folder, order
+
+    def write(self, shard: int) -> SweptWriter:
+        return SweptWriter(self._path(shard))
+
+    def read(self, shard: int, room: Room) -> Iterator[Swept]:
+        """Partition by partition, in the arrays of `room`.
+
+        Raises StageError: the file ends early.
+        """
+        path = self._path(shard)
+        head = np.empty(4 + (self._order + 1) * TALLIES, np.int64)
+        with closing(StreamReader(path)) as file:
+            while file.fill(head):
+                m, wide, n, g = head[:4].tolist()
+                windows, positions, most = room(m, np.int64 if wide else np.int32)
+                kept = Kept(most.grams[:g], most.nodes[:n])
+                for array in (windows, positions, *kept):
+                    if array.size and not file.fill(array):
+                        raise short_file(path)
+                yield Swept(windows, positions, kept, head[4:].reshape(-1, TALLIES))
+
+    def _path(self, shard: int) -> Path:
+        return self._folder / f"swept{shard:06d}"
+
+
+class SweptWriter:
+    """Takes the partitions of a shard in order. `close` makes the file visible."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = StreamWriter(path)
+
+    def put(self, swept: Swept) -> None:
+        wide = swept.positions.dtype == np.int64
+        sizes = [len(swept.positions), wide, len(swept.kept.nodes), len(swept.kept.grams)]
+        for array in (np.concatenate([sizes, swept.tally.reshape(-1)]), swept.windows, swept.positions, *swept.kept):
+            self._file.put(array)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,21 +1,24 @@
-"""Lines of shards, and the table of back-off weights that they are printed with."""
+"""Lines of shards, the table of back-off weights that they are printed with, and the file that they go to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from megahour.lm.arpa.direct import PAGE, aligned, page_buffer
+from megahour.lm.arpa.direct import PAGE, DirectFile, aligned, page_buffer
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.sweep import CHARACTERS, KEPT
 from megahour.lm.scale.shard_kernels import fill_gammas, place_names
 from megahour.lm.scale.shard_types import NAME, Float32, Float64, Records, Text
 from megahour.lm.scale.shards import ShardTree
 from megahour.lm.text.tokenise import END, Bytes
 
 
-class Piece(NamedTuple):
+class LineBlock(NamedTuple):
     """Lines of `lines` k-grams, buffer[begin:end], and their place in a file: both are as far into a page."""
 
     k: int
@@ -30,7 +33,7 @@ class Piece(NamedTuple):
         return self.buffer[self.begin : self.end]
 
 
-class Lines:
+class LineSpeller:
     """Spells lines into a buffer that is used again: a new one would cost as much as the lines, in pages touched."""
 
     def __init__(self, text: Text) -> None:
@@ -47,8 +50,8 @@ class Lines:
         lines: int,
         characters: int,
         place: int = 0,
-    ) -> Piece:
-        """The text of so many k-grams, whose words have so many bytes; until the next call."""
+    ) -> LineBlock:
+        """The text of `lines` k-grams, whose words have `characters` bytes; valid until the next call."""
         highest = k == self._text.order
         size = line_bytes(k, highest, lines, characters)
         if len(self._out) < size + ROOM + PAGE:
@@ -58,7 +61,7 @@ class Lines:
         used = spell_lines(k, highest, windows, at, logp, backoff, lines, *self._text.spelling, END, out)
         if used != size:
             raise AssertionError(f"{lines} {k}-grams take {used} bytes, not {size}")
-        return Piece(k, lines, self._out, begin, begin + size, place)
+        return LineBlock(k, lines, self._out, begin, begin + size, place)
 
 
 def by_target(tree: ShardTree, names: list[Records], targets: list[Int32]) -> tuple[Records, Int64]:
@@ -86,3 +89,41 @@ def name_table(names: Records, discounts: Float64) -> tuple[Int64, Float32]:
     keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
     fill_gammas(columns(names), discounts, keys, values)
     return keys, values
+
+
+class ModelFile:
+    """A file that threads write at once. Targets are shards by number, then splits."""
+
+    def __init__(self, path: Path, *, resumed: bool) -> None:
+        self._file = DirectFile(path, keep=resumed)
+        self._places: Int64 = np.zeros((0, 0), np.int64)
+
+    def begin(self, order: int, tree: ShardTree, tallies: Int64, sizes: list[int], unigrams: bytes) -> None:
+        """Header, unigrams, and what is between sections. tallies (targets, order + 1, TALLIES), sizes: by order."""
+        head = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
+        size = self._text(head + b"\n\\1-grams:\n" + unigrams, 0)
+        self._places = np.zeros((len(tallies), order + 1), np.int64)
+        for k in range(2, order + 1):
+            size = self._text(b"\n\\%d-grams:\n" % k, size)
+            for target in tree.printed():
+                at = target if target >= 0 else len(tree.shards) + ~target
+                self._places[at, k] = size
+                size += line_bytes(k, k == order, int(tallies[at, k, KEPT]), int(tallies[at, k, CHARACTERS]))
+        self._text(b"\n\\end\\\n", size)
+
+    def places(self, target: int) -> list[int]:
+        """Where a target's lines go, by order."""
+        result: list[int] = self._places[target].tolist()
+        return result
+
+    def write(self, pieces: Iterable[LineBlock]) -> None:
+        for piece in pieces:
+            self._file.write(piece.buffer, piece.begin, piece.end, piece.place)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _text(self, text: bytes, place: int) -> int:
+        """Write text; the place behind it."""
+        self._file.write(np.frombuffer(text, np.uint8), 0, len(text), place)
+        return place + len(text)

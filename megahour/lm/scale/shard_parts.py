@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.history import SMALL, Int32, Int64, gather, permute, sort_histories
 from megahour.lm.scale.shard_kernels import group_rows
-from megahour.lm.scale.shards import Shard, ShardTree
+from megahour.lm.scale.shards import HistoryShard, ShardTree
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Part:
 class Rows(Protocol):
     """Where the positions of shards are: `row_files.RowFiles` or `memory_rows.MemoryRows`."""
 
-    def parts(self, shard: Shard) -> Iterator[Part]:
+    def parts(self, shard: HistoryShard) -> Iterator[Part]:
         """The partitions of a shard in order; what they hold is used before the next is asked for."""
 
 
-def parts_of_rows(tree: ShardTree, shard: Shard, rows: Int32) -> Iterator[Part]:
+def parts_of_rows(tree: ShardTree, shard: HistoryShard, rows: Int32) -> Iterator[Part]:
     """Partitions of a shard's rows (m, order + 2), m > 0, whose words follow each other by number as in memory."""
     windows, positions = np.empty((len(rows), tree.order), np.int32), np.empty(len(rows), np.int64)
     base = int(rows[0, 1])
@@ -66,7 +66,7 @@ class Sorter:
         """Windows (m, order) and positions (m,) of a type, for what is sorted."""
         return self._sorted[:m], (self._places if kind == np.int32 else self._positions)[:m]
 
-    def sort(self, shard: Shard, part: Part) -> tuple[Int32, Int32 | Int64]:
+    def sort(self, shard: HistoryShard, part: Part) -> tuple[Int32, Int32 | Int64]:
         """Sorted windows (m, order) and positions (m,) of a part."""
         m, windows = len(part.positions), part.windows
         if windows is None:
@@ -82,7 +82,7 @@ class Sorter:
         permute(windows, part.positions, index, sorted_windows, positions)
         return sorted_windows, positions
 
-    def _order_of(self, shard: Shard, windows: Int32, index: Int32) -> None:
+    def _order_of(self, shard: HistoryShard, windows: Int32, index: Int32) -> None:
         if not shard.floor or len(index) > SMALL:
             self._sort(windows, index)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.arpa.lines import Spelling, spelling
+from megahour.lm.arpa.lines import WordSpelling, spelling
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.sweep import SUMS
 from megahour.lm.text.tokenise import Bytes
@@ -26,14 +26,14 @@ class Text:
     """What all shards know: model order, thresholds (order + 2,) of pruning, spelling, and lengths (V,) of words."""
 
     order: int
-    prune: Int64
-    spelling: Spelling
+    cutoffs: Int64
+    spelling: WordSpelling
     lengths: Int32
 
     @staticmethod
-    def of(order: int, prune: Int64, arena: Bytes, starts: Int64) -> Text:
+    def of(order: int, cutoffs: Int64, arena: Bytes, starts: Int64) -> Text:
         """arena, starts: as of `tokenise.WordTable`."""
-        return Text(order, prune, spelling(arena, starts), np.diff(starts).astype(np.int32))
+        return Text(order, cutoffs, spelling(arena, starts), np.diff(starts).astype(np.int32))
 
     @property
     def size(self) -> int:

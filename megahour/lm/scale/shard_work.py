@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.estimate.history import Int32, Int64
-from megahour.lm.estimate.kept import Kept, keep
+from megahour.lm.estimate.kept_ngrams import Kept, keep
 from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
+from megahour.lm.scale.shard_files import Swept, SweptFiles
 from megahour.lm.scale.shard_kernels import take_contexts
-from megahour.lm.scale.shard_lines import Lines, Piece, by_target, columns
+from megahour.lm.scale.shard_lines import LineBlock, LineSpeller, by_target, columns
 from megahour.lm.scale.shard_parts import Rows, Sorter
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Float32, Float64, Records, Shared, Smoothing, Text
-from megahour.lm.scale.shards import Shard, ShardTree
-from megahour.lm.scale.swept_files import Swept, SweptFiles
+from megahour.lm.scale.shards import HistoryShard, ShardTree
 
 
 class ShardWorker:
@@ -31,9 +31,9 @@ class ShardWorker:
         self._chain: Float64 = np.empty((text.order, 0))
         self._unigrams = np.zeros(text.size, np.int64)
         self._no_tokens = np.empty(0, np.int32)  # `smooth` asks for the text where words are not allowed
-        self._lines = Lines(text)
+        self._lines = LineSpeller(text)
 
-    def count(self, shard: Shard, rows: Rows) -> Counted:
+    def count(self, shard: HistoryShard, rows: Rows) -> Counted:
         """Count a shard."""
         order = self._text.order
         total = np.zeros((order + 1, TALLIES), np.int64)
@@ -67,13 +67,13 @@ class ShardWorker:
 
     def smooth(
         self,
-        shard: Shard,
+        shard: HistoryShard,
         rows: Rows,
         smoothing: Smoothing,
         shared: Shared | None,
         table: tuple[Int64, Float32],
         places: Sequence[int],
-    ) -> Iterator[Piece]:
+    ) -> Iterator[LineBlock]:
         """A shard's n-grams, in the order of their lines within each order; a piece is there until the next is asked
         for.
 
@@ -86,7 +86,7 @@ class ShardWorker:
             if shared is not None:
                 self._share_chain(shard.floor, shared)
             smooth(
-                shard.floor, windows, positions, self._no_tokens, order, text.prune, None, smoothing.discounts,
+                shard.floor, windows, positions, self._no_tokens, order, text.cutoffs, None, smoothing.discounts,
                 smoothing.unigram, *kept, len(kept.nodes), self._open.seats, self._chain, *table, self._at,
                 self._logp, self._backoff, sizes,
             )  # fmt: skip
@@ -102,12 +102,12 @@ class ShardWorker:
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:
         text = self._text
         n, grams = sweep_from(
-            floor, windows, positions, text.order, text.prune, None, text.lengths, *self._open, *self._store,
+            floor, windows, positions, text.order, text.cutoffs, None, text.lengths, *self._open, *self._store,
             self._unigrams, tally,
         )  # fmt: skip
         return int(n), int(grams)
 
-    def _swept_parts(self, shard: Shard, rows: Rows) -> Iterator[Swept]:
+    def _swept_parts(self, shard: HistoryShard, rows: Rows) -> Iterator[Swept]:
         """Partitions as `count` left them, or found again."""
         if self._swept is not None:
             yield from self._swept.read(shard.number, self._room_of)
@@ -121,7 +121,7 @@ class ShardWorker:
             yield Swept(windows, positions, self._keep(n, grams, windows), tally)
 
     def _keep(self, n: int, grams: int, windows: Int32) -> Kept:
-        return keep(self._store, n, grams, windows, self._text.prune, None, self._kept)
+        return keep(self._store, n, grams, windows, self._text.cutoffs, None, self._kept)
 
     def _room_of(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64, Kept]:
         self._make_room(m)
@@ -174,10 +174,10 @@ class ShardWorker:
 
 def _dropped(order: int, word_sums: Int64, names: Records) -> Int64:
     """`Counted.dropped` of contexts of one word, by their sums, and of longer ones."""
-    found = np.zeros((order + 1, 2), np.int64)
+    result = np.zeros((order + 1, 2), np.int64)
     lengths, held = names["key"] & 7, names["sums"][:, -1]
-    found[1:, 0] = np.bincount(lengths[held > 0], minlength=order)[:order]
-    found[1:, 1] = np.bincount(lengths, held, order)[:order]
+    result[1:, 0] = np.bincount(lengths[held > 0], minlength=order)[:order]
+    result[1:, 1] = np.bincount(lengths, held, order)[:order]
     if order > 1:
-        found[2] += (np.count_nonzero(word_sums[:, -1]), word_sums[:, -1].sum())
-    return found
+        result[2] += (np.count_nonzero(word_sums[:, -1]), word_sums[:, -1].sum())
+    return result

@@ -4,7 +4,7 @@
     round 2   a word with more positions than a shard may hold: by the word before it; its bigrams are shared
     round 3   a pair that is still too large: by the word before that; its trigrams are shared; and so on
 
-A *split* is a history that was parted; its n-grams are shared by its children. A history that is complete (it begins
+A *split* is a history that was split up; its n-grams are shared by its children. A history that is complete (it begins
 its sentence, or is as long as the model allows) is cut anywhere: its children hold occurrences, which add up. So every
 shard stays below the limit, in at most `order` rounds, and what is shared is as large as the left-over histories.
 
@@ -27,7 +27,7 @@ Target = int  # a shard's number, or ~number of a split
 
 
 @dataclass(frozen=True)
-class Shard:
+class HistoryShard:
     """Positions that one task holds. begin, rows: its place in the file of its round; parts: the partitions (of
     `history.buckets`) that it holds, when `floor` is 0; floor: words that its histories have in common."""
 
@@ -91,7 +91,7 @@ class ShardTree:
 
     def __init__(self, counts: Int64, edges: Int64, limit: int, order: int) -> None:
         self.limit, self.order, self.vocabulary = limit, order, len(counts)
-        self.shards: list[Shard] = []
+        self.shards: list[HistoryShard] = []
         self.splits: list[Split] = []
         self.rounds = 1
         self.edges = edges
@@ -139,7 +139,7 @@ class ShardTree:
         self._kept = self._left = 0
 
     def _shard(self, rows: int, **fields: object) -> Target:
-        shard = Shard(len(self.shards), self.rounds, self._kept, rows, **fields)  # type: ignore[arg-type]
+        shard = HistoryShard(len(self.shards), self.rounds, self._kept, rows, **fields)  # type: ignore[arg-type]
         self.shards.append(shard)
         self._kept += rows
         return shard.number
@@ -193,10 +193,10 @@ class ShardTree:
         return Sharding(
             self.rounds,
             [sum(shard.round == r for shard in self.shards) for r in rounds],
-            [len(found) for found in splits],
+            [len(result) for result in splits],
             int(rows.max()),
             int(np.median(rows)),
-            [sum(split.rows for split in found) for found in splits],
+            [sum(split.rows for split in result) for result in splits],
         )
 
 

@@ -1,6 +1,6 @@
 """Contexts that several shards share: adding up the shards' n-grams, closing, smoothing and printing them.
 
-These are the histories that progressive sharding has parted. Their n-grams, with the unigrams, are the 0-shard: what
+These are the histories that progressive sharding has split. Their n-grams, with the unigrams, are the 0-shard: what
 every shard below a split must know, and nothing else of the corpus.
 """
 
@@ -16,7 +16,7 @@ from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_probabilities
-from megahour.lm.scale.shard_lines import Lines, Piece
+from megahour.lm.scale.shard_lines import LineBlock, LineSpeller
 from megahour.lm.scale.shard_types import NAME, SHARE, Float32, Float64, Shared, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree, Split
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -55,7 +55,7 @@ def close(text: Text, split: Split, grams: Shares) -> Closed:
     """Sums and tally of a split whose n-grams are all there."""
     k = split.floor + 1
     adjusted = grams["adjusted"].astype(np.int64)
-    kept = grams["raw"] > text.prune[k]
+    kept = grams["raw"] > text.cutoffs[k]
     last = np.where(grams["word"] == BOUNDARY, END, grams["word"])
     sums = np.array([0] * SUMS, np.int64)
     sums[0] = adjusted.sum()
@@ -88,12 +88,12 @@ def contribution(closed: Closed) -> Shares:
 def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Shares], list[Int32]]:
     """Names of splits of two words or more, and their targets, as `shard_work.by_target` takes them."""
     names, targets = [], []
-    for split, found in zip(tree.splits, closed, strict=True):
+    for split, result in zip(tree.splits, closed, strict=True):
         if split.floor < 2:
             continue
         name = np.empty(1, NAME)
-        name["key"] = (int(found.grams["first"].min()) - 1) * 8 + split.floor
-        name["sums"] = found.sums
+        name["key"] = (int(result.grams["first"].min()) - 1) * 8 + split.floor
+        name["sums"] = result.sums
         names.append(name)
         targets.append(tree.route(_window(tree.order, split, np.zeros(1, np.int32)), np.array([split.floor])))
     return names, targets
@@ -101,21 +101,21 @@ def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Shares], list[
 
 def smooth_all(tree: ShardTree, closed: list[Closed], smoothing: Smoothing) -> list[Shared]:
     """p(w|h) of all splits, by number: the shortest histories first."""
-    found: list[Shared] = []
+    result: list[Shared] = []
     lower = np.empty(len(smoothing.unigram))
     for split, own in zip(tree.splits, closed, strict=True):
         words = own.grams["word"].copy()
         if split.parent < 0:
             below = smoothing.unigram[words]
         else:
-            parent = found[split.parent]
+            parent = result[split.parent]
             lower[parent.words] = parent.probability
             below = lower[words]
         probability = np.empty(len(words))
         discount = smoothing.discounts[split.floor + 1]
         shared_probabilities(own.grams["adjusted"].astype(np.int64), own.sums, discount, below, probability)
-        found.append(Shared(words, probability))
-    return found
+        result.append(Shared(words, probability))
+    return result
 
 
 def split_lines(
@@ -126,26 +126,26 @@ def split_lines(
     discounts: Float64,
     table: tuple[Int64, Float32],
     places: Sequence[int],
-) -> Piece:
+) -> LineBlock:
     """A split's n-grams; table, places as in `ShardWorker.smooth`."""
     k = split.floor + 1
-    kept = closed.grams["raw"] > text.prune[k]
+    kept = closed.grams["raw"] > text.cutoffs[k]
     grams = closed.grams[kept]
     logp = np.empty(len(grams), np.float32)
     log_probabilities(shared.probability[kept], logp)
     backoff = np.zeros(len(grams), np.float32)
     if k < text.order:
         followed = grams["word"] != BOUNDARY
-        once = log_probability(discounts[k + 1, 1]) if text.prune[k + 1] < 1 else 0.0
+        once = log_probability(discounts[k + 1, 1]) if text.cutoffs[k + 1] < 1 else 0.0
         backoff[followed & (grams["raw"] == 1)] = once
         several = np.flatnonzero(followed & (grams["raw"] > 1))
-        found = np.empty(len(several), np.float32)
-        look_up(grams["first"][several] * 8 + k, *table, found)
-        backoff[several] = found
+        result = np.empty(len(several), np.float32)
+        look_up(grams["first"][several] * 8 + k, *table, result)
+        backoff[several] = result
     windows = _window(text.order, split, grams["word"])
     at = np.arange(len(grams), dtype=np.int32)
     lines, characters = int(closed.tally[k, KEPT]), int(closed.tally[k, CHARACTERS])
-    return Lines(text).spell(k, windows, at, logp, backoff, lines, characters, places[k])
+    return LineSpeller(text).spell(k, windows, at, logp, backoff, lines, characters, places[k])
 
 
 def _window(order: int, split: Split, words: Int32) -> Int32:

@@ -16,7 +16,7 @@ from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int64
 from megahour.lm.scale.row_files import CHUNK, LEAD, lead
 from megahour.lm.scale.shard_kernels import count_words
-from megahour.lm.text.cut import Cut, cut_words, renumber
+from megahour.lm.text.cut import WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
 from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Tokens, WordTable, encode
 
@@ -36,7 +36,7 @@ class Numbered:
 
 
 def number_text(
-    blocks: Blocks, folder: Path, vocabulary: WordTable | None, cut: Cut, skip_symbols: bool, progress: Progress
+    blocks: Blocks, folder: Path, vocabulary: WordTable | None, cut: WordCut, skip_symbols: bool, progress: Progress
 ) -> Numbered:
     """Number the words of a text, unless `folder` has it from an earlier run. cut: by count, without a vocabulary.
 
@@ -55,10 +55,10 @@ def number_text(
         starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + PADDING]
         save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": np.array(total)})
     with np.load(done) as saved:
-        found = Numbered(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
-    if found.total - LEAD <= found.counts[BOUNDARY]:  # every sentence, an empty one too, begins behind a BOUNDARY
+        result = Numbered(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
+    if result.total - LEAD <= result.counts[BOUNDARY]:  # every sentence, an empty one too, begins behind a BOUNDARY
         raise MegahourError("the text has no words", remedy="give other text")
-    return found
+    return result
 
 
 def save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -97,6 +97,6 @@ def _encode(
             file.write(tokens[:count].data)
             total += count
             progress("read", total, 0)
-    counts[BOUNDARY] += 1  # the first history; the last token is nobody's
+    counts[BOUNDARY] += 1  # the first history; the last token ends no history
     counts[previous] -= 1
     return table, counts, total

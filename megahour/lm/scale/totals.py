@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.discounts import Discount, discounts, unigram_probabilities
 from megahour.lm.estimate.history import Int64
+from megahour.lm.estimate.smooth import NEVER, gammas
 from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_lines import by_target
 from megahour.lm.scale.shard_types import Counted, Smoothing, Text
@@ -45,11 +47,11 @@ class Totals:
             unigrams += counts
         dropped = np.zeros((text.order + 1, 2), np.int64)
         tallies = np.zeros((len(tree.shards), text.order + 1, TALLIES), np.int64)
-        for number, found in enumerate(counted):
-            tallies[number] = found.tally
-            contexts[found.words] = found.word_sums
-            unigrams[found.unigrams] += found.adjusted
-            dropped += found.dropped
+        for number, result in enumerate(counted):
+            tallies[number] = result.tally
+            contexts[result.words] = result.word_sums
+            unigrams[result.unigrams] += result.adjusted
+            dropped += result.dropped
         return Totals.closing(tree, text, unigrams, contexts, tallies, close_all(text, tree, share_of), dropped)
 
     @staticmethod
@@ -89,9 +91,30 @@ class Totals:
         """Discounts as tables, as of `discounts.discounts`, and its fallbacks."""
         order = self.tallies.shape[1] - 1
         ones = np.bincount(self.unigrams[self.unigrams < 5], minlength=5)
-        found, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]])
+        result, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]])
         table = np.zeros((order + 2, 4))
-        table[1 : order + 1, 1:] = found
-        unigram = unigram_probabilities(self.unigrams, found[0], BOUNDARY)
+        table[1 : order + 1, 1:] = result
+        unigram = unigram_probabilities(self.unigrams, result[0], BOUNDARY)
         unigram[BOUNDARY] = unigram[END]
-        return Smoothing(table, unigram), found, fallbacks
+        return Smoothing(table, unigram), result, fallbacks
+
+
+def unigram_lines(text: Text, counts: Int64, contexts: Int64, smoothing: Smoothing) -> bytes:
+    """counts (V,): how often each word ends a history; contexts (V, SUMS): of words that do so more than once."""
+    size, highest = text.size, text.order == 1
+    unigram = smoothing.unigram.copy()
+    unigram[BOUNDARY] = 1.0
+    logp = np.log10(np.maximum(unigram, 10.0**NEVER)).astype(np.float32)
+    backoff = np.zeros(size, np.float32)
+    if not highest:
+        several = contexts[:, 0] > 0
+        weights = np.empty(int(several.sum()))
+        gammas(contexts[several], smoothing.discounts[2], weights)
+        backoff[several] = weights
+        once = np.empty(1)
+        gammas(np.array([[1, 1, 0, 0, 0]] if text.cutoffs[2] < 1 else [[1, 0, 0, 0, 1]]), smoothing.discounts[2], once)
+        backoff[(counts > 0) & ~several] = once[0]
+    words = np.arange(size, dtype=np.int32)
+    out = np.empty(line_bytes(1, highest, size, int(text.spelling.starts[-1])) + ROOM, np.uint8)
+    used = spell_lines(1, highest, words[:, None], words, logp, backoff, size, *text.spelling, BOUNDARY, out)
+    return out[:used].tobytes()

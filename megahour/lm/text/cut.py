@@ -10,7 +10,7 @@ from megahour.core.compiled import compiled
 from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, Bytes, Int64, Tokens, WordTable, encode
 
 
-class Cut(NamedTuple):
+class WordCut(NamedTuple):
     """Words that are kept: those that are among the `most_frequent` (0: all; ties go to the word whose bytes sort
     first) and occur `min_count` times. The others are `<unk>`."""
 
@@ -22,7 +22,10 @@ class Cut(NamedTuple):
         return bool(self.most_frequent) or self.min_count > 1
 
 
-def cut_words(counts: Int64, table: WordTable, cut: Cut) -> tuple[Tokens, WordTable]:
+ALL_WORDS = WordCut()
+
+
+def cut_words(counts: Int64, table: WordTable, cut: WordCut) -> tuple[Tokens, WordTable]:
     """New numbers (V,) of all words, and a table of those that are kept, in the order that they had.
 
     counts (V,): of the words of `table`, of which the reserved ones are kept always.

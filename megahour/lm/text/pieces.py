@@ -26,23 +26,23 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
 
     Raises ConfigError: there is no text.
     """
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     if "text" in inputs:
-        found += [{"shard": receipt.shard} for receipt in inputs["text"].receipts()]
+        result += [{"shard": receipt.shard} for receipt in inputs["text"].receipts()]
     for url, column in source_files(sources):
         fs, path = fsspec.core.url_to_fs(url)
         size = int(fs.size(path) or 0)
         with fs.open(path, "rb") as file:
             magic = file.read(6)
         if column or magic.startswith(MAGIC) or size <= piece_bytes:
-            found.append({"source": f"{url}:{column}" if column else url})
+            result.append({"source": f"{url}:{column}" if column else url})
         else:
-            found += [
+            result += [
                 {"source": url, "begin": b, "end": min(b + piece_bytes, size)} for b in range(0, size, piece_bytes)
             ]
-    if not found:
+    if not result:
         raise ConfigError("no text", remedy="give the input `text` or the parameter `source`")
-    return found
+    return result
 
 
 def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
@@ -75,7 +75,7 @@ def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *,
 
 
 class _Range(io.RawIOBase):
-    """The next so many bytes of a file."""
+    """The next `left` bytes of a file."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:
         self._file, self._left = file, left

@@ -1,7 +1,7 @@
 """Text of language models as blocks of bytes: files, globs, URLs and pipes, compressed or not, and columns of tables.
 
 Blocks end between words, so that a line may be longer than memory; a word may not be longer than MAX_WORD. Compression
-is told by the first bytes. As `lmplz` does, bytes are taken for what they are, whatever their encoding, unless UTF-8 is
+is recognised by the first bytes. As in `lmplz`, bytes are taken as they are, whatever their encoding, unless UTF-8 is
 asked for.
 """
 
@@ -63,13 +63,13 @@ class Block:
     def reserved(self) -> MegahourError:
         """The error that names the first of `<s>`, `</s>`, `<unk>` among the words."""
         data = self.tobytes()
-        found = _RESERVED.search(data)
-        if found is None:
+        result = _RESERVED.search(data)
+        if result is None:
             raise ValueError(f"{self.name}: no reserved word in the block from line {self.line} on")
         return MegahourError(
-            f"the text has the word {found.group().decode()}, which models keep for themselves",
-            where=f"{self.name}:{self.line + data.count(10, 0, found.start())}",
-            remedy="take it out of the text, or have such words left out (skip_symbols)",
+            f"the text has the word {result.group().decode()}, which is reserved in models",
+            where=f"{self.name}:{self.line + data.count(10, 0, result.start())}",
+            remedy="remove it from the text, or skip such words (skip_symbols)",
         )
 
     def check_utf8(self) -> None:
@@ -102,12 +102,13 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
             yield from file_blocks(file, url, block_bytes)
 
 
-def line_blocks(lines: Iterable[str], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def line_blocks(lines: Iterable[str | bytes], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Blocks of lines without their ends; line ends inside a line are taken as spaces."""
     held: list[bytes] = []
     size, first = 0, 1
     for count, line in enumerate(lines, 1):
-        held.append(line.replace("\n", " ").encode(errors="surrogatepass"))
+        data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
+        held.append(data.replace(b"\n", b" "))
         size += len(held[-1]) + 1
         if size >= block_bytes:
             yield _joined(held, name, first)
@@ -134,7 +135,7 @@ def is_stream(source: str) -> bool:
 
 
 def text_bytes(sources: Sequence[str]) -> int:
-    """Bytes of the files as they are stored, to foresee what they take. 0 where that cannot be told."""
+    """Stored size of the files in bytes, to estimate memory and disk; 0 if unknown."""
     total = 0
     if any(map(is_stream, sources)):
         return 0
@@ -145,8 +146,8 @@ def text_bytes(sources: Sequence[str]) -> int:
 
 
 def _split(source: str) -> tuple[str, str]:
-    found = _COLUMN.fullmatch(source)
-    return (found["files"], found["column"]) if found else (source, "")
+    result = _COLUMN.fullmatch(source)
+    return (result["files"], result["column"]) if result else (source, "")
 
 
 def source_files(sources: Sequence[str]) -> list[tuple[str, str]]:
@@ -159,7 +160,7 @@ def _joined(lines: list[bytes], name: str, first: int) -> Block:
     return Block(name, first, np.frombuffer(data, np.uint8), len(data) - PADDING)
 
 
-def _column(url: str, name: str) -> Iterator[str]:
+def _column(url: str, name: str) -> Iterator[bytes]:
     import pyarrow as pa  # a fifth of a second that other text need not wait for
     import pyarrow.parquet as pq
 
@@ -170,7 +171,7 @@ def _column(url: str, name: str) -> Iterator[str]:
                 columns = ", ".join(table.schema_arrow.names)
                 raise ConfigError(f"no column {name!r}; there are: {columns}", where=url)
             for batch in table.iter_batches(ROWS, columns=[name]):
-                values = batch.column(0).cast(pa.large_string())
+                values = batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
                 yield from (value for value in values.to_pylist() if value is not None)
     except (pa.ArrowException, ValueError) as error:  # ValueError: fsspec's, of servers that send whole files only
         raise MegahourError(f"not text in Parquet: {error}", where=f"{url}:{name}") from None

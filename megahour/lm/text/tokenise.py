@@ -2,7 +2,7 @@
 
 A vocabulary is an open-addressing hash table whose entries hold a word's first eight bytes, its length and its number;
 longer words are compared byte by byte with the arena, so that no two words share a number. As in lmplz, words are
-parted by spaces, tabs, carriage returns and NULs, and every line, an empty one too, is a sentence.
+separated by spaces, tabs, carriage returns and NULs, and every line, an empty one too, is a sentence.
 
 Tokens: a sentence w1 w2 ends in BOUNDARY, which stands for `</s>` where it is predicted and for `<s>` where it is
 history; the first token of a corpus is a BOUNDARY.
@@ -63,7 +63,7 @@ class WordTable:
         self.size = _add(text, len(word), self.table, self.arena, self.starts, self.size)
 
     def make_room(self, text_bytes: int) -> None:
-        """Grow, if need be, for all words that so many bytes of text could hold."""
+        """Grow, if need be, for all words that this many bytes of text could hold."""
         words = self.size + text_bytes // 2 + 1
         if words >= len(self.starts) - 1:
             self.starts = np.concatenate([self.starts, np.zeros(max(words, len(self.starts)), np.int64)])
@@ -209,7 +209,7 @@ def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen
     mask = np.uint64(len(table) // 2 - 1)
     begins, lengths = np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
     heads, hashes = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
-    found = np.empty(BATCH, np.int64)
+    result = np.empty(BATCH, np.int64)
     waits = False
     while at < stop and not waits:
         held = 0
@@ -234,11 +234,11 @@ def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen
                 at += 1
         for i in range(held):  # longer words are compared with the arena
             if lengths[i] > 8:
-                found[i] = np.int64(table[2 * (hashes[i] & mask) + np.uint64(1)] & _NUMBER)
-                prefetch(starts, max(found[i] - 1, 0))
+                result[i] = np.int64(table[2 * (hashes[i] & mask) + np.uint64(1)] & _NUMBER)
+                prefetch(starts, max(result[i] - 1, 0))
         for i in range(held):
-            if lengths[i] > 8 and found[i]:
-                prefetch(arena, starts[found[i] - 1])
+            if lengths[i] > 8 and result[i]:
+                prefetch(arena, starts[result[i] - 1])
         for i in range(held):
             length, head = lengths[i], heads[i]
             if length == 0:

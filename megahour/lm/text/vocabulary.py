@@ -40,11 +40,3 @@ class Vocabulary:
         """Word numbers, `UNK` for words outside the vocabulary."""
         ids = self.ids
         return [ids.get(word, UNK) for word in words]
-
-
-def sentence_words(line: str) -> list[str]:
-    """Words of a line. Sentence marks in the text are white space, as with KenLM's ``--skip_symbols``."""
-    words = line.split()
-    if "<s>" in words or "</s>" in words:
-        return [word for word in words if word not in ("<s>", "</s>")]
-    return words

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # `datasets` asks nobody: read when it is imported
 from corpus import made_rows, run, write_corpus
 
 from megahour.core.store import Artifact
-from megahour.corpus.interchange.export_stage import Export, ExportParams
+from megahour.corpus.interchange.export_stage import Export
+from megahour.corpus.interchange.params import ExportParams
 
 FORMATS = ["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm", "textgrid", "srt", "files"]
 

@@ -16,8 +16,8 @@ from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.stage import Context, Stage
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.corpus.audio import encode_flac
-from megahour.corpus.tar import tar_writer
+from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.tar import tar_writer
 
 RATE_HZ = 16_000
 SPEAKERS = ("anna", "an", "Ünal Öz", "", "an!")  # that sort in another way with and without their ids' hyphen

@@ -15,10 +15,12 @@ from spark_marks import needs_spark
 
 from megahour.core.store import Artifact, Receipt
 from megahour.core.verify import verify
-from megahour.corpus.interchange.export_stage import Export, ExportParams
+from megahour.corpus.interchange.export_stage import Export
+from megahour.corpus.interchange.params import ExportParams
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import Monitor, run_stage
-from megahour.select.duplicates_stage import Duplicates, DuplicatesParams
+from megahour.runner.runner import Monitor, run_stage
+from megahour.select.duplicates_stage import Duplicates
+from megahour.select.params import DuplicatesParams
 
 SHARDS, EACH = 6, 8
 FORMATS = ["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm"]

@@ -15,22 +15,25 @@ from corpus import made_rows, run, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megahour.cli.recipe import load_stage
+from megahour.cli.stage_command import stage_command
 from megahour.core.errors import StoreError
 from megahour.core.schemas import DUPLICATES, SELECTION
 from megahour.core.stage import Context
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
-from megahour.corpus.interchange.export_stage import Export, ExportParams
-from megahour.corpus.interchange.import_stage import Import, ImportParams
+from megahour.corpus.interchange.export_stage import Export
+from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import speaker_id
+from megahour.corpus.interchange.params import ExportParams, ImportParams
 from megahour.corpus.interchange.sorting import LineSorter
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import run_stage
-from megahour.features.stage import Features, FeaturesParams
-from megahour.recipe import load_stage
-from megahour.select.stage import Select, SelectParams
-from megahour.stage_command import stage_command
+from megahour.features.params import FeaturesParams
+from megahour.features.stage import Features
+from megahour.runner.runner import run_stage
+from megahour.select.params import SelectParams
+from megahour.select.stage import Select
 
 FLAT = ["webdataset", "shar", "nemo", "parquet", "ctm", "textgrid", "srt"]
 Rows = list[dict[str, Any]]
@@ -172,7 +175,7 @@ def test_imported_utterances_feed_select_and_features(exported: Path, tmp_path: 
     work = tmp_path / "w"
     run_stage(Import(), p, {}, back, engine, work=work)
     assert verify(back) == []
-    sets = [{"name": "test", "speakers": 2}, {"name": "train"}]
+    sets = [{"name": "train"}]  # all five speak in one recording: they are in one set
     select = SelectParams.model_validate({"sets": sets, "min_confidence": 0.0})
     run_stage(Select(), select, {"utterances": back}, chosen, engine, work=work)
     inputs = {"selection": chosen, "utterances": back}

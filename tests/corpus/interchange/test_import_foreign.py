@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from lhotse.supervision import AlignmentItem
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
-from megahour.corpus.interchange.import_stage import Import, ImportParams
-from megahour.corpus.tar import ShardAudio
+from megahour.corpus.interchange.import_stage import Import
+from megahour.corpus.interchange.params import ImportParams
+from megahour.corpus.media.tar import ShardAudio
 
 RATE_HZ = 16_000
 
@@ -367,3 +369,17 @@ def test_a_bad_segment_is_named(tmp_path: Path) -> None:
     artifact = imported(tmp_path, "kaldi", tmp_path / "data")
     assert [(bad["id"], bad["reason"]) for bad in artifact.bad_records()] == [("u2", "bad-time")]
     assert [row["raw"] for row in table(artifact)] == ["hello"]
+
+
+def test_paths_that_no_file_can_be_read_from(tmp_path: Path) -> None:
+    wav(tmp_path / "data/good.wav", 1, 32_000)
+    os.mkfifo(tmp_path / "data/pipe.wav")
+    (tmp_path / "data/loop.wav").symlink_to("loop.wav")
+    (tmp_path / "data/folder.wav").mkdir()
+    paths = ["good.wav", "pipe.wav", "loop.wav", "folder.wav", "a" * 10_000, "good.wav/x"]
+    manifest = lines(
+        tmp_path / "m.json", [json.dumps({"audio_filepath": f"data/{p}", "text": "Hello."}) for p in paths]
+    )
+    artifact = imported(tmp_path, "nemo", manifest, max_bad=1)
+    assert [row["name"] for row in table(artifact)] == ["data/good.wav"]
+    assert reasons(artifact) == ["missing-audio"] * (len(paths) - 1)

@@ -11,8 +11,9 @@ from corpus import run, same, sound
 
 from megahour.core.schemas import UTTERANCES
 from megahour.core.store import Artifact
-from megahour.corpus.interchange.import_stage import Import, ImportParams
-from megahour.corpus.tar import ShardAudio
+from megahour.corpus.interchange.import_stage import Import
+from megahour.corpus.interchange.params import ImportParams
+from megahour.corpus.media.tar import ShardAudio
 
 FIELDS = [name for name in UTTERANCES.names if name not in ("offset", "size")]
 SOURCES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,72 @@
+"""The recordings of a shard read from beginning to end: a FLAC is opened once, and only what is asked for is read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from megahour.align.frontend import Source
+from megahour.core.errors import StoreError
+from megahour.corpus.media.tar import TarWindow
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+
+BUFFER_BYTES = 1 << 20
+
+
+class Recordings:
+    """A shard's `.tar` of FLAC; a context manager. One recording is open at a time."""
+
+    def __init__(self, artifact: Artifact, shard: int) -> None:
+        self._where = f"{artifact.url} shard {shard}"
+        self._file = artifact.open(shard, ".tar")
+        self._sound: soundfile.SoundFile | None = None
+        self._place = (-1, -1)
+
+    def __enter__(self) -> Recordings:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+        self._file.close()
+
+    def source(self, row: Mapping[str, Any]) -> Source:
+        """A recording of the index (offset, size, samples, rate_hz).
+
+        Reading it raises StoreError where there is no readable FLAC, or it ends too soon.
+        """
+        place = row["offset"], row["size"]
+
+        def read(start: int, stop: int) -> NDArray[np.int16]:
+            return self._read(place, start, stop)
+
+        return Source(row["samples"], row["rate_hz"], read)
+
+    def _read(self, place: tuple[int, int], start: int, stop: int) -> NDArray[np.int16]:
+        try:
+            if self._sound is None or self._place != place:
+                self._close()
+                self._sound = soundfile.SoundFile(io.BufferedReader(TarWindow(self._file, *place), BUFFER_BYTES))
+                self._place = place
+            if self._sound.tell() != start:
+                self._sound.seek(start)
+            samples: NDArray[np.int16] = self._sound.read(stop - start, dtype="int16")
+        except soundfile.LibsndfileError as error:
+            raise self._broken(f"no FLAC at byte {place[0]} ({place[1]} bytes): {error}") from error
+        if len(samples) != stop - start:
+            raise self._broken(f"the FLAC at byte {place[0]} ends after sample {start + len(samples)}, not {stop}")
+        return samples
+
+    def _broken(self, what: str) -> StoreError:
+        return StoreError(what, where=self._where, remedy="megahour verify tells whether the shard is damaged")
+
+    def _close(self) -> None:
+        if self._sound is not None:
+            self._sound.close()
+            self._sound = None

@@ -1,0 +1,168 @@
+"""A second look at cues that the path leaves out, where somebody speaks at their place.
+
+The cost of leaving a cue out fits the document's usual errors. A cue that the model hears badly, with words or sounds
+that it never learned, costs more, and goes although it is said. Whether it is, other texts and other places of the same
+document tell (`decoys`). A long cue must be said in each of its parts: of a text that ends otherwise than the speech
+does, the beginning alone would be enough to win. What no one says of its end or beginning is left out (`partial_cues`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import greedy_path
+from megahour.align.ctc import AlignmentPath, Problem, cue_frames, spans
+from megahour.align.decoys import PLACES, CuePlace, decoys, deviation
+from megahour.align.hints import Expected, expect, slow_pace
+from megahour.align.partial_cues import LEAST_SAID, align_part, said_tokens
+
+FEWEST_TOKENS = 4  # of a cue without a time: shorter ones fit anywhere
+FEWEST_TIMED = 2
+PART_TOKENS = 24
+LEAST_HEARD = 0.5  # greedy tokens at the place, for each token of the cue
+LEAST_SPOKEN = 0.5  # share of the cues on the path, below which text and audio hardly belong together
+NEAR = 0.5  # of the tolerance of `hints`: how far from its time a cue may begin
+MAX_CELLS = 4e5  # frames x tokens of a cue and its place
+DEAR = 0.5  # share of what decoys cost in all above which words of a long cue are not said
+MOST_HEARD = 2.0  # greedy tokens at the place for each token of such a cue
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Look:
+    """A document's path while cues come back to it.
+
+    first, last: (J,) frames of cues, -1 of those left out. most: deviation of `decoys` up to which a cue is said, where
+    its time and the length of the speech are right.
+    """
+
+    posteriors: NDArray[Any]
+    problem: Problem
+    states: Ints
+    first: Ints
+    last: Ints
+    pace: float
+    expected: Expected | None
+    most: float
+
+    def place(self, cue: int) -> CuePlace | None:
+        """Where `cue` may be, between its neighbours and near its time; None where there is no room."""
+        length = int(self.problem.boundaries[cue + 1] - self.problem.boundaries[cue])
+        left, right = self.gap(cue)
+        low, high, timed = left, right, False
+        if self.expected is not None and np.isfinite(at := self.expected.start[cue]):
+            near = NEAR * self.expected.tolerance
+            low = int(np.clip(at - near, left, right))
+            high = int(np.clip(at + near + self.pace * length, low, right))
+            timed = True
+        if not length <= high - low <= MAX_CELLS / length:
+            return None
+        return CuePlace.of(self.posteriors, self.problem, low, high, timed=timed)
+
+    def gap(self, cue: int) -> tuple[int, int]:
+        """Frames between the cues before and after `cue` that are on the path."""
+        after = self.first[cue + 1 :]
+        return int(self.last[:cue].max(initial=0)), int(after[after >= 0].min(initial=len(self.states)))
+
+    def elsewhere(self, cue: int, place: CuePlace) -> list[CuePlace]:
+        """Places as long as that of `cue`, each beginning as far before another cue of the path as its own does."""
+        if self.expected is None:
+            return []
+        bounds, tokens = self.problem.boundaries, self.problem.tokens
+        own, frames = tokens[bounds[cue] : bounds[cue + 1]].tobytes(), place.high - place.low
+        others = np.flatnonzero(self.first >= 0)
+        others = others[np.unique(np.linspace(0, len(others) - 1, PLACES).astype(np.intp))]
+        starts = self.first[others] - round(NEAR * self.expected.tolerance)
+        starts = np.clip(starts, 0, len(self.states) - frames).tolist()
+        return [
+            CuePlace.of(self.posteriors, self.problem, start, start + frames, timed=False)
+            for other, start in zip(others.tolist(), starts, strict=True)
+            if own not in tokens[bounds[other] : bounds[other + 1]].tobytes()
+        ]
+
+    def heard(self, low: int, high: int) -> int:
+        """Tokens of the greedy path through frames low .. high-1, spaces apart."""
+        units, _ = greedy_path(self.posteriors[low:high], self.problem.blank)
+        return int(np.count_nonzero(units != self.problem.free))
+
+    def put_back(self, cue: int, place: CuePlace, placed: Ints) -> None:
+        """Put `cue` on the path with the states `placed` of its place's frames."""
+        (left, right), bounds = self.gap(cue), self.problem.boundaries
+        own = place.low + np.flatnonzero(placed >= 0)
+        self.first[cue], self.last[cue] = own[0], own[-1] + 1
+        self.states[left : place.low], self.states[place.high : right] = ~bounds[cue], ~bounds[cue + 1]
+        self.states[place.low : place.high] = placed
+
+
+def look_again(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    path: AlignmentPath,
+    refused: NDArray[np.bool_],
+    hints: NDArray[np.float64] | None = None,
+    least_frames: float = np.inf,
+    said_chance: float = 0.1,
+) -> AlignmentPath:
+    """`path` with those cues that it leaves out though they are said. The score stays the old path's.
+
+    posteriors: (T, V) as for `ctc.align`. refused: (J,) cues that are not to be looked for. hints, least_frames: as for
+    `hints.heed_hints`. said_chance: of a cue that is not said to come back, where its time and the length of the speech
+    are right.
+    """
+    first, last = cue_frames(path, problem.boundaries)
+    expected = None if hints is None else expect(first, hints, least_frames)
+    fewest = FEWEST_TOKENS if expected is None else np.where(np.isnan(expected.start), FEWEST_TOKENS, FEWEST_TIMED)
+    left_out = np.flatnonzero((first < 0) & ~refused & (np.diff(problem.boundaries) >= fewest))
+    if not len(left_out) or np.mean(first >= 0) < LEAST_SPOKEN:
+        return path
+    most = NormalDist().inv_cdf(said_chance) if said_chance > 0 else -np.inf
+    look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected, most)
+    found = False
+    for cue in left_out.tolist():
+        place = look.place(cue)
+        placed = None if place is None else _said(look, cue, place)
+        if place is not None and placed is not None:
+            look.put_back(cue, place, placed)
+            found = True
+    return AlignmentPath(look.states, *spans(look.states, len(problem.tokens)), path.score) if found else path
+
+
+def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
+    """States of the frames of `place` with `cue` spoken there, whole or in part, or None where it is not."""
+    problem, posteriors = look.problem, look.posteriors[place.low : place.high]
+    own, text = problem.tokens[problem.boundaries[cue] : problem.boundaries[cue + 1]], problem.tokens
+    long = len(own) >= 2 * PART_TOKENS
+    heard = look.heard(place.low, place.high)
+    if heard < LEAST_HEARD * len(own) * (LEAST_SAID if long else 1):
+        return None
+    if len(own) < FEWEST_TOKENS or not place.says(own, text):
+        fits = place.timed and not long and heard <= MOST_HEARD * len(own)
+        if not fits or deviation(place, look.elsewhere(cue, place), own, text) > look.most:
+            return None
+    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    tokens = np.arange(begin, end, dtype=np.int32)
+    if long:  # its words are dear, or it would be on the path: as dear as any are the words that no one says
+        any_text = DEAR * float(np.median(place.excess(decoys(text, own))))
+        tokens = said_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
+    if heard < LEAST_HEARD * len(tokens):
+        return None
+    placed = align_part(look.posteriors, problem, cue, place, tokens)
+    return placed if placed is not None and (not long or _each_part(problem, place, tokens, placed)) else None
+
+
+def _each_part(problem: Problem, place: CuePlace, tokens: Ints, states: Ints) -> bool:
+    """Whether the `tokens` of a long cue are said in each of their parts, where `states` (T,) of its place say them."""
+    edges = np.linspace(0, len(tokens), max(1, len(tokens) // PART_TOKENS) + 1).astype(np.intp).tolist()
+    for a, b in pairwise(edges):
+        start = int(np.flatnonzero(states == tokens[a - 1])[-1]) + 1 if a else 0
+        stop = int(np.flatnonzero(states == tokens[b])[0]) if b < len(tokens) else None
+        if not place.says(problem.tokens[tokens[a:b]], problem.tokens, start, stop):
+            return False
+    return True

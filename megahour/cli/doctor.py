@@ -1,0 +1,115 @@
+"""What this machine has, and the one command that installs what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata, util
+
+from megahour.core.extras import EXTRAS, install
+
+CORE = ("numpy", "numba", "pyarrow", "fsspec", "pydantic", "yaml", "click", "rich", "psutil")
+EXTRA_FOR = {
+    "audio": "recordings, alignment, features, reports with sound",
+    "text": "transcripts of several languages read aloud",
+    "train": "training, and every stage that runs a model",
+    "decode": "decoding with a language model",
+    "generate": "speech from espeak-ng: the demo",
+    "http": "files of web servers",
+    "s3": "artifacts on S3",
+    "spark": "the Spark engine",
+    "onnx": "aligners from ONNX files",
+    "kenlm": "models in KenLM's binary form",
+    "tensorboard": "training curves in TensorBoard",
+    "mlflow": "training curves in MLflow",
+}
+DISTRIBUTIONS = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"}  # where the name is another than the module's
+JAVA = 17
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+
+
+def examine() -> list[Finding]:
+    """All findings, the required ones first."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    findings = [Finding("python", sys.version_info >= (3, 11), True, f"{version} (3.11 or newer is needed)")]
+    for package in CORE:
+        ok = util.find_spec(package) is not None
+        findings.append(Finding(package, ok, True, _version(package) if ok else "pip install megahour"))
+    findings += [_extra(extra, what) for extra, what in EXTRA_FOR.items()]
+    findings += [_java(), _chromium(), _machine()]
+    return findings
+
+
+def java_version() -> str | None:
+    """The first line of `java -version`, or None where there is no working Java."""
+    java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin") if "JAVA_HOME" in os.environ else None
+    java = java or shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = (done.stderr or done.stdout).splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def browser() -> str | None:
+    """Path of a headless-capable Chromium, or None."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def _extra(extra: str, what: str) -> Finding:
+    packages = [package for package, of in EXTRAS.items() if of == extra]
+    lacking = [package for package in packages if util.find_spec(package) is None]
+    if lacking:
+        return Finding(f"[{extra}]", False, False, f"{what}: {install(extra)} ({', '.join(lacking)})")
+    return Finding(f"[{extra}]", True, False, ", ".join(f"{package} {_version(package)}" for package in packages))
+
+
+def java_is_new_enough(version: str | None) -> bool:
+    """Whether the first line of `java -version` tells of Java 17 or newer, which Spark 4 needs."""
+    found = re.search(r'version "(\d+)', version or "")
+    return found is not None and int(found[1]) >= JAVA
+
+
+def _java() -> Finding:
+    found = java_version()
+    ok = java_is_new_enough(found)
+    remedy = f"install a Java {JAVA}+ runtime (Debian: apt install default-jre-headless), only for the Spark engine"
+    return Finding("java", ok, False, str(found) if ok else f"{found}: {remedy}" if found else remedy)
+
+
+def _chromium() -> Finding:
+    found = browser()
+    return Finding("chromium", found is not None, False, found or "only for the report's tests: apt install chromium")
+
+
+def _machine() -> Finding:
+    import psutil
+
+    memory = psutil.virtual_memory().total / 2**30
+    free = shutil.disk_usage(".").free / 2**30
+    ok = memory > 3.5 and free > 2
+    detail = f"{os.cpu_count()} cores, {memory:.1f} GiB memory, {free:.0f} GiB free here (the demo needs 4 and 2)"
+    return Finding("machine", ok, False, detail)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(DISTRIBUTIONS.get(package, package))
+    except metadata.PackageNotFoundError:
+        return "present"

@@ -1,0 +1,293 @@
+"""The command line: `megahour run RECIPE`, `status`, `plan`, `verify`, `doctor`, groups, and one command per stage.
+
+A stage's options are made from its pydantic model when its command is asked for; nothing heavy is imported before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import megahour
+from megahour.cli.stage_table import STAGES
+from megahour.core.errors import ConfigError, nearest
+from megahour.core.stopping import end_by_sigterm, exit_code
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from megahour.cli.recipe import Recipe
+    from megahour.cli.run import StepPlan
+
+GROUPS = {
+    "lm": ("megahour.lm.cli.commands", "n-gram language models: train, score, info, convert, rescore, combine, prune.")
+}
+"""Groups of commands by name: the module whose `group` they are, and their one-line summary."""
+
+
+class Commands(click.Group):
+    """The fixed commands and groups, then a lazily built command for every stage."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *GROUPS, *STAGES]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in GROUPS:
+            group: click.Command = importlib.import_module(GROUPS[name][0]).group
+            return group
+        if name in STAGES:
+            from megahour.cli.stage_command import ReportCommand, stage_command
+
+            return ReportCommand() if name == "report" else stage_command(name)
+        return super().get_command(ctx, name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(f"{error.message}{nearest(args[0], self.list_commands(ctx))}", ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:  # of a command that has nothing to say about what it leaves
+            log.say("stopped", "Stopped.", {}, level=logging.WARNING)
+            ctx.exit(exit_code(stop))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and summaries from the table: to ask each stage for its help would import it."""
+        from click.shell_completion import CompletionItem
+
+        helps = {name: command.get_short_help_str() for name, command in self.commands.items() if not command.hidden}
+        helps |= {name: summary for name, (_, summary) in GROUPS.items()}
+        helps |= {name: summary for name, (_, _, summary) in STAGES.items()}
+        named = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+            formatter.write_dl([*own, *((name, summary) for name, (_, summary) in GROUPS.items())])
+        with formatter.section("Stages (megahour STAGE --help shows inputs, parameters, types and defaults)"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in STAGES.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(megahour.__version__, prog_name="megahour")
+def app() -> None:
+    """Piles of raw speech to a speech recogniser, from ten minutes on a laptop to a million hours on a cluster."""
+    log.begin()
+
+
+def recipe_arguments(command: Any) -> Any:
+    command = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")(command)
+    return click.argument("recipe", type=click.Path())(command)
+
+
+def _steps_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the recipe's steps, for the shell's completion."""
+    import yaml
+
+    from megahour.cli.shipped_recipes import find_recipe
+
+    try:
+        (path, *_) = ctx.args  # not among the parameters: the parser gives up at an option without its value
+        data = yaml.safe_load(find_recipe(path).read_text("utf-8"))
+        return [str(name) for name in data["steps"] if str(name).startswith(incomplete)]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, ConfigError):
+        return []
+
+
+as_json = click.option("--json", is_flag=True, help="print JSON, for programs; docs/operations.md describes its keys")
+
+
+@app.command("run")
+@recipe_arguments
+@click.option("--until", default="", shell_complete=_steps_of, help="Stop after this step, and run only what it needs.")
+@log.logged
+def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
+    """Run a recipe: what is finished stays, what is missing or changed is made."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.session import RunSession
+
+    RunSession(load_recipe(recipe, overrides), (recipe, *overrides), until).run()
+
+
+class PlanCommand(click.Command):
+    """`plan RECIPE` is about a recipe; `plan train` predicts a training's time on N workers."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["train"]:
+            from megahour.cli.plan_train import command
+
+            return command().make_context("plan train", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@app.command(
+    "plan", cls=PlanCommand, epilog="megahour plan train --help: the time of N workers, before they are bought"
+)
+@recipe_arguments
+@as_json
+def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
+    """What would run, why, and how long it took last time."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.run import plan
+
+    loaded = load_recipe(recipe, overrides)
+    plans = plan(loaded)
+    if json:
+        _echo_overview(loaded, plans)
+        return
+    marks = {"done": "-", "blocked": "blocked"}
+    rows = [
+        [str(number), p.step.name, p.step.stage.name, marks.get(p.state, "run"), p.why, _seconds(p.seconds)]
+        for number, p in enumerate(plans, 1)
+    ]
+    _table(("", "step", "stage", "", "why", "last time"), rows)
+    known = sum(p.seconds or 0.0 for p in plans if p.state != "done")
+    todo = [p for p in plans if p.state != "done"]
+    unknown = sum(p.seconds is None for p in todo)
+    tail = f", {unknown} of them never timed" if unknown else ""
+    click.echo(f"{len(todo)} of {len(plans)} steps would run, about {known:.0f} s{tail}")
+
+
+@app.command("status")
+@recipe_arguments
+@as_json
+def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
+    """Where each step of a recipe stands."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.run import plan
+    from megahour.cli.status import counts_of, shards_in_all
+
+    loaded = load_recipe(recipe, overrides)
+    plans = plan(loaded)
+    if json:
+        _echo_overview(loaded, plans)
+        return
+    rows = []
+    for number, p in enumerate(plans, 1):
+        counts, total = counts_of(p), shards_in_all(p)
+        kept = f"{counts.kept:,} of {counts.came_in:,}" if counts else ""
+        shards = f"{p.shards} of {total}" if p.state == "partial" and total is not None else str(p.shards)
+        rows.append([str(number), p.step.name, p.state, shards, kept, _seconds(p.seconds), p.step.output])
+    _table(("", "step", "state", "shards", "kept", "seconds", "artifact"), rows)
+    for p in plans:
+        if p.state in ("damaged", "blocked"):
+            click.echo(f"{p.step.name} is {p.state}: {p.why}")
+
+
+def _echo_overview(recipe: Recipe, plans: Sequence[StepPlan]) -> None:
+    import json
+
+    from megahour.cli.status import overview
+
+    click.echo(json.dumps(overview(recipe, plans), indent=1, ensure_ascii=False))
+
+
+@app.command("verify")
+@click.argument("target")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--repair", is_flag=True, help="Make the shards again that are bad, and no others.")
+def verify_command(target: str, overrides: tuple[str, ...], repair: bool) -> None:
+    """Re-read every file of an artifact, or of all artifacts of a recipe, against its checksum.
+
+    With --repair, bad shards are made again from the same inputs, and replace the damaged ones if they are what their
+    receipts say. Inputs are looked for beside the artifact; inputs.ROLE=URL names one that is elsewhere.
+    """
+    from megahour.cli.verify_targets import verify_targets
+
+    problems = verify_targets(target, overrides, repairing=repair)
+    for problem in problems:
+        click.secho(problem, fg="red", err=True)
+    if problems:
+        if not repair and any("missing or unfinished" not in problem for problem in problems):
+            click.echo(f"megahour verify --repair {target} makes the bad shards again, and no others.", err=True)
+        sys.exit(1)
+
+
+@app.command("recipes")
+@click.argument("name", default="")
+@click.option("--copy", is_flag=True, help="Write the recipe to NAME.yaml in the working directory, to edit.")
+def recipes_command(name: str, copy: bool) -> None:
+    """The recipes that come with megahour; with a NAME, the text of that one."""
+    from megahour.cli import shipped_recipes
+
+    if not name:
+        _table(("recipe", "about"), [list(row) for row in shipped_recipes.summaries()])
+        log.say_next([("run one", "megahour run demo"), ("a copy to edit", "megahour recipes demo --copy")])
+    elif copy:
+        path = shipped_recipes.copy(name, Path())
+        click.echo(path)
+        log.say_next([("run it", f"megahour run {path}")])
+    else:
+        click.echo(shipped_recipes.find_recipe(name).read_text("utf-8"), nl=False)
+
+
+@app.command("doctor")
+def doctor_command() -> None:
+    """What this machine has, and what to install for what is missing."""
+    from megahour.cli.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        mark = "ok     " if finding.ok else ("MISSING" if finding.required else "-      ")
+        click.echo(f"{mark} {finding.name:<22} {finding.detail}")
+    if any(finding.required and not finding.ok for finding in findings):
+        sys.exit(1)
+
+
+@app.command("docs", hidden=True)
+@click.argument("path", type=click.Path())
+def docs_command(path: str) -> None:
+    """Write the reference page of all stages from their parameter models."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    from megahour.cli.stage_command import reference
+    from megahour.core.surroundings import explaining
+    from megahour.core.transfer import publish_text
+
+    with explaining(path, Path(path).absolute().parent):
+        publish_text(LocalFileSystem(), path, reference())
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
+    from rich.table import Table
+
+    from megahour.runner.console import output_console
+
+    table = Table()
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    output_console().print(table)
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are printed without a traceback. SIGTERM ends a command as Ctrl-C."""
+    end_by_sigterm()
+    try:
+        app()
+    except Exception as error:
+        from megahour.core.surroundings import explained
+
+        if (known := explained(error)) is not None:
+            log.say("error", str(known), {"kind": type(error).__name__}, level=logging.ERROR)
+        else:
+            log.LOG.exception("unexpected %s", type(error).__name__)
+        sys.exit(1)

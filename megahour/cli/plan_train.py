@@ -1,0 +1,163 @@
+"""`megahour plan train`: how long training takes with N workers under each trainer, before any of it is bought."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megahour.clock.machines import Machines
+from megahour.core.errors import ConfigError, nearest
+from megahour.runner.options import option
+
+MOST_WORKERS = 1_000_000
+SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", ""
+
+
+def command() -> click.Command:
+    """The command, its options made from the model `Machines`."""
+    options: list[click.Parameter] = [
+        click.Option(["--workers", "plan__workers"], default="1,8,16,32,64,128", help="numbers of workers, by commas"),
+        click.Option(
+            ["--steps", "plan__steps"], type=click.IntRange(1), default=100_000, help="mini-batches, over all workers"
+        ),
+        click.Option(["--machines", "plan__file"], type=click.Path(exists=True), help="a file that --calibrate wrote"),
+        click.Option(["--calibrate", "plan__calibrate"], metavar="FILE", help="measure this machine into FILE first"),
+        click.Option(
+            ["--check", "plan__check"], is_flag=True, help="only compare the clock with published figures, cell by cell"
+        ),
+    ]
+    options += [option(key, info) for key, info in Machines.model_fields.items()]
+    return click.Command(
+        "train",
+        params=options,
+        callback=_run,
+        help="Step time, speed-up, bytes, hours and cost of every trainer with N workers, and which to choose.\n\n"
+        "Constants come from --machines FILE or from the options, which go first. On several machines, measure them"
+        " with torchrun … -m megahour.clock.calibrate FILE.",
+    )
+
+
+def _run(**values: Any) -> None:
+    own = {key[6:]: values.pop(key) for key in list(values) if key.startswith("plan__")}
+    if own["check"]:
+        _check()
+        return
+    workers = _numbers(own["workers"])
+    given = {key: value for key, value in values.items() if value is not None}
+    if own["calibrate"]:
+        _measure(Path(own["calibrate"]), given)
+        own["file"] = own["calibrate"]
+    _predict(_machines(own["file"], given), workers, own["steps"])
+
+
+def _measure(path: Path, given: dict[str, Any]) -> None:
+    """Writes what `calibrate` finds into `path`; first sees that what is given can be used, which is known at once."""
+    from megahour.clock.calibrate import calibrate_here
+
+    _machines(None, {"parameters": 1, "step_s": 1.0, **given})
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError("not a file that can be written", where=str(path), remedy="give one in a folder that exists")
+    try:
+        measured = calibrate_here(given.get("parameters"))
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"the workers of the measurement failed: {error}", remedy="see what they said above"
+        ) from None
+    from fsspec.implementations.local import LocalFileSystem
+
+    from megahour.core.surroundings import explaining
+    from megahour.core.transfer import publish_text
+
+    with explaining(path, path.absolute().parent):
+        publish_text(LocalFileSystem(), str(path), json.dumps(measured, indent=1) + "\n")
+
+
+def _machines(path: str | None, given: dict[str, Any]) -> Machines:
+    from pydantic import ValidationError
+
+    try:
+        found = json.loads(Path(path).read_text("utf-8")) if path else {}
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(f"not a file of constants: {error}", where=str(path)) from None
+    if not isinstance(found, dict):
+        raise ConfigError("not a JSON object of constants", where=str(path))
+    if unknown := [key for key in found if key not in Machines.model_fields]:
+        raise ConfigError(
+            f'unknown constant "{unknown[0]}"{nearest(unknown[0], Machines.model_fields)}', where=path or ""
+        )
+    try:
+        return Machines(**{**found, **given})
+    except ValidationError as error:
+        problems = (f"--{str(p['loc'][0]).replace('_', '-')}: {p['msg']}" for p in error.errors())
+        raise ConfigError(
+            "; ".join(problems), where=path or "plan train", remedy="give it, or measure: --calibrate FILE"
+        ) from None
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(1 <= number <= MOST_WORKERS for number in numbers):
+        raise ConfigError(f"--workers {text}", remedy=f"numbers from 1 to {MOST_WORKERS:,} by commas, as 8,16,64")
+    return numbers
+
+
+def _predict(machines: Machines, workers: list[int], steps: int) -> None:
+    from rich.table import Table
+
+    from megahour.clock.advise import table
+    from megahour.runner.console import output_console
+
+    for row in table(workers, machines, steps):
+        best = row[0]
+        shown = Table(*SHOWN, title=f"{best.workers} workers", title_justify="left")
+        for p in row:
+            block = str(p.block) if p.block > 1 else ""
+            sent, hours = f"{p.sent_bytes / 1e6:,.2f} MB", f"{p.hours:,.2f}"
+            shown.add_row(
+                p.trainer,
+                block,
+                f"{p.step_s * 1e3:,.1f} ms",
+                f"{p.speedup:.2f}",
+                sent,
+                hours,
+                f"{p.cost:,.2f}",
+                p.warning,
+            )
+        output_console().print(shown)
+        block = f" with blocks of {best.block}" if best.block > 1 else ""
+        warning = f" ({best.warning})" if best.warning else ""
+        click.echo(f"{best.workers} workers: {best.trainer}{block}, {best.speedup:.1f} times one worker{warning}\n")
+
+
+def _check() -> None:
+    """The clock against published figures. What is fitted to one point says so."""
+    from rich.table import Table
+
+    from megahour.clock.fit import ibm, table_one
+    from megahour.runner.console import output_console
+
+    terms, residuals = table_one()
+    shown = Table("trainer", "workers", "published", "clock", "error", "held out", "error", title="Table I, speed-up")
+    for r in residuals:
+        held = ("(fits F₀ alone)", "") if r.held_out is None else (f"{r.held_out:.2f}", f"{r.held_out_error:+.1%}")
+        values = (f"{r.cell.speedup:.2f}", f"{r.fitted:.2f}", f"{r.fitted_error:+.1%}")
+        shown.add_row(r.cell.trainer, str(r.cell.workers), *values, *held)
+    output_console().print(shown)
+    click.echo(
+        f"c = {terms.contention:.3f}, u = {terms.spread:.3f}, s = {terms.jitter:.3f}, v = {terms.dense_link:.2f}, "
+        f"g = {terms.message:.4f}, F₀ = {terms.knee_flows:.0f}: six constants, nine cells\n"
+    )
+    shown = Table("workers", "published", "clock", "error", "", title="IBM, hours (H-ADPSGD and its predecessor)")
+    for h in ibm():
+        note = "fitted to this point" if h.fitted else "held out"
+        shown.add_row(
+            str(h.workers), f"{h.published}", f"{h.predicted:.1f}", f"{h.predicted / h.published - 1:+.1%}", note
+        )
+    output_console().print(shown)

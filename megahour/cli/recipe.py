@@ -1,0 +1,209 @@
+"""Recipes: a YAML file of named steps, each a stage with parameters and inputs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from megahour.cli.recipe_text import KEYS, read_recipe, section
+from megahour.cli.shipped_recipes import find_recipe
+from megahour.cli.stage_table import STAGES
+from megahour.core.config import Params, parse
+from megahour.core.errors import ConfigError, nearest
+from megahour.core.expect import shown
+from megahour.core.kinds import check_roles, made_by, makers_of, taken_by
+from megahour.core.stage import Stage
+from megahour.core.strict_yaml import kind_name
+
+
+class EngineParams(BaseModel):
+    """Where tasks run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["local", "spark"] = Field("local", description="local: a pool of processes; spark: Apache Spark")
+    workers: int = Field(0, ge=0, description="worker processes of the local engine; 0 = one per core")
+    master: str = Field("local[*]", description="Spark master URL")
+    retries: int = Field(2, ge=0, description="attempts after the first for a task whose worker died")
+    task_timeout_s: float | None = Field(None, gt=0, description="limit for one task; none by default")
+    devices: tuple[str, ...] = Field(
+        (), description="a model process for each, such as [cuda:0, cuda:1]; by default one a core, on the CPU"
+    )
+    host: str = Field(
+        "127.0.0.1",
+        description="this machine's address for the model service; executors on others need one that they can reach",
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One resolved step: where its artifact goes and what it reads."""
+
+    name: str
+    stage: Stage[Any]
+    params: Params
+    inputs: Mapping[str, str]  # role → URL
+    parents: tuple[str, ...]  # names of the steps among the inputs
+    output: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A resolved recipe: steps in an order in which they can run."""
+
+    name: str
+    run: str
+    threads: int
+    engine: EngineParams
+    steps: tuple[Step, ...]
+    resolved: Mapping[str, Any]
+
+
+def load_stage(name: str) -> Stage[Any]:
+    """Raises ConfigError for an unknown name, with the nearest known one."""
+    if name not in STAGES:
+        raise ConfigError(f'unknown stage "{name}"{nearest(name, STAGES)}', remedy="megahour --help lists them all")
+    module, class_name, _ = STAGES[name]
+    stage: Stage[Any] = getattr(importlib.import_module(module), class_name)()
+    return stage
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe, given by its path or as the name of a shipped one, and apply ``key=value`` overrides.
+
+    Raises
+    ------
+    ConfigError: unreadable YAML, a key given twice, unknown keys (with the nearest name), values of a wrong type,
+        unknown inputs or inputs of a wrong kind, parameters that ask for other inputs, or steps in a circle.
+    """
+    path = find_recipe(path)
+    return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
+
+
+def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
+    """Check a recipe's mapping and build its steps."""
+    run = _address(data.get("run", f"runs/{name}"), "run", where)
+    seed, threads = data.get("seed"), data.get("threads", 2)
+    if not isinstance(data.get("about", ""), str | None):
+        raise ConfigError(f"about is {kind_name(data['about'])}, not a text", where=where)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ConfigError(f"seed = {seed!r} is not a whole number", where=where)
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise ConfigError(f"threads = {threads!r} is not a whole number of at least 1", where=where)
+    sections = section(data, "steps", where)
+    if not sections:
+        raise ConfigError("no steps", where=where, remedy="add a `steps` section")
+    engine = parse(
+        EngineParams,
+        section(data, "engine", where),
+        where=f"{where}: engine",
+        remedy=f"the keys of `engine` are {', '.join(EngineParams.model_fields)}",
+    )
+    steps = {step: _step(step, sections, run, seed, where) for step in sections}
+    for step in steps.values():
+        _check_inputs(step, steps, where)
+    ordered = _order(steps, where)
+    resolved: dict[str, Any] = {
+        "run": run,
+        "seed": seed,
+        "threads": threads,
+        "engine": engine.model_dump(),
+        "steps": {
+            step.name: {"stage": step.stage.name, "inputs": dict(step.inputs), **step.params.model_dump(mode="json")}
+            for step in ordered
+        },
+    }
+    return Recipe(name, run, threads, engine, tuple(ordered), resolved)
+
+
+def _address(value: Any, what: str, where: str) -> str:
+    """A path or URL without its last slash."""
+    text = value.rstrip("/") if isinstance(value, str) else ""
+    if not text.strip() or not text.isprintable():
+        shape = shown(value) if isinstance(value, str) else kind_name(value)
+        raise ConfigError(f"{what} is {shape}, not a path or a URL", where=where, remedy="e.g. run: runs/demo")
+    return text
+
+
+def _step(name: str, sections: Mapping[str, Any], run: str, seed: int | None, where: str) -> Step:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise ConfigError(f'step name "{name}": use lower-case letters, digits, - and _', where=where)
+    if name in KEYS:
+        raise ConfigError(f'step name "{name}" is a key of recipes: choose another', where=where)
+    values = dict(section(sections, name, where))
+    stage_name = values.pop("stage", name)
+    if not isinstance(stage_name, str):
+        raise ConfigError(f"step {name}: stage is {kind_name(stage_name)}, not a stage's name", where=where)
+    try:
+        stage = load_stage(stage_name)
+    except ConfigError as error:
+        error.where = f"{where}: step {name}"
+        raise
+    inputs, parents = {}, []
+    for role, named in section(values, "inputs", f"{where}: step {name}").items():
+        source = _address(named, f"step {name}: input {role}", where).removeprefix(f"{run}/")
+        if source in sections:
+            parents.append(source)
+        elif "/" not in source:
+            raise ConfigError(
+                f'step {name}: input {role} names an unknown step "{source}"{nearest(source, sections)}',
+                where=where,
+                remedy="name a step of this recipe, or the path or URL of an artifact (with a /)",
+            )
+        inputs[role] = f"{run}/{source}" if source in sections else source
+    values.pop("inputs", None)
+    if seed is not None and "seed" in stage.params.model_fields:
+        values.setdefault("seed", seed)
+    params = parse(stage.params, values, where=f"{where}: step {name}, stage {stage.name}")
+    return Step(name, stage, params, inputs, tuple(parents), f"{run}/{name}")
+
+
+def _check_inputs(step: Step, steps: Mapping[str, Step], where: str) -> None:
+    """Raise ConfigError for roles that are unknown or missing, or do not go with the parameters, and for steps that
+    make another kind than the role takes.
+    """
+    try:
+        check_roles(step.stage, step.inputs)
+        step.stage.check(step.params, step.inputs)
+    except ConfigError as error:
+        of_step = error.where in ("", step.name, step.stage.name)
+        error.where = f"{where}: step {step.name}" + ("" if of_step else f", {error.where}")
+        raise
+    made = {other.output: other for other in steps.values()}
+    for spec in step.stage.inputs:
+        source, wanted = made.get(step.inputs.get(spec.role, "")), taken_by(spec)
+        kind = made_by(source.stage.name, source.params.model_dump()) if source else ""
+        if source is None or not kind or not wanted or kind in wanted:
+            continue
+        fit = [other.name for other in steps.values() if made_by(other.stage.name, other.params.model_dump()) in wanted]
+        raise ConfigError(
+            f'step {step.name}: input {spec.role} takes {" or ".join(wanted)}, the step "{source.name}" makes {kind}',
+            where=where,
+            remedy=f"name one of {fit}" if fit else makers_of(wanted),
+        )
+
+
+def _order(steps: Mapping[str, Step], where: str) -> list[Step]:
+    """Steps after all their parents, otherwise in the recipe's order."""
+    ordered: dict[str, Step] = {}
+    while len(ordered) < len(steps):
+        ready = [s for s in steps.values() if s.name not in ordered and all(p in ordered for p in s.parents)]
+        if not ready:
+            circle = " → ".join(_circle({name: step for name, step in steps.items() if name not in ordered}))
+            raise ConfigError(f"steps wait for each other: {circle}", where=where, remedy="take one of the inputs out")
+        ordered[ready[0].name] = ready[0]
+    return list(ordered.values())
+
+
+def _circle(waiting: Mapping[str, Step]) -> list[str]:
+    """A circle among steps of which each reads another one of them, in the order in which they would run."""
+    path = [next(iter(waiting))]
+    while path[-1] not in path[:-1]:
+        path.append(next(parent for parent in waiting[path[-1]].parents if parent in waiting))
+    return path[path.index(path[-1]) :][::-1]

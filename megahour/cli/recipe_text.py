@@ -1,0 +1,134 @@
+"""A recipe as it is written: the file, the command line's overrides and the variables, made one plain mapping."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megahour.core.errors import ConfigError, nearest
+from megahour.core.expect import shown
+from megahour.core.strict_yaml import kind_name, parse_yaml, read_mapping
+
+KEYS = ("about", "run", "seed", "threads", "engine", "vars", "steps")
+_VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The recipe's mapping with its overrides and without its variables.
+
+    Raises ConfigError: no such file, no YAML, a key given twice, unknown or wrong top-level keys, an override or a
+    variable that names nothing.
+    """
+    where = str(path)
+    data = read_mapping(path, "recipe", "give the path of a YAML file with `steps`, or a name of `megahour recipes`")
+    check_names(data, "the recipe", where)
+    for key in data:
+        if key not in KEYS:
+            raise ConfigError(
+                f'unknown key "{key}"{nearest(key, KEYS)}', where=where, remedy=f"it takes {', '.join(KEYS)}"
+            )
+    for override in overrides:
+        _override(data, override, where)
+    variables = _variables(data, where)
+    return {key: value if key == "vars" else _substitute(value, variables, where) for key, value in data.items()}
+
+
+def section(data: Mapping[Any, Any], key: str, where: str) -> dict[str, Any]:
+    """A mapping of names within a mapping; an absent one is empty."""
+    value = data.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"`{key}` is {kind_name(value)}, not a mapping of names to values", where=where)
+    check_names(value, f"`{key}`", where)
+    return value
+
+
+def check_names(mapping: Mapping[Any, Any], what: str, where: str) -> None:
+    """Raise ConfigError for a key that YAML does not read as text, such as `on` or 3."""
+    for key in mapping:
+        if not isinstance(key, str):
+            raise ConfigError(f'a key of {what} is read as {key!r}, not as text: write it in quotes, "…"', where=where)
+
+
+def _override(data: dict[str, Any], override: str, where: str) -> None:
+    """Apply ``run=…``, ``vars.data=…``, ``engine.workers=4`` or ``STEP.parameter=value`` (the value is YAML)."""
+    key, parts, value = _split(override)
+    steps = section(data, "steps", where)
+    if parts[0] in KEYS and parts[0] != "steps":
+        known = section(data, "vars", where) | dict.fromkeys(_VARIABLE.findall(repr(data)))
+        if parts[0] == "vars" and len(parts) > 1 and parts[1] not in known:
+            raise ConfigError(f'override {key}: the recipe has no variable "{parts[1]}"{nearest(parts[1], known)}')
+        _put(data, parts, value, key)
+        return
+    parts = parts[1:] if parts[0] == "steps" else parts
+    if not parts or parts[0] not in steps:
+        name = parts[0] if parts else "steps"
+        hint = nearest(name, [*steps, *KEYS])
+        raise ConfigError(
+            f'override {key}: nothing is called "{name}"{hint}', remedy=f"name a step, or one of {', '.join(KEYS)}"
+        )
+    _put(steps, parts, value, key)
+
+
+def put(data: dict[str, Any], override: str) -> None:
+    """Set a value in a mapping that knows no steps, by `engine.workers=4` for one."""
+    key, parts, value = _split(override)
+    _put(data, parts, value, key)
+
+
+def _split(override: str) -> tuple[str, list[str], Any]:
+    """The key, its parts, and the value, which is YAML."""
+    key, equals, text = override.partition("=")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f'override "{override}" is not key=value', remedy="e.g. student.epochs=2")
+    value = parse_yaml(text, f"override {key}")
+    return key, parts, text if key == "run" and not isinstance(value, str) else value  # a folder may be called 2024
+
+
+def _put(place: dict[str, Any], parts: Sequence[str], value: Any, key: str) -> None:
+    """Set a value at a path of names; a mapping that is not there is made, and checked with all others later."""
+    for depth, part in enumerate(parts[:-1], 1):
+        inner = place.get(part)
+        if inner is None:
+            inner = place[part] = {}
+        if not isinstance(inner, dict):
+            outer = ".".join(parts[:depth])
+            raise ConfigError(
+                f'override {key}: "{outer}" is {kind_name(inner)}, nothing within it has a name',
+                remedy=f"give it whole: {outer}=…",
+            )
+        place = inner
+    place[parts[-1]] = value
+
+
+def _variables(data: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Values of `vars`; one may use those above it."""
+    found: dict[str, str] = {}
+    for name, value in section(data, "vars", where).items():
+        if not isinstance(value, str | int | float | datetime.date):
+            raise ConfigError(f'variable "{name}" is {kind_name(value)}, not a text or a number', where=where)
+        found[name] = str(_substitute(value, found, where))
+    return found
+
+
+def _substitute(value: Any, variables: Mapping[str, str], where: str) -> Any:
+    """Replace ``${name}`` in strings by the recipe's `vars`."""
+    if isinstance(value, dict):
+        return {key: _substitute(item, variables, where) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_substitute(item, variables, where) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def look_up(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            hint = nearest(match[1], variables)
+            raise ConfigError(f'{shown(value)}: no variable "{match[1]}"{hint}', where=where, remedy="add it to `vars`")
+        return variables[match[1]]
+
+    return _VARIABLE.sub(look_up, value)

@@ -1,0 +1,217 @@
+"""Running a recipe: what would run and why, the run itself, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from megahour.cli.recipe import EngineParams, Recipe, Step
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
+from megahour.core.kinds import check_kinds
+from megahour.core.locks import alone
+from megahour.core.stage import Stage
+from megahour.core.stopping import exit_code
+from megahour.core.store import Artifact, Manifest
+from megahour.core.surroundings import explaining
+from megahour.core.transfer import publish_text
+from megahour.core.versions import versions
+from megahour.engine.base import Engine
+from megahour.runner import log
+from megahour.runner.runner import Models, Monitor, claimed_by, run_stage, stage_fingerprint
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What would happen to one step."""
+
+    step: Step
+    state: str  # done | partial | missing | stale | damaged | blocked
+    why: str
+    shards: int  # committed so far
+    seconds: float | None  # estimated from the last time this step ran
+
+
+def make_engine(params: EngineParams) -> Engine:
+    """The engine that a recipe or the command line asks for."""
+    if params.kind == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
+        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s)
+    from megahour.engine.local import LocalEngine
+
+    return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)
+
+
+def plan(recipe: Recipe) -> list[StepPlan]:
+    """State of each step, and the reason why it would run."""
+    history = _history(recipe)
+    plans: list[StepPlan] = []
+    will_run: set[str] = set()
+    for step in recipe.steps:
+        output = Artifact(step.output)
+        parents = [parent for parent in step.parents if parent in will_run]
+        state, why = _state(step, output, parents)
+        if state != "done":
+            will_run.add(step.name)
+        shards = output.made.shards if output.made else len(output.committed())
+        plans.append(StepPlan(step, state, why, shards, history.get(step.name)))
+    return plans
+
+
+def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, str]:
+    try:
+        made = output.manifest if output.complete else None
+    except StoreError as error:
+        return "damaged", f"{error.message}; {error.remedy}"
+    if parents:
+        return ("stale" if made else "missing"), f"after {', '.join(parents)}"
+    try:
+        return _compared(step, output, made)
+    except MegahourError as error:  # an artifact or a file from outside of the recipe: no step makes it
+        return "blocked", str(error).replace("\n", "; ")
+
+
+def _compared(step: Step, output: Artifact, made: Manifest | None) -> tuple[str, str]:
+    committed = 0 if made else len(output.committed())
+    inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+    for artifact in inputs.values():
+        _ = artifact.manifest
+    if not made and not committed:
+        return "missing", "not made yet"
+    now = stage_fingerprint(step.stage, step.params, inputs)
+    if made is None:
+        if claimed_by(output) != now:
+            return "stale", f"{committed} shards are committed, of other parameters or inputs"
+        return "partial", f"{committed} shards are committed"
+    if made.fingerprint == now:
+        return "done", ""
+    return "stale", difference(step.stage, step.params, made, inputs)
+
+
+def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping[str, Artifact]) -> str:
+    """What changed since an artifact was made: parameters, inputs, the files that are read, or the stage's version."""
+    now = p.identity()
+    other = [key for key in sorted(set(now) | set(manifest.params)) if now.get(key) != manifest.params.get(key)]
+    digests = set(now) - set(type(p).model_fields)  # what an identity adds to the parameters
+    changed = [f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}" for key in other if key not in digests]
+    changed += ["the files that it reads changed"] if digests & set(other) else []
+    changed += [
+        f"input {role} changed"
+        for role in sorted(set(inputs) | set(manifest.inputs))
+        if role not in inputs or inputs[role].manifest.digest != manifest.inputs.get(role)
+    ]
+    if manifest.stage != stage.name or manifest.version != stage.version:
+        changed.append(f"stage {manifest.stage} version {manifest.version} → {stage.name} {stage.version}")
+    return ", ".join(changed)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished step; `seconds` is None when it was already made."""
+
+    step: Step
+    manifest: Manifest
+    seconds: float | None
+
+
+def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
+    """Run what is not done, in order. Closing the iterator stops the engine; committed shards stay."""
+    steps = chosen(recipe, until)
+    _check_outside(recipe, steps)
+    work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
+    with explaining(recipe.run), alone_in(recipe.run), make_engine(recipe.engine) as engine:
+        save_run(recipe)
+        for step in steps:
+            inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+            output = Artifact(step.output)
+            started = time.monotonic()
+            manifest = run_stage(
+                step.stage,
+                step.params,
+                inputs,
+                output,
+                engine,
+                work=work,
+                threads=recipe.threads,
+                monitor=monitor_for(step.name),
+                models=Models(recipe.engine.devices, recipe.engine.host),
+            )
+            found = manifest is output.manifest  # an artifact made just now is read again
+            seconds = None if found else time.monotonic() - started
+            if seconds is not None:
+                _record_history(recipe, step.name, output.wall().get("seconds", seconds))
+            yield Done(step, manifest, seconds)
+
+
+def _check_outside(recipe: Recipe, steps: Sequence[Step]) -> None:
+    """Raise StoreError or ConfigError, before a step runs, for an input from elsewhere that is absent or unfit."""
+    made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
+    for step in steps:
+        outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
+        for artifact in outside.values():
+            _ = artifact.manifest
+        check_kinds(step.stage, outside)
+
+
+def alone_in(run: str) -> AbstractContextManager[str]:
+    """Hold a run for this session. Two would make the same bytes, but write each other's books of the run."""
+    home = Artifact(run)
+    return alone(home.fs, home.root, where=home.url, what="another `megahour run` is at work here")
+
+
+@contextmanager
+def resumable(where: str, kept: Callable[[], str], again: str = "the same command") -> Iterator[None]:
+    """Ctrl-C or SIGTERM ends the process and says what is kept, and which command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if log.bars() and sys.stderr.isatty():
+            click.echo(err=True)  # behind the terminal's ^C
+        text = f"Stopped. Kept in {where}: {kept()}.\nTo go on: {again}"
+        log.say("stopped", text, {"path": where, "kept": kept(), "command": again}, level=logging.WARNING)
+        sys.exit(exit_code(stop))
+
+
+def chosen(recipe: Recipe, until: str = "") -> Sequence[Step]:
+    """The steps that `--until` leaves: that one and all that it needs. Raises ConfigError: there is no such step."""
+    if not until:
+        return recipe.steps
+    names = [step.name for step in recipe.steps]
+    if until not in names:
+        raise ConfigError(f'no step "{until}"{nearest(until, names)}', where=recipe.name)
+    wanted = {until}
+    for step in reversed(recipe.steps):
+        if step.name in wanted:
+            wanted.update(step.parents)
+    return [step for step in recipe.steps if step.name in wanted]
+
+
+def save_run(recipe: Recipe) -> None:
+    """Write the resolved recipe and the versions of everything beside the artifacts."""
+    home = Artifact(recipe.run)
+    publish_text(home.fs, home.path("recipe.resolved.yaml"), yaml.safe_dump(dict(recipe.resolved), sort_keys=False))
+    publish_text(home.fs, home.path("versions.json"), json.dumps(versions(), indent=1) + "\n")
+
+
+def _record_history(recipe: Recipe, step: str, seconds: float) -> None:
+    """Remember how long a step took, for the next plan's estimate."""
+    home = Artifact(recipe.run)
+    history = _history(recipe) | {step: round(seconds, 2)}
+    publish_text(home.fs, home.path("history.json"), json.dumps(history, indent=1) + "\n")
+
+
+def _history(recipe: Recipe) -> dict[str, Any]:
+    found = Artifact(recipe.run).figures("history.json")
+    return {step: seconds for step, seconds in found.items() if isinstance(seconds, int | float)}

@@ -1,0 +1,110 @@
+"""One session of `megahour run`: what it says as it goes, at its end, and when it is stopped."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from megahour.cli.recipe import Recipe
+from megahour.cli.run import Done, StepPlan, chosen, execute, plan, resumable
+from megahour.core.store import Artifact
+from megahour.runner import log
+from megahour.runner.console import count, duration, output_console
+from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table
+
+DATA_SETS = ("cut", "import", "select")  # stages whose artifacts `megahour report ARTIFACT` shows with their sound
+
+
+class RunSession:
+    """A run of `recipe`, up to the step `until` if one is named; `words` of the command line name the recipe."""
+
+    def __init__(self, recipe: Recipe, words: Sequence[str], until: str = "") -> None:
+        names = {step.name for step in chosen(recipe, until)}
+        self.recipe, self.until = recipe, until
+        self.words = shlex.join(words)
+        self.again = f"megahour run {self.words}" + (f" --until {until}" if until else "")
+        self.plans: list[StepPlan] = [each for each in plan(recipe) if each.step.name in names]
+        self.done: list[Done] = []
+        self._at: TerminalMonitor | None = None
+        self._started = time.monotonic()
+
+    def run(self) -> None:
+        """Run what has to run. Ctrl-C ends the process and says what is kept."""
+        todo = [each for each in self.plans if each.state != "done"]
+        home = self.recipe.run
+        facts = {"recipe": self.recipe.name, "run": home, "steps": len(self.plans), "steps_to_run": len(todo)}
+        text = f"{self.recipe.name}: {count(len(self.plans), 'step')}, {len(todo)} to run, in {home}"
+        log.say("run-started", text, facts)
+        with resumable(home, self._kept, self.again):
+            for done in execute(self.recipe, self.monitor, until=self.until):
+                if done.seconds is None and self._at is not None:
+                    self._at.was_made(done.step.stage.name)
+                self.done.append(done)
+        self._say_end()
+
+    def monitor(self, name: str) -> TerminalMonitor:
+        index = next(index for index, each in enumerate(self.plans) if each.step.name == name)
+        later = tuple(each.seconds for each in self.plans[index + 1 :] if each.state != "done")
+        place = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later)
+        self._at = TerminalMonitor(name, place)
+        return self._at
+
+    def _kept(self) -> str:
+        text, at = f"{len(self.done)} of {count(len(self.plans), 'step')}", self._at
+        at_work = at is not None and len(self.done) < len(self.plans) and at.total
+        return f"{text}, {at.done:,} of {count(at.total, 'shard')} of {at.step}" if at and at_work else text
+
+    def _say_end(self) -> None:
+        if not log.quiet():
+            output_console().print(summary_table([_row(done) for done in self.done]))
+            for text in (*_texts(self.done), ""):
+                click.echo(text)
+        ran = sum(done.seconds is not None for done in self.done)
+        found = len(self.done) - ran
+        counted = ", ".join(f"{n} {what}" for n, what in ((ran, "ran"), (found, "up to date")) if n)
+        wall_s, reports = time.monotonic() - self._started, _reports(self.done)
+        text = f"Finished in {duration(wall_s)}: {count(len(self.done), 'step')} ({counted}) in {self.recipe.run}"
+        facts = {
+            "run": self.recipe.run, "steps": len(self.done), "steps_ran": ran,
+            "seconds": round(wall_s, 3), "reports": reports,
+        }  # fmt: skip
+        log.say_last("; ".join([text, *(f"report: {path}" for path in reports)]), "run-finished", facts)
+        log.say_next(self._next(reports))
+
+    def _next(self, reports: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """What to open, and the commands that are likely next."""
+        for path in reports:
+            yield "the report, for a browser", path
+        yield "where each step stands", f"megahour status {self.words}"
+        for done in [done for done in self.done if done.step.stage.name in DATA_SETS][-1:]:
+            yield f"a page about {done.step.name}", f"megahour report {shlex.quote(done.step.output)}"
+        if left := len(self.recipe.steps) - len(self.done):
+            yield f"the other {count(left, 'step')}", f"megahour run {self.words}"
+
+
+def _row(done: Done) -> tuple[str, Any, float | None, float]:
+    output = Artifact(done.step.output)
+    wall_s = output.wall().get("seconds") or done.seconds or 1.0
+    return done.step.name, done.manifest, done.seconds, sum(map(audio_seconds, output.receipts())) / wall_s
+
+
+def _files(done: Sequence[Done], suffix: str) -> Iterator[tuple[Artifact, int]]:
+    """Artifacts and shards that have a file of this suffix."""
+    for each in done:
+        output = Artifact(each.step.output)
+        for receipt in output.receipts():
+            if suffix in receipt.files:
+                yield output, receipt.shard
+
+
+def _texts(done: Sequence[Done]) -> list[str]:
+    """The tables that scoring steps made."""
+    return [output.read_bytes(shard, ".md").decode() for output, shard in _files(done, ".md")]
+
+
+def _reports(done: Sequence[Done]) -> list[str]:
+    return [f"{output.url}/shards/{shard:05d}.html" for output, shard in _files(done, ".html")]

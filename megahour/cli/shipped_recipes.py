@@ -1,0 +1,54 @@
+"""The recipes that come with the package, by name: `megahour run demo`, `megahour recipes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import megahour
+from megahour.core.errors import ConfigError, nearest
+
+FOLDER = Path(megahour.__file__).parent / "recipes"
+
+
+def names() -> list[str]:
+    """Names of the shipped recipes, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find_recipe(text: str | Path) -> Path:
+    """The file of a recipe given as a path or by name: a file that is there, else `demo` or `recipes/demo.yaml`.
+
+    Raises ConfigError for a name without a file, with the nearest known one.
+    """
+    path = Path(text)
+    if path.is_file():
+        return path
+    if str(path.parent) in (".", "recipes") and path.suffix in ("", ".yaml") and path.stem in names():
+        return FOLDER / f"{path.stem}.yaml"
+    if str(path) == path.stem and not path.exists():
+        raise ConfigError(
+            f"no such recipe{nearest(path.stem, names())}",
+            where=str(text),
+            remedy=f"give the path of a YAML file with `steps`, or one of {', '.join(names())}",
+        )
+    return path
+
+
+def summaries() -> Iterator[tuple[str, str]]:
+    """(name, `about`) of each shipped recipe."""
+    import yaml
+
+    for name in names():
+        yield name, str(yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8"))["about"])
+
+
+def copy(name: str, folder: Path) -> Path:
+    """Write a shipped recipe to `folder`, to edit. Raises ConfigError: unknown name, or the file is there already."""
+    source, target = find_recipe(name), folder / f"{name}.yaml"
+    try:
+        with target.open("xb") as file:
+            file.write(source.read_bytes())
+    except FileExistsError:
+        raise ConfigError("the file is there already", where=str(target), remedy="rename or remove it first") from None
+    return target

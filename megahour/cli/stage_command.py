@@ -1,0 +1,174 @@
+"""A stage's command-line options and reference page, both made from its pydantic model."""
+
+from __future__ import annotations
+
+import shlex
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from megahour.cli.recipe import EngineParams, load_stage
+from megahour.cli.stage_table import NEXT, STAGES
+from megahour.core.config import parse
+from megahour.core.stage import Stage
+from megahour.runner import log
+from megahour.runner.console import count
+from megahour.runner.options import default_of, option, yaml_text
+
+
+def stage_command(name: str) -> click.Command:
+    """`megahour STAGE --ROLE URL … --out URL [--PARAMETER VALUE …]`."""
+    stage = load_stage(name)
+    options: list[click.Parameter] = [
+        click.Option(
+            [f"--{spec.role.replace('_', '-')}", f"input__{spec.role}"],
+            required=not spec.optional,
+            metavar="URL",
+            help="input artifact" + (" (optional)" if spec.optional else ""),
+        )
+        for spec in stage.inputs
+    ]
+    options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
+    options += [option(key, info) for key, info in stage.params.model_fields.items()]
+    options += [found for found in _run_options(stage) if found.opts[0][2:] not in stage.params.model_fields]
+
+    options += log.options()
+
+    def callback(**values: Any) -> None:
+        log.begin_by(values)
+        _run(stage, values)
+
+    doc = (stage.params.__doc__ or "").strip()
+    return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][2])
+
+
+def _run_options(stage: Stage[Any]) -> list[click.Option]:
+    """Where and with how much a stage runs. One gives way to a parameter of its name: `train` has `workers`."""
+    options = [
+        click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
+        click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
+        click.Option(["--master", "engine__master"], default="local[*]", help="Spark master URL"),
+        click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="threads of a training stage"),
+    ]
+    if type(stage).accelerator is not Stage.accelerator:
+        fields = EngineParams.model_fields
+        devices, host = fields["devices"].description, fields["host"].description
+        options += [
+            click.Option(["--device", "engine__devices"], multiple=True, help=f"(repeatable) {devices}"),
+            click.Option(["--host", "engine__host"], default="127.0.0.1", help=host),
+        ]
+    return options
+
+
+class ReportCommand(click.Command):
+    """`report ARTIFACT …` is the explorer of a data set; `report --ROLE URL …` is the stage about a run."""
+
+    def __init__(self) -> None:
+        super().__init__("report", short_help=STAGES["report"][2])
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and not args[0].startswith("-"):
+            from megahour.report.command import explorer
+
+            return explorer.make_context(info_name, args, parent, **extra)
+        command = stage_command("report")
+        command.epilog = "megahour report ARTIFACT makes a page about one data set: megahour report ARTIFACT --help"
+        return command.make_context(info_name, args, parent, **extra)
+
+
+def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
+    from megahour.cli.run import make_engine, resumable
+    from megahour.core.store import Artifact
+    from megahour.runner.progress import TerminalMonitor
+    from megahour.runner.runner import Models, run_stage
+
+    given = {key: value for key, value in values.items() if value is not None}
+    inputs = {key[7:]: Artifact(given.pop(key)) for key in list(given) if key.startswith("input__")}
+    engine_values = {key[8:]: given.pop(key) for key in list(given) if key.startswith("engine__")}
+    threads, out = given.pop("run__threads", 2), given.pop("run__out")
+    params = parse(stage.params, given, where=f"stage {stage.name}")
+    work = Path(out).parent / ".work" if "://" not in out else None
+    chosen = parse(EngineParams, engine_values, where="the engine", remedy=f"see `megahour {stage.name} --help`")
+    monitor = TerminalMonitor()
+    options = {"work": work, "threads": threads, "monitor": monitor}
+    with resumable(out, monitor.kept), make_engine(chosen) as engine:
+        models = Models(chosen.devices, chosen.host)
+        manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
+    made = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
+    log.say_last(made, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
+    log.say_next(_next(stage, params, out, inputs))
+
+
+def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The command that is likely next: with what is known, and what it needs besides in capitals."""
+    made = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
+    if made not in NEXT:
+        return
+    following, role = NEXT[made]
+    known = {name: artifact.url for name, artifact in inputs.items()} | {role: out}
+    words = ["megahour", following]
+    for spec in load_stage(following).inputs:
+        if spec.role in known or not spec.optional:
+            words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
+    folder, slash, _ = out.rpartition("/")
+    yield STAGES[following][2].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
+
+
+def reference() -> str:
+    """Markdown reference of all stages."""
+    lines = [
+        "# Stages",
+        "",
+        "Made from the parameter models by `make docs`; do not edit. Each stage runs in a recipe step or as",
+        "`megahour STAGE --ROLE URL … --out URL --PARAMETER VALUE`.",
+        "",
+    ]
+    for name in STAGES:
+        stage = load_stage(name)
+        roles = ", ".join(f"`{s.role}`" + (" (optional)" if s.optional else "") for s in stage.inputs) or "none"
+        lines += [f"## {name}", "", _summary(stage.params), "", f"Inputs: {roles}.", "", *_table_of(stage.params)]
+        if name == "train":
+            lines += _trainers()
+    return "\n".join(lines)
+
+
+def _summary(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").split())
+
+
+def _table_of(model: type[BaseModel]) -> list[str]:
+    lines = ["| parameter | type | default | |", "| --- | --- | --- | --- |"]
+    for key, info in model.model_fields.items():
+        default = default_of(info)
+        shown = "required" if default is PydanticUndefined else f"`{yaml_text(default)}`"
+        kind = _type_name(info.annotation).replace("|", "\\|")
+        lines.append(f"| `{key}` | {kind} | {shown} | {(info.description or '').replace('|', chr(92) + '|')} |")
+    return [*lines, ""]
+
+
+def _trainers() -> list[str]:
+    from megahour.sync.params import TRAINERS
+    from megahour.train.params import CHOICES
+
+    lines = ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
+    for name in CHOICES:
+        lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]
+    return lines
+
+
+def _type_name(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join("none" if kind is type(None) else _type_name(kind) for kind in arguments)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_type_name, arguments))}]"
+    return str(getattr(annotation, "__name__", annotation))

@@ -1,0 +1,172 @@
+"""All stages: name, then module, class and summary. It imports nothing, so that `megahour --help` does not either;
+tests/cli/test_recipe.py holds the summaries equal to the first lines of the Params docstrings."""
+
+from __future__ import annotations
+
+STAGES: dict[str, tuple[str, str, str]] = {
+    "fetch-prompts": (
+        "megahour.corpus.generate.compose_stage",
+        "FetchPrompts",
+        "Fetch Asterisk's telephone prompts from Debian with apt: clips for `compose`, a shard per language.",
+    ),
+    "synthesise": (
+        "megahour.corpus.generate.synthesise_stage",
+        "Synthesise",
+        "Speak a corpus with espeak-ng: raw recordings, flawed transcripts, rooms, and the true word times.",
+    ),
+    "sentences": (
+        "megahour.corpus.generate.synthesise_stage",
+        "Sentences",
+        "Write generated sentences, one normalised sentence a line, for language models.",
+    ),
+    "compose": (
+        "megahour.corpus.generate.compose_stage",
+        "Compose",
+        "Compose long recordings, or single prompts, from short clips of real speech.",
+    ),
+    "ingest": ("megahour.corpus.ingest.stage", "Ingest", "Audio and transcripts from anywhere to checked recordings."),
+    "import": (
+        "megahour.corpus.interchange.import_stage",
+        "Import",
+        "Data sets of lhotse, NeMo, Kaldi, Hugging Face and WebDataset, as utterances or as recordings.",
+    ),
+    "import-aligner": (
+        "megahour.models.import_stage",
+        "ImportAligner",
+        "A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner.",
+    ),
+    "align": ("megahour.align.stage", "Align", "Word times of long recordings from their transcripts, by CTC."),
+    "cut": ("megahour.cut.stage", "Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
+    "score-alignment": (
+        "megahour.score.alignment_stage",
+        "ScoreAlignment",
+        "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
+    ),
+    "duplicates": (
+        "megahour.select.duplicates_stage",
+        "Duplicates",
+        "Utterances whose sound or text is nearly that of another one, to be left out.",
+    ),
+    "select": ("megahour.select.stage", "Select", "Utterances into labelled, unlabelled and test sets by speaker."),
+    "export": (
+        "megahour.corpus.interchange.export_stage",
+        "Export",
+        "Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.",
+    ),
+    "features": (
+        "megahour.features.stage",
+        "Features",
+        "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance.",
+    ),
+    "import-features": (
+        "megahour.features.cepstra_stage",
+        "ImportFeatures",
+        "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
+    ),
+    "language-model": (
+        "megahour.lm.stage",
+        "LanguageModel",
+        "Interpolated modified Kneser-Ney n-grams from text.",
+    ),
+    "lm-interpolate": (
+        "megahour.lm.combine_stage",
+        "Interpolate",
+        "Several language models merged into one, with weights given or tuned on held-out text.",
+    ),
+    "lm-prune": (
+        "megahour.lm.combine_stage",
+        "Prune",
+        "Entropy pruning: a language model without the n-grams that change it least (Stolcke 1998).",
+    ),
+    "lm-perplexity": ("megahour.lm.combine_stage", "Perplexity", "Perplexities of language models on a text."),
+    "lm-convert": (
+        "megahour.lm.combine_stage",
+        "Convert",
+        "A language model in another form: compressed, or mapped into memory when it is used.",
+    ),
+    "lm-words": (
+        "megahour.lm.scale.distributed_stage",
+        "CountWords",
+        "Words of a text and their counts, by hash: the first step of a language model on a cluster.",
+    ),
+    "lm-vocabulary": (
+        "megahour.lm.scale.distributed_stage",
+        "MakeVocabulary",
+        "The numbered vocabulary of `lm-words`, and how its language model is sharded.",
+    ),
+    "lm-shards": (
+        "megahour.lm.scale.distributed_stage",
+        "MakeShards",
+        "Positions of a text by the last word of their history: round 1 of progressive sharding.",
+    ),
+    "lm-reshard": (
+        "megahour.lm.scale.distributed_stage",
+        "Reshard",
+        "Histories too large for a shard, split by one more word: rounds 2 and later of progressive sharding.",
+    ),
+    "lm-tally": (
+        "megahour.lm.scale.distributed_model_stage",
+        "TallyShards",
+        "Counts of all shards of a language model, and what shards must know of each other.",
+    ),
+    "lm-estimate": (
+        "megahour.lm.scale.distributed_model_stage",
+        "EstimateLines",
+        "Probabilities and back-offs of all shards of a language model, as lines of an ARPA file.",
+    ),
+    "lm-arpa": (
+        "megahour.lm.scale.distributed_model_stage",
+        "JoinArpa",
+        "One ARPA file and its word list out of the lines of `lm-estimate`.",
+    ),
+    "lexicon": (
+        "megahour.units.lexicon_stage",
+        "MakeLexicon",
+        "Pronunciations of all words, by rule, by spelling or from a dictionary.",
+    ),
+    "senones": (
+        "megahour.units.stage",
+        "Senones",
+        "Senones, their tree and frame alignments of the labelled sets, from a flat start.",
+    ),
+    "train": (
+        "megahour.train.stage",
+        "Train",
+        "Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets.",
+    ),
+    "targets": ("megahour.teach.stage", "Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
+    "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
+    "decode": ("megahour.decode.stage", "Decode", "Beam search over the graph with a model's posteriors."),
+    "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
+    "report": (
+        "megahour.report.stage",
+        "Report",
+        "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear.",
+    ),
+}
+
+NEXT: dict[str, tuple[str, str]] = {
+    "fetch-prompts": ("compose", "clips"),
+    "synthesise": ("ingest", "raw"),
+    "compose": ("ingest", "raw"),
+    "sentences": ("language-model", "text"),
+    "ingest": ("align", "recordings"),
+    "import": ("select", "utterances"),
+    "import-aligner": ("align", "aligner"),
+    "align": ("cut", "alignment"),
+    "cut": ("select", "utterances"),
+    "duplicates": ("select", "duplicates"),
+    "select": ("features", "selection"),
+    "features": ("train", "features"),
+    "import-features": ("train", "features"),
+    "language-model": ("graph", "lm"),
+    "lm-interpolate": ("lm-prune", "lm"),
+    "lm-prune": ("graph", "lm"),
+    "lexicon": ("graph", "lexicon"),
+    "senones": ("train", "units"),
+    "targets": ("train", "targets"),
+    "train": ("decode", "model"),
+    "graph": ("decode", "graph"),
+    "decode": ("score", "student"),
+}
+"""The stage that is likely to come after one, and the role that the artifact plays there."""

@@ -1,0 +1,111 @@
+"""`megahour verify`: an artifact, or all artifacts of a recipe, re-read and, if asked, repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megahour.cli.recipe import EngineParams, Recipe, Step, load_recipe
+from megahour.cli.recipe_text import put, section
+from megahour.cli.repair import Means, Origin, blamed_input, origin_of, repair
+from megahour.cli.run import alone_in, resumable
+from megahour.cli.shipped_recipes import names
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError, MegahourError, nearest
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
+from megahour.runner.progress import TerminalMonitor
+
+
+@dataclass(frozen=True)
+class _Target:
+    """An artifact to verify, with what is known of how it was made."""
+
+    url: str
+    means: Means
+    addresses: dict[str, str]
+    step: Step | None = None
+
+
+def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) -> list[str]:
+    """Verify an artifact or a recipe's artifacts, inputs before what reads them; the problems that are left.
+
+    overrides: of the recipe; for an artifact that is repaired, `inputs.ROLE=URL`, `engine.KEY=VALUE` and `threads=N`.
+    Raises ConfigError: no such recipe, or overrides of nothing.
+    """
+    shipped = target in names() and not Path(target).exists()
+    if shipped or target.endswith((".yaml", ".yml")) or Path(target).is_file():
+        recipe = load_recipe(target, overrides)
+        targets, home = _of_recipe(recipe), recipe.run
+    else:
+        targets, home = [_of_artifact(target, overrides, repairing)], target
+    if not repairing:
+        return [problem for one in targets for problem in _examined(one.url)]
+    of_run = alone_in(home) if targets[0].step and Path(home).is_dir() else nullcontext()
+    with resumable(home, lambda: "what was made again so far"), of_run:
+        return [problem for one in targets for problem in _repaired(one)]
+
+
+def _of_recipe(recipe: Recipe) -> list[_Target]:
+    work = None if "://" in recipe.run else Path(recipe.run) / ".work"
+    return [
+        _Target(
+            step.output,
+            Means(recipe.engine, work, recipe.threads, TerminalMonitor(step=step.name)),
+            dict(step.inputs),
+            step,
+        )
+        for step in recipe.steps
+    ]
+
+
+def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target:
+    data: dict[str, Any] = {}
+    known = ("inputs", "engine", "threads")
+    for override in overrides:
+        key = override.partition("=")[0]
+        if not repairing or key.split(".")[0] not in known:
+            remedy = f"with --repair: {', '.join(known)}, e.g. inputs.recordings=URL" if repairing else "leave it out"
+            raise ConfigError(f"override {key}: {url} is no recipe{nearest(key.split('.')[0], known)}", remedy=remedy)
+        put(data, override)
+    engine = parse(EngineParams, section(data, "engine", url), where="engine", remedy="megahour run --help")
+    addresses = {role: str(address) for role, address in section(data, "inputs", url).items()}
+    threads = data.get("threads", 2)
+    if not isinstance(threads, int) or threads < 1:
+        raise ConfigError(f"threads = {threads!r} is not a whole number of at least 1")
+    work = None if "://" in url else Path(url).parent / ".work"
+    return _Target(url, Means(engine, work, threads, TerminalMonitor()), addresses)
+
+
+def _examined(url: str) -> list[str]:
+    artifact = Artifact(url)
+    found = verify(artifact) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
+    click.echo(f"{'BAD' if found else 'ok '} {url}")
+    return found
+
+
+def _repaired(target: _Target) -> list[str]:
+    """Verify an artifact, repair it, and verify it again; the problems that are left."""
+    output = Artifact(target.url)
+    found = _examined(target.url)
+    if not found or not output.complete:
+        return found
+    origin: Origin | None = None
+    try:
+        origin = origin_of(output, target.addresses, target.step)
+        done = repair(output, origin, target.means)
+    except Exception as error:
+        if blamed := blamed_input(output, origin) if origin else "":
+            return [blamed]
+        if not isinstance(error, MegahourError):
+            raise
+        line = str(error).partition("\nTraceback")[0].replace("\n", "; ")
+        return [line if "cannot be repaired" in line else f"{target.url}: cannot be repaired: {line}"]
+    left = verify(Artifact(target.url))
+    click.echo(f"{'BAD' if left else 'ok '} {target.url}: {', '.join(done) or 'nothing to make again'}")
+    return left

@@ -1,0 +1,87 @@
+"""Which trainer, and which block size, for N workers: predictions of every trainer and what to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from megahour.clock.machines import FLOAT_BYTES, LOW_RANK, Machines
+from megahour.clock.terms import TRAINERS, step_time
+
+BLOCKS = (5, 10, 20, 50, 100, 200, 500, 1000)
+BLOCK_OVERHEAD = 0.03  # a block is long enough when agreeing costs less than this share of the time
+ENOUGH_BLOCKS = 20  # blocks per worker below which block momentum lost accuracy
+
+
+class Prediction(NamedTuple):
+    """One trainer with N workers. Hours and cost of `steps` steps of one worker's data, in total over all workers."""
+
+    trainer: str
+    workers: int
+    block: int  # mini-batches between agreements; 1 for the others
+    step_s: float
+    speedup: float
+    sent_bytes: float  # a worker's bytes per step, on average
+    hours: float
+    cost: float
+    warning: str
+
+
+def predict(trainer: str, workers: int, machines: Machines, steps: int) -> Prediction:
+    """The clock's word on `trainer`; for local_sgd and bmuf with the block size that `block_size` gives."""
+    block = block_size(workers, machines) if trainer in ("bmuf", "local_sgd") else 1
+    lost = machines.time_lost(workers)
+    step_s = step_time(trainer, workers, machines.terms(block=block)) * machines.step_s * lost
+    hours = steps / workers * step_s / 3600
+    speedup = workers * machines.step_s / step_s
+    return Prediction(
+        trainer,
+        workers,
+        block,
+        step_s,
+        speedup,
+        _sent_bytes(trainer, workers, block, machines),
+        hours,
+        hours * workers * machines.price_per_hour if machines.price_per_hour else 0.0,  # hours may be infinite
+        _warning(trainer, workers, block, steps, speedup),
+    )
+
+
+def block_size(workers: int, machines: Machines) -> int:
+    """The shortest block whose exchange costs at most BLOCK_OVERHEAD of the time: longer ones cost accuracy."""
+    compute = step_time("bmuf", workers, machines.terms(block=10**9))
+    for block in BLOCKS:
+        if step_time("bmuf", workers, machines.terms(block=block)) <= compute * (1 + BLOCK_OVERHEAD):
+            return block
+    return BLOCKS[-1]
+
+
+def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[Prediction]]:
+    """Predictions of all trainers for each number of workers, the fastest without a warning first."""
+    found = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
+    return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in found]
+
+
+def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> float:
+    if workers == 1:
+        return 0.0
+    if trainer.startswith("gtc"):
+        return machines.message_bytes + FLOAT_BYTES
+    if trainer == "gossip":
+        edges = 1 if -(-workers // machines.node_workers) == 2 else 2  # of a node on the ring; two nodes have one
+        return edges * machines.dense_bytes / min(workers, machines.node_workers)
+    ring = 2 * machines.dense_bytes * (workers - 1) / workers
+    return ring * (LOW_RANK if trainer == "ddp_powersgd" else 1.0) / block
+
+
+def _warning(trainer: str, workers: int, block: int, steps: int, speedup: float) -> str:
+    if speedup == 0:
+        return "workers fail before what was lost is done again: it never ends"
+    if workers > 1 and speedup < 1:
+        return "slower than one worker"
+    if trainer == "bmuf" and workers > 1 and steps / (workers * block) < ENOUGH_BLOCKS * workers:
+        blocks = steps // (workers * block)
+        return f"{blocks} blocks for {workers} workers, {ENOUGH_BLOCKS * workers} are wanted: cap η, or fewer workers"
+    if trainer == "local_sgd" and workers > 16:
+        return "plain averaging without block momentum learns slower the more workers there are"
+    return ""

@@ -1,0 +1,173 @@
+"""The clock's constants, measured in less than a minute on the machines that will train.
+
+On one machine `megahour plan train --calibrate FILE`; on several, one process a worker on each of them:
+
+    torchrun --nnodes … --nproc-per-node … -m megahour.clock.calibrate FILE [PARAMETERS]
+
+Both time an LSTM of that many parameters. To time one's own step, call `calibrate` from a script under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
+from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
+from megahour.sync.group.base import Group
+
+STEPS = 10
+EXCHANGES = 3
+CHUNKS, FRAMES = 32, 32
+
+
+def calibrate(
+    step: Callable[[], None], parameters: int, group: Group, node_workers: int, density: float = 0.001
+) -> Machines | None:
+    """Constants of these machines, on worker 0; None on the others. A collective call.
+
+    Parameters
+    ----------
+    step: one worker's forward, backward and update, without communication.
+    node_workers: workers of a node; ranks of a node follow each other.
+    density: share of the gradient that is to be sent by GTC.
+
+    Raises
+    ------
+    WorkerLostError: a worker does not answer; nothing is known then, measure again.
+
+    What one node cannot tell (the bandwidth and latency between nodes) is left at the default of `Machines`.
+    """
+    for _ in range(3):
+        step()
+    first_of_node = group.rank % node_workers == 0
+    alone = _meanwhile(group, _times(step, STEPS) if first_of_node else [0.0] * STEPS)
+    together = _meanwhile(group, _times(step, STEPS))
+    firsts = [statistics.median(row.tolist()) for row in alone[::node_workers]]
+    step_s = statistics.median(firsts)
+    means = together.mean(1)
+    nodes = [list(range(at, min(at + node_workers, group.size))) for at in range(0, group.size, node_workers)]
+    found: dict[str, float | int] = {
+        "parameters": parameters,
+        "step_s": step_s,
+        "node_workers": node_workers,
+        "contention": max(0.0, float(means.mean()) / step_s - 1),
+        "spread": float(means.std(correction=0) / means.mean()),
+        "jitter": float((together.std(1, correction=0) / means).mean()),
+        "density": density,
+        **_codec(parameters, density),
+    }
+    _, found["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
+    link = _network(group.split([[node[0] for node in nodes]]), parameters)
+    if link is not None:
+        found["latency_s"], found["bandwidth_gbit"] = link
+    return Machines.model_validate(found) if group.rank == 0 else None
+
+
+def _times(step: Callable[[], object], steps: int) -> list[float]:
+    found = []
+    for _ in range(steps):
+        began_s = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - began_s)
+    return found
+
+
+def _meanwhile(group: Group, seconds: Sequence[float]) -> Tensor:
+    """(workers, steps): everybody's times; who has nothing to do waits here."""
+    return group.all_gather(torch.tensor(seconds, dtype=torch.float64)).wait()
+
+
+def _network(group: Group | None, parameters: int) -> tuple[float, float] | None:
+    """(latency_s, Gbit/s) of an all-reduce; None for a single worker, or on those who are not of the group."""
+    if group is None or group.size == 1:
+        return None
+    hops = 2 * (group.size - 1)
+    latency_s = _exchange_s(group, 1) / hops
+    seconds = _exchange_s(group, parameters) - hops * latency_s
+    sent_bytes = hops / group.size * parameters * FLOAT_BYTES
+    return latency_s, sent_bytes / max(seconds, 1e-9) / GBIT
+
+
+def _exchange_s(group: Group, elements: int) -> float:
+    vector = torch.zeros(elements)
+    group.all_reduce(vector).wait()
+    return statistics.median(_times(lambda: _wait(group, vector), EXCHANGES))
+
+
+def _wait(group: Group, vector: Tensor) -> None:
+    group.all_reduce(vector).wait()
+
+
+def _codec(parameters: int, density: float) -> dict[str, float]:
+    """Seconds to encode a gradient, and to add one message to the sum."""
+    generator = torch.Generator().manual_seed(0)
+    made = torch.randn(parameters, generator=generator)
+    threshold = exact_threshold(float(made.abs().kthvalue(max(1, round(parameters * (1 - density)))).values))
+    message = torch.zeros(1 + round(parameters * density * 1.1) + 16, dtype=torch.int32)
+    gradient, residual = made.clone(), new_residual(parameters)
+
+    encode_times_s = []
+    for _ in range(1 + EXCHANGES):  # the first one compiles
+        gradient.copy_(made)
+        residual.zero_()
+        encode_times_s += _times(lambda: encode(gradient, residual, threshold, message), 1)
+    encode_s = statistics.median(encode_times_s[1:])
+    decode(message[None], threshold, gradient)
+    decode_s = statistics.median(_times(lambda: decode(message[None], threshold, gradient), EXCHANGES))
+    return {"encode_s": encode_s, "decode_s": decode_s}
+
+
+def lstm_step(parameters: int) -> Callable[[], None]:
+    """A training step of two LSTM layers with about this many parameters, on 32 chunks of 32 frames."""
+    units = max(8, round((parameters / 16) ** 0.5))  # two layers of 4 · (units + units) · units weights
+    lstm = nn.LSTM(units, units, 2, batch_first=True)
+    optimiser = torch.optim.SGD(lstm.parameters(), lr=0.0)
+    frames = torch.randn(CHUNKS, FRAMES, units)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        lstm(frames)[0].square().mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def calibrate_here(parameters: int | None, workers: int | None = None) -> dict[str, float]:
+    """Constants of this machine, measured with `workers` processes, or one for each core."""
+    count = workers or len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machines.json"
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m", __name__]
+        subprocess.run([sys.executable, *launch, str(path), str(parameters or 5_000_000)], check=True)
+        found: dict[str, float] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def main() -> None:
+    """Body of a worker under torchrun."""
+    import torch.distributed as dist
+
+    from megahour.sync.group.torch_group import TorchGroup
+
+    path, parameters = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = calibrate(lstm_step(parameters), parameters, TorchGroup(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    if found is not None:
+        path.write_text(json.dumps(found.model_dump(exclude_unset=True), indent=1) + "\n", "utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

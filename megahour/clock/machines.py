@@ -1,0 +1,90 @@
+"""What a user's machines and model take, in seconds and bytes per second: measured by `calibrate`, or given."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from megahour.clock.terms import Terms
+
+FLOAT_BYTES = 4
+MESSAGE_BYTES = 4  # index and sign of one thresholded element
+GBIT = 1e9 / 8
+LOW_RANK = 0.02  # bytes of PowerSGD at rank 4 for matrices of about 500 × 2000, over the dense bytes
+
+
+class Machines(BaseModel):
+    """Machines and model, as the clock wants to know them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    parameters: int = Field(ge=1, le=10**15, description="parameters of the model")
+    step_s: float = Field(ge=1e-9, description="seconds of one worker's step when it is alone on its node")
+    node_workers: int = Field(8, ge=1, description="workers (GPUs) of a node; they share its network link")
+    bandwidth_gbit: float = Field(10.0, ge=1e-6, description="Gbit/s of a node's link, as one all-reduce gets it")
+    latency_s: float = Field(50e-6, ge=0, description="seconds that a small message takes")
+    node_bandwidth_gbit: float = Field(400.0, ge=1e-6, description="Gbit/s between the workers of a node")
+    contention: float = Field(0.0, ge=0, description="how much slower a step is when the node is full (0.1: 10 %)")
+    spread: float = Field(0.01, ge=0, description="lasting differences between workers: standard deviation over mean")
+    jitter: float = Field(0.05, ge=0, description="differences from step to step: standard deviation over mean")
+    hidden: float = Field(0.5, ge=0, le=1, description="share of a step behind which a dense all-reduce can hide")
+    encode_s: float = Field(0.0, ge=0, description="seconds to encode a gradient (GTC)")
+    decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC)")
+    density: float = Field(0.001, ge=1e-9, le=1, description="share of the gradient that GTC sends")
+    knee_flows: float | None = Field(None, ge=1, description="flows into one link at which it congests; none: never")
+    worker_mtbf_hours: float | None = Field(None, gt=0, description="hours between failures of one worker; none: never")
+    checkpoint_s: float = Field(300.0, gt=0, description="seconds between checkpoints")
+    save_s: float = Field(0.0, ge=0, description="seconds that training stands still for a checkpoint")
+    restart_s: float = Field(120.0, ge=0, description="seconds from a failure to the first step after it")
+    price_per_hour: float = Field(0.0, ge=0, description="price of a worker for an hour, in any currency")
+
+    @property
+    def dense_bytes(self) -> float:
+        return self.parameters * FLOAT_BYTES
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of one worker's thresholded gradient."""
+        return self.parameters * self.density * MESSAGE_BYTES
+
+    def terms(self, *, block: int) -> Terms:
+        """The clock's constants, in units of this model's step."""
+        unit = self.step_s
+        link, node = self.bandwidth_gbit * GBIT, self.node_bandwidth_gbit * GBIT
+        return Terms(
+            node_workers=self.node_workers,
+            contention=self.contention,
+            spread=self.spread,
+            jitter=self.jitter,
+            dense_link=self.dense_bytes / link / unit,
+            dense_node=self.dense_bytes / node / unit,
+            latency=self.latency_s / unit,
+            hidden=self.hidden,
+            encode=self.encode_s / unit,
+            decode=self.decode_s / unit,
+            message=self.node_workers * self.message_bytes / link / unit,
+            knee_flows=self.knee_flows or math.inf,
+            node_density=self._node_density(),
+            low_rank_share=LOW_RANK,
+            low_rank_work=LOW_RANK,
+            block=block,
+        )
+
+    def _node_density(self) -> float:
+        """k: elements that any worker of a full node sends, over those of one, were they drawn independently."""
+        union = -math.expm1(self.node_workers * math.log1p(-min(self.density, 1 - 1e-12)))
+        return union / self.density
+
+    def time_lost(self, workers: int) -> float:
+        """Time with checkpoints and failures, over time without: (1 + save/interval) / (1 - x).
+
+        x = failures a second · (interval/2 + restart) is the share of the time that failures take. Each stops all,
+        whatever the trainer, and half an interval of work is done again, on average. Infinite where x ≥ 1.
+        """
+        lost = 1 + self.save_s / self.checkpoint_s
+        if self.worker_mtbf_hours is None:
+            return lost
+        failures_per_s = workers / (self.worker_mtbf_hours * 3600)
+        share = failures_per_s * (self.checkpoint_s / 2 + self.restart_s)
+        return lost / (1 - share) if share < 1 else math.inf

@@ -1,0 +1,167 @@
+"""How long a step of N workers takes: one equation per trainer, all times in units of one worker's step alone.
+
+With G workers a node, m = min(N, G) workers on the fullest node, n = ⌈N / G⌉ nodes, E[N] the mean of the largest of N
+standard normals, B mini-batches a block, and
+
+    f(N) = (m - 1) / (G - 1)                                    how full the fullest node is
+    R(N) = 2 v (n - 1)/n + 2 w (m - 1)/m + 2 (n + m - 2) a      a dense all-reduce, ring over ring
+
+where v and w are the times to send a dense gradient between and within nodes and a the latency of a message, the step
+of each trainer takes
+
+    dense      1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
+    ddp_powersgd  the same with R of its share of the bytes, twice the messages, and its own arithmetic p
+    local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
+    gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
+    gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
+    gossip     max(1 + c f + √(u² + s²) E[m] + R_node(m), r (v + a)) + o
+
+c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
+hides behind the backward pass; e, d: encoding, and decoding of one message; g: one worker's message through a node's
+link, for all m workers of that node; F₀: flows into one link at which it congests (none: never); k: how much denser a
+node's sum is than one worker's gradient; r: a node's neighbours, 2 (of two nodes 1); o: what of gossip does not
+overlap. The form is that of a fit to published figures (`fit`); the constants of a user's machines are measured
+(`calibrate`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from megahour.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Constants of the module's docstring, in units of one worker's step; `node_workers` is G."""
+
+    node_workers: int = 8
+    contention: float = 0.0  # c
+    spread: float = 0.0  # u
+    jitter: float = 0.0  # s
+    dense_link: float = 0.0  # v
+    dense_node: float = 0.0  # w
+    latency: float = 0.0  # a
+    hidden: float = 0.0  # h
+    encode: float = 0.0  # e
+    decode: float = 0.0  # d
+    message: float = 0.0  # g
+    knee_flows: float = math.inf  # F₀
+    node_density: float = 1.0  # k
+    low_rank_share: float = 0.0
+    low_rank_work: float = 0.0  # p
+    not_overlapped: float = 0.0  # o
+    block: int = 100  # B
+
+
+def step_time(trainer: str, workers: int, terms: Terms) -> float:
+    """Time of a step of `workers` workers in units of one worker's step alone.
+
+    Raises
+    ------
+    ConfigError: an unknown trainer, or fewer than one worker.
+    """
+    if trainer not in TRAINERS:
+        raise ConfigError(f"no clock for trainer {trainer!r}", remedy=f"one of: {', '.join(TRAINERS)}")
+    if workers < 1:
+        raise ConfigError(f"{workers} workers; at least one is needed")
+    return TRAINERS[trainer](workers, terms)
+
+
+def speedup(trainer: str, workers: int, terms: Terms) -> float:
+    """How many times the samples of one worker alone N workers go through in the same time."""
+    return workers / step_time(trainer, workers, terms)
+
+
+@functools.cache
+def mean_largest(n: int) -> float:
+    """E[N]: the mean of the largest of n standard normals, by quadrature of x d(Φ(x)^n); 0 for n = 1.
+
+    >>> round(mean_largest(2), 4)
+    0.5642
+    """
+    x = np.linspace(-10.0, 10.0, 20_001)
+    cdf = 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return float(np.sum((x[1:] + x[:-1]) / 2 * np.diff(cdf**n)))
+
+
+def _places(n: int, t: Terms) -> tuple[int, int]:
+    """(m, nodes)."""
+    return min(n, t.node_workers), -(-n // t.node_workers)
+
+
+def _alone(n: int, t: Terms) -> float:
+    m, _ = _places(n, t)
+    return 1 + t.contention * (m - 1) / max(t.node_workers - 1, 1)
+
+
+def _node_reduce(m: int, t: Terms) -> float:
+    return 2 * t.dense_node * (m - 1) / m + 2 * (m - 1) * t.latency
+
+
+def _reduce(n: int, t: Terms) -> float:
+    m, nodes = _places(n, t)
+    return 2 * t.dense_link * (nodes - 1) / nodes + 2 * (nodes - 1) * t.latency + _node_reduce(m, t)
+
+
+def _lock_step(n: int, t: Terms) -> float:
+    """Compute, and the wait for the slowest of n workers in every step."""
+    return _alone(n, t) + math.hypot(t.spread, t.jitter) * mean_largest(n)
+
+
+def _dense(n: int, t: Terms) -> float:
+    return _lock_step(n, t) + max(0.0, _reduce(n, t) - t.hidden)
+
+
+def _low_rank(n: int, t: Terms) -> float:
+    m, nodes = _places(n, t)
+    volume = 2 * t.dense_link * (nodes - 1) / nodes + 2 * t.dense_node * (m - 1) / m
+    messages = 4 * (nodes + m - 2) * t.latency  # two all-reduces, one after the other
+    return _lock_step(n, t) + (t.low_rank_work if n > 1 else 0.0) + t.low_rank_share * volume + messages
+
+
+def _blocks(n: int, t: Terms) -> float:
+    waits = (t.spread + t.jitter / math.sqrt(t.block)) * mean_largest(n)
+    return _alone(n, t) + waits + _reduce(n, t) / t.block
+
+
+def _gtc(n: int, t: Terms) -> float:
+    if n == 1:
+        return _alone(n, t) + t.encode
+    m, _ = _places(n, t)
+    flows = (n - m) * m
+    wire = t.message * (n - m) * (1 + (flows / t.knee_flows) ** 2)
+    return _lock_step(n, t) + t.encode + t.decode * n + wire + t.latency
+
+
+def _gtc_nodes(n: int, t: Terms) -> float:
+    if n == 1:
+        return _alone(n, t) + t.encode
+    m, nodes = _places(n, t)
+    wire = (
+        t.message / t.node_workers * t.node_density * (nodes - 1)
+    )  # one message a node, not one for each of its workers
+    return _lock_step(n, t) + _node_reduce(m, t) + t.encode + t.decode * nodes + wire + t.latency
+
+
+def _gossip(n: int, t: Terms) -> float:
+    m, nodes = _places(n, t)
+    ours = _lock_step(m, t) + _node_reduce(m, t)
+    theirs = min(nodes - 1, 2) * (t.dense_link + t.latency)
+    return max(ours, theirs) + (t.not_overlapped if n > 1 else 0.0)
+
+
+TRAINERS: dict[str, Callable[[int, Terms], float]] = {
+    "dense": _dense,
+    "ddp_powersgd": _low_rank,
+    "local_sgd": _blocks,
+    "bmuf": _blocks,
+    "gtc": _gtc,
+    "gtc in nodes": _gtc_nodes,
+    "gossip": _gossip,
+}

@@ -1,0 +1,43 @@
+"""What is missing, named with the extra that installs it: `torch is not installed: pip install "megahour[train]"`."""
+
+from __future__ import annotations
+
+from megahour.core.errors import ConfigError
+
+EXTRAS = {
+    **dict.fromkeys(("av", "scipy", "soundfile", "soxr"), "audio"),
+    **dict.fromkeys(("num2words", "py3langid"), "text"),
+    **dict.fromkeys(("safetensors", "torch"), "train"),
+    **dict.fromkeys(("kaldi_decoder", "kaldifst"), "decode"),
+    "espeakng_loader": "generate",
+    "aiohttp": "http",
+    "s3fs": "s3",
+    "pyspark": "spark",
+    "onnxruntime": "onnx",
+    "kenlm": "kenlm",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+}
+"""Top-level modules of the optional packages, and the extra of pyproject.toml that installs each of them."""
+
+
+class MissingPackage(ConfigError):
+    """An optional package is not installed. One line, whatever was under way: the place does not matter."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f'pip install "megahour[{extra}]"'
+
+
+def missing(error: BaseException) -> MissingPackage | None:
+    """One line for the import of an optional package that is not installed; None for every other error."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRAS:
+        return None
+    return MissingPackage(f"{module} is not installed: {install(EXTRAS[module])}")

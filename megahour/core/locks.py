@@ -1,0 +1,263 @@
+"""One writer at a time in a folder, on any file system.
+
+A writer puts a mark of its own, named by a random token, into a folder of marks, and then lists them. The place is its
+own when no other mark of a live writer is there. Of two that come at once, whoever writes its mark second sees the
+first one's: this needs no conditional write, only a listing that shows what was written before (POSIX, S3, GCS, Azure).
+
+A mark is dead when its process is gone, which another process of the same machine sees at once, or when it was not
+renewed for EXPIRY_S by the clock of the store itself. The next writer removes dead marks. A writer whose mark is gone
+has lost the place: whatever it starts asks `check` before it publishes anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from megahour.core.errors import StoreError
+from megahour.core.transfer import is_local
+
+MARKS = ".writer"  # the folder of marks in a folder that has one writer
+RENEW_S = 20.0
+EXPIRY_S = 90.0  # without a renewal: a writer on another machine is taken for dead
+TRIES = 100  # to write a mark while other writers remove its empty folder
+TIE_S = 6.0  # two that come at once: how long the first by token waits until the other has given way
+CHECKED_S = 2.0  # a process asks the store no more often whether its writer's mark is still there
+
+
+@contextmanager
+def alone(
+    fs: Any, folder: str | Path, *, marks: str = MARKS, where: str = "", what: str = "another process writes here"
+) -> Iterator[str]:
+    """Hold a place of the file system `fs` for this process; yields the token for `check`.
+
+    Parameters
+    ----------
+    marks: folder of marks in `folder`; it is there only while somebody holds the place, or was killed holding it.
+    where: the place as messages show it; by default `folder`.
+    what: begins the message of an error.
+
+    Raises
+    ------
+    StoreError: a live process has the place; the message names it.
+    """
+    lock = _Lock(fs, f"{str(folder).rstrip('/')}/{marks}", where or str(folder), what)
+    lock.take()
+    try:
+        yield lock.token
+    finally:
+        lock.release()
+
+
+def check(fs: Any, folder: str | Path, token: str, *, marks: str = MARKS, where: str = "", fresh: bool = False) -> None:
+    """To be called before anything is published, by the writer or a worker of it. fresh: whatever was asked before.
+
+    Raises StoreError: another writer has taken the place over.
+    """
+    path = f"{str(folder).rstrip('/')}/{marks}/{token}"
+    now = time.monotonic()
+    if not fresh and now - _checked.get(path, float("-inf")) < CHECKED_S:
+        return
+    fs.invalidate_cache()
+    if not fs.exists(path):
+        raise StoreError(
+            "another run has taken this place over",
+            where=where or str(folder),
+            remedy="see that only one run writes here; the same command goes on from what is committed",
+        )
+    _checked[path] = now
+
+
+_checked: dict[str, float] = {}  # path of a mark → when it was last seen there
+
+
+@dataclass(frozen=True)
+class _Rival:
+    token: str
+    owner: dict[str, Any]
+    age_s: float  # of its last renewal, by the store's clock
+    here: bool  # on this machine
+
+    @property
+    def dead(self) -> bool:
+        if self.here:
+            return not _lives(int(self.owner["pid"]), self.owner["started"])
+        return self.age_s > EXPIRY_S
+
+
+class _Lock:
+    def __init__(self, fs: Any, folder: str, where: str, what: str) -> None:
+        self.token = uuid.uuid4().hex
+        self._fs, self._folder, self._where, self._what = fs, folder, where, what
+        self._path = f"{folder}/{self.token}"
+        self._ended = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, daemon=True, name="megahour-lock")
+        self._made_place = False
+        self._owner = {
+            "host": socket.gethostname(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "started": _start_of(os.getpid()),
+            "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        }
+
+    def take(self) -> None:
+        try:
+            self._put()
+            deadline_s = time.monotonic() + TIE_S
+            while rivals := self._rivals():
+                first = min(rivals, key=lambda rival: ("held" not in rival.owner, rival.token))
+                if "held" in first.owner or first.token < self.token or time.monotonic() > deadline_s:
+                    raise self._refusal(first)
+                time.sleep(TIE_S / 30)
+        except BaseException:
+            self._remove()
+            raise
+        self._owner["held"] = True  # seen by others from the first renewal on: no one needs to wait for a tie
+        self._renewal.start()
+
+    def release(self) -> None:
+        self._ended.set()
+        self._renewal.join(RENEW_S)
+        self._remove()
+
+    def _renew(self) -> None:
+        renewed_s = time.time()  # of all clocks: it goes on while the machine sleeps
+        while not self._ended.wait(RENEW_S):
+            with contextlib.suppress(Exception):  # a store that is out of reach for a moment; `check` decides
+                if not self._fs.exists(self._path):
+                    return
+                late = time.time() - renewed_s > EXPIRY_S / 2
+                self._put()
+                if late and self._rivals():  # it was taken for dead, and has just come back to life
+                    self._remove()
+                    return
+                renewed_s = time.time()
+
+    def _put(self) -> None:
+        data = json.dumps(self._owner).encode()
+        if not is_local(self._fs):
+            self._fs.pipe_file(self._path, data)
+            return
+        folder = Path(self._folder)
+        self._made_place |= not folder.parent.exists()
+        for _ in range(TRIES):
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another writer has just left, and removed the empty folder
+                Path(self._path).write_bytes(data)
+                return
+        raise StoreError(
+            "the mark of this run cannot be written", where=self._where, remedy="run the same command again"
+        )
+
+    def _remove(self) -> None:
+        with contextlib.suppress(Exception):  # what is left is dead as soon as this process is
+            self._fs.rm_file(self._path)
+        if is_local(self._fs):
+            with contextlib.suppress(OSError):  # not empty
+                Path(self._folder).rmdir()
+                if self._made_place:
+                    Path(self._folder).parent.rmdir()
+
+    def _rivals(self) -> list[_Rival]:
+        """Live writers besides this one; the marks of dead ones are removed."""
+        self._fs.invalidate_cache()
+        marks = {str(info["name"]).rsplit("/", 1)[-1]: info for info in self._fs.ls(self._folder, detail=True)}
+        own = marks.pop(self.token, None)
+        if own is None:
+            raise StoreError("the mark of this run was removed", where=self._where, remedy="run the same command again")
+        found = []
+        for token, info in marks.items():
+            rival = self._rival(token, info, own)
+            if rival.dead:
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.rm_file(f"{self._folder}/{token}")
+            else:
+                found.append(rival)
+        return found
+
+    def _rival(self, token: str, info: dict[str, Any], own: dict[str, Any]) -> _Rival:
+        try:
+            owner = dict(json.loads(self._fs.cat_file(f"{self._folder}/{token}")))
+            here = owner["machine"] == self._owner["machine"] and bool(owner["pid"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):  # going, being written, or not one of ours
+            owner, here = {}, False
+        return _Rival(token, owner, max(0.0, _modified(own) - _modified(info)), here)
+
+    def _refusal(self, rival: _Rival) -> StoreError:
+        owner = rival.owner
+        who = f"process {owner.get('pid', '?')} on {owner.get('host', 'an unknown machine')}"
+        message = f"{self._what}: {who}, since {owner.get('since', 'an unknown time')}"
+        if rival.here:
+            remedy = "wait for it, or end it, or give another output"
+        else:
+            wait_s = max(1.0, EXPIRY_S - rival.age_s)
+            remedy = (
+                "wait for it, or give another output. If it is dead, the same command takes over in "
+                f"{wait_s:.0f} s, and at once when {self._folder}/{rival.token} is removed"
+            )
+        return StoreError(message, where=self._where, remedy=remedy)
+
+
+def _modified(info: dict[str, Any]) -> float:
+    """When a file was written, in seconds, by the clock of its store; 0 where that does not say."""
+    for key in ("LastModified", "mtime", "last_modified", "updated", "modified", "created"):
+        value = info.get(key)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return 0.0
+
+
+def _lives(pid: int, started: str) -> bool:
+    """Whether the process of this machine that had this number, and began then, is still there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    return not started or _start_of(pid) in (started, "")
+
+
+def _start_of(pid: int) -> str:
+    """When a process began, as no later process of its number did; "ended" when only its exit status is left of it.
+
+    Empty where the system does not say.
+    """
+    with contextlib.suppress(OSError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "ended" if state in "ZX" else fields[18]  # clock ticks from the machine's start to the process's
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return "ended" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+@cache
+def _machine() -> str:
+    """Equal in two processes that see each other's numbers: one boot of one machine, and one container there."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return f"{socket.gethostname()}/{uuid.getnode()}"

@@ -1,0 +1,74 @@
+"""Text that no UTF-8 can hold: lone halves of UTF-16 pairs, from JSON's escapes and from names of files.
+
+Text gets U+FFFD for them; names keep them apart, as two files may differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REPLACEMENT = "\ufffd"
+_HALF = re.compile("[\ud800-\udfff]")
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def mended(text: str) -> str:
+    r"""Halves that belong together joined, U+FFFD for each that stays alone.
+
+    >>> mended("a\ud800b")
+    'a�b'
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if _HALF.search(text) else text
+
+
+def shown(name: str) -> str:
+    r"""A file's name as text: ``\xff`` for a byte that is no UTF-8, ``\ud800`` for half a character."""
+    return _HALF.sub(lambda half: _escaped(ord(half[0])), name)
+
+
+def _escaped(code: int) -> str:
+    # Python's names of files have U+DC00 + byte for a byte that is no UTF-8 (PEP 383).
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def load_json(data: str | bytes, **options: Any) -> Any:
+    """`json.loads` whose strings are `mended`. Raises ValueError (no JSON), RecursionError (too deep)."""
+    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+    value = json.loads(mended(text), **options)
+    if not _ESCAPED_HALF.search(text):
+        return value
+    whole = json.dumps(value, ensure_ascii=False)
+    return json.loads(mended(whole), **options) if _HALF.search(whole) else value
+
+
+def replaced(row: Mapping[str, Any]) -> int:
+    """Characters of a row's texts that stand for something that was no text."""
+    return sum(value.count(REPLACEMENT) for value in row.values() if isinstance(value, str))
+
+
+def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """`to_pylist` of a table that somebody wrote: U+FFFD for bytes that are no UTF-8."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        return [
+            {name: _value(batch.column(place)[row]) for place, name in enumerate(batch.schema.names)}
+            for row in range(batch.num_rows)
+        ]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        if hasattr(scalar, "as_buffer"):
+            return mended(bytes(scalar.as_buffer()).decode("utf-8", "replace"))
+        if hasattr(scalar, "items"):
+            return {name: _value(each) for name, each in scalar.items()}
+        return [_value(each) for each in scalar]

@@ -1,0 +1,1 @@
+"""Corpora made to measure against: synthetic voices, rooms, flawed transcripts, composed recordings."""

@@ -1,0 +1,1 @@
+"""From files, tables and buckets to checked recordings with a licence."""

@@ -1,0 +1,62 @@
+"""A hook for language identification on audio: a function of the user's, given the head of each recording.
+
+``package.module:function`` is called as ``function(samples, rate_hz)`` with int16 [T], mono, and gives
+``(language, probability)``; language is a BCP 47 tag, or "" when it cannot tell. It must be deterministic.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from megahour.core.errors import ConfigError
+from megahour.corpus.media.audio import Int16
+from megahour.corpus.text.language_id import canonical
+
+Identify = Callable[[Int16, int], tuple[str, float]]
+
+
+@cache
+def load_hook(address: str) -> Identify:
+    """The function at ``package.module:function``.
+
+    Raises
+    ------
+    ConfigError: the module cannot be imported, or has no such function.
+    """
+    module, _, name = address.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), name) if name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(str(error), where="audio_language", remedy="give package.module:function") from error
+    if not callable(found):
+        raise ConfigError(f'"{address}" is no function', where="audio_language", remedy="give package.module:function")
+    hook: Identify = found
+    return hook
+
+
+class Head:
+    """The first `seconds` of a recording as they pass by, mixed to one channel."""
+
+    def __init__(self, seconds: float, rate_hz: int) -> None:
+        self.rate_hz = rate_hz
+        self._missing = round(seconds * rate_hz)
+        self._parts: list[Int16] = []
+
+    def add(self, block: Int16) -> None:
+        """int16 [T, C]."""
+        if self._missing > 0 and len(block):
+            part = block[: self._missing]
+            mono = part[:, 0] if part.shape[1] == 1 else np.rint(part.mean(axis=1)).astype(np.int16)
+            self._parts.append(mono.copy())
+            self._missing -= len(part)
+
+    def language(self, address: str) -> tuple[str, float]:
+        """(BCP 47 tag or "", probability) by the hook at `address`."""
+        samples = np.concatenate(self._parts) if self._parts else np.zeros(0, np.int16)
+        language, probability = load_hook(address)(samples, self.rate_hz)
+        return canonical(language) if language else "", float(probability)

@@ -1,0 +1,57 @@
+"""The items of one task of `ingest`: of a raw shard, an archive, rows of a table, or a run of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items, open_source
+from megahour.corpus.ingest.tables import is_table, table_items
+from megahour.corpus.media.addresses import open_at
+from megahour.corpus.media.archives import unpacked
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.corpus.ingest.params import IngestParams
+
+Items = Iterator[Item | BadRecord | NotRead | None]
+
+
+@contextmanager
+def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], work: Path) -> Iterator[Items]:
+    """The items of one task: of a shard of the raw artifact, of an archive, or of a run of files."""
+    with ExitStack() as stack:
+        if raw is not None:
+            file = stack.enter_context(raw.open(spec["shard"], ".tar"))
+            yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
+        elif is_table(p.source):
+            offset, count = spec["table"]
+            yield table_items(p.source, offset, count, spec["row"], spec.get("repeated", ()), p.allow_private)
+        elif "archive" in spec:
+            fs, root, _ = open_source(p.source)
+            packed = stack.enter_context(open_at(fs, f"{root}/{spec['archive']}"))
+            yield _with_unread(_unpacked_items(packed, spec["archive"], p, work), spec, p)
+        else:
+            yield _with_unread(file_items(p.source, spec["files"]), spec, p)
+
+
+def _with_unread(items: Items, spec: Mapping[str, Any], p: IngestParams) -> Items:
+    yield from items
+    if broken := spec.get("broken", ()):
+        root = open_source(p.source)[1]
+        for path in broken:
+            target = Path(f"{root}/{path}").readlink()
+            yield BadRecord("broken-link", f"it leads to {target}, which cannot be read", record=path)
+    yield NotRead(spec.get("not_read", {}))
+
+
+def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:
+    try:
+        with unpacked(packed, max_bytes=p.max_bytes, folder=work) as file:
+            yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
+    except BadRecord as bad:
+        bad.record = bad.record or label
+        yield bad

@@ -1,0 +1,286 @@
+"""One shard of `ingest`: check, decode, resample and encode each recording, read its cues, and index them.
+
+Keys are `key_of("recording", corpus, path, channel)`, where `path` is the place inside the source (for archives
+``archive!member``): two recordings of different shards cannot share a key unless they share a path. Within a shard
+equal names and equal audio are found and quarantined as ``duplicate-id``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from megahour.core.errors import BadRecord
+from megahour.core.records import key_of
+from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.unicode import load_json, replaced
+from megahour.corpus.ingest.audio_language import Head
+from megahour.corpus.ingest.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
+from megahour.corpus.ingest.candidates import read_candidates as read_all
+from megahour.corpus.ingest.counts import IngestCounts
+from megahour.corpus.ingest.items import Items
+from megahour.corpus.ingest.licences import LicenceRefused
+from megahour.corpus.ingest.side_information import SideInfo, side_info
+from megahour.corpus.ingest.sources import Item, NotRead
+from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
+from megahour.corpus.media.tar import TarWriter, tar_writer
+from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
+from megahour.corpus.transcripts.json_cues import find
+from megahour.corpus.transcripts.pairing import split_suffix
+from megahour.corpus.transcripts.read import MAX_BYTES as MAX_TRANSCRIPT_BYTES
+from megahour.corpus.transcripts.read import read_table
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.ingest.params import IngestParams
+
+SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
+# Reasons of good records that may not or cannot be used: dropped, not bad.
+POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch")
+
+
+def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:
+    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`."""
+    with out.open(".tar") as file, tar_writer(file) as tar:
+        shard = _Shard(p, out, tar, work, _transcript_table(p))
+        for item in items:
+            if item is None:
+                out.stat("transcripts_without_audio", 1)
+                continue
+            if isinstance(item, NotRead):
+                shard.tally.not_read(item.counts)
+                continue
+            out.came_in()
+            try:
+                if isinstance(item, BadRecord):
+                    raise item
+                shard.add(item)
+            except BadRecord as bad:
+                name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
+                if isinstance(bad, LicenceRefused):
+                    shard.tally.refused(bad.licence)
+                if bad.reason.startswith(POLICY):
+                    out.drop(bad.reason)
+                    shard.tally.example(bad.reason, name, bad.detail)
+                else:
+                    out.quarantine(name, bad.reason, bad.detail, source)
+    shard.tally.write(out)
+    out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
+    out.table(pa.Table.from_pylist(shard.cues, schema=CUES), ".cues.parquet")
+
+
+@dataclass
+class _Encoded:
+    """A decoded recording: one FLAC file and one digest per channel."""
+
+    stats: AudioStats
+    flacs: list[BinaryIO]
+    digests: list[str]
+    peaks: list[int]
+
+
+@dataclass
+class _Shard:
+    p: IngestParams
+    out: ShardWriter
+    tar: TarWriter
+    work: Path
+    table: dict[str, str]
+    index: list[dict[str, Any]] = field(default_factory=list)
+    cues: list[dict[str, Any]] = field(default_factory=list)
+    tally: IngestCounts = field(default_factory=IngestCounts)
+    names: set[str] = field(default_factory=set)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        """Ingest one recording, cheapest checks first. Raises BadRecord with nothing written."""
+        p = self.p
+        if item.name in self.names:
+            raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
+        self.names.add(item.name)
+        info = side_info(item, p)
+        found = read_all(self._written(item, info), info.language, p)
+        try:
+            with ExitStack() as stack:
+                head = Head(p.audio_language_seconds, p.rate_hz) if p.audio_language else None
+                encoded = self._encode(item, stack, head)
+                stats = encoded.stats
+                whole = "".join(encoded.digests)
+                if whole in self.digests:
+                    raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
+                fit_candidates(found, stats.samples_out, p.rate_hz)
+                language = self._language(info, found, head)
+                self.digests[whole] = item.name
+                self._write(item, replace(info, language=language), found, encoded)
+        finally:
+            for name, n in found.counts.items():
+                self.out.stat(name, n)
+        self.out.stat("audio_s", round(stats.seconds_in, 3))
+        self.out.stat("audio_samples_in", stats.samples_in)
+        self.out.stat("clipped_samples", stats.clipped)
+        self.out.stat("dates_not_read", int(info.has_odd_date))
+        self.tally.media(stats.format, stats.subtype)
+
+    def _written(self, item: Item, info: SideInfo) -> list[Written]:
+        """An item's candidate transcripts, unread."""
+        written = []
+        for place in choose_by_tag([blob.path for blob in item.transcripts], info.language):
+            blob = item.transcripts[place]
+            data = blob.read(MAX_TRANSCRIPT_BYTES)
+            if split_suffix(blob.path)[1] != ".json" or _is_transcript(data):
+                written.append(from_file(blob.path, data))
+        line = item.text or self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
+        if line and not written:
+            written.append(inline(line))
+        if not written and self.p.require_transcript:
+            beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
+            found = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
+            raise BadRecord("no-transcript", found)
+        return written
+
+    def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:
+        """The recording's language: as declared, else as its text or its sound says."""
+        language = info.language
+        if language == UNDETERMINED and found.kept:
+            language = found.kept[0].language
+        heard, probability = head.language(self.p.audio_language) if head else ("", 0.0)
+        if not heard or probability < self.p.min_language_probability:
+            return language
+        if language == UNDETERMINED:
+            return heard
+        if not same_language(heard, language):
+            self.out.stat("heard_in_another_language", 1)
+            if self.p.on_language_mismatch == "drop":
+                detail = f"heard is {heard} (probability {probability:.2f}), expected {language}"
+                raise BadRecord("audio-language-mismatch", detail)
+        return language
+
+    def _encode(self, item: Item, stack: ExitStack, head: Head | None) -> _Encoded:
+        """Decode, check and encode in one pass; long recordings spill to scratch files that have no name."""
+        p = self.p
+        file = stack.enter_context(item.media.open())
+        decoder = Decoder(file, p.rate_hz, channels=p.channels, limits=_limits(p))
+        count = decoder.channels_out
+        flacs = [stack.enter_context(_scratch(self.work)) for _ in range(count)]
+        digests = [hashlib.blake2b(digest_size=16) for _ in range(count)]
+        peaks = [0] * count
+        with ExitStack() as encoders:
+            writers = [encoders.enter_context(FlacEncoder(flac, p.rate_hz)) for flac in flacs]
+            for block in decoder.blocks():
+                if head:
+                    head.add(block)
+                for channel in range(count if len(block) else 0):
+                    samples = block[:, channel].copy()
+                    writers[channel].write(samples)
+                    digests[channel].update(samples.tobytes())
+                    peaks[channel] = max(peaks[channel], int(samples.max()), -int(samples.min()))
+        return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
+
+    def _write(self, item: Item, info: SideInfo, found: Candidates, encoded: _Encoded) -> None:
+        channels = len(encoded.flacs)
+        self.out.came_in(channels - 1)
+        written = found.kept[0].found if found.kept else UNSURE
+        for channel, flac in enumerate(encoded.flacs):
+            if encoded.peaks[channel] < self.p.silent_peak * 32768:
+                self.out.drop("silent-channel")
+                continue
+            if encoded.digests[channel] in encoded.digests[:channel]:
+                self.out.drop("identical-channel")
+                continue
+            key = key_of("recording", self.p.corpus, item.source, channel)
+            offset, size = self.tar.add(f"{key}.flac", flac)
+            self.index.append(
+                {
+                    "key": key,
+                    "name": item.name,
+                    "offset": offset,
+                    "size": size,
+                    "samples": encoded.stats.samples_out,
+                    "rate_hz": self.p.rate_hz,
+                    "channel": channel,
+                    "speaker": info.speaker if channels == 1 else f"{info.speaker}/{channel}",
+                    "language": info.language,
+                    "licence": info.licence,
+                    "attribution": info.attribution,
+                    "source": info.source,
+                    "condition": info.condition,
+                    "created_s": info.created_s,
+                    "text_language": written.language,
+                    "text_language_probability": written.probability,
+                }
+            )
+            first = len(self.cues)
+            self._write_cues(key, found)
+            if n := sum(replaced(row) for row in (self.index[-1], *self.cues[first:])):
+                self.out.stat("replaced_characters", n)
+            self.out.kept()
+            self.out.stat("audio_samples_out", encoded.stats.samples_out)
+            self.tally.kept(info, encoded.stats.samples_out / self.p.rate_hz)
+
+    def _write_cues(self, key: int, found: Candidates) -> None:
+        """Rows of the cue table; numbers go through all of the recording's transcripts."""
+        number = 0
+        for transcript, candidate in enumerate(found.kept):
+            for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
+                self.cues.append(
+                    {
+                        "key": key,
+                        "cue": number,
+                        "start_samples": cue.start_samples,
+                        "end_samples": cue.end_samples,
+                        "raw": cue.raw,
+                        "text": spoken.text,
+                        "offsets": spoken.offsets,
+                        "ends": spoken.ends,
+                        "speaker": cue.speaker,
+                        "transcript": transcript,
+                    }
+                )
+                number += 1
+                self.out.stat("words", len(spoken.tokens))
+        self.out.stat("cues", number)
+        self.out.stat("transcripts", len(found.kept))
+
+
+def _is_transcript(data: bytes) -> bool:
+    """Whether a JSON file holds cues, besides or instead of side information; broken JSON is left to its reader."""
+    try:
+        value = load_json(data)
+    except (ValueError, RecursionError):
+        return True
+    return find(value) is not None
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[BinaryIO]:
+    folder.mkdir(parents=True, exist_ok=True)  # a worker on another machine may be the first to need it
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=str(folder)) as file:
+        yield cast(BinaryIO, file)
+
+
+def _limits(p: IngestParams) -> AudioLimits:
+    return AudioLimits(
+        max_bytes=p.max_bytes,
+        max_seconds=p.max_hours * 3600,
+        min_seconds=p.min_seconds,
+        max_channels=p.max_channels,
+        silent_peak=p.silent_peak,
+        max_clipped=p.max_clipped,
+    )
+
+
+def _transcript_table(p: IngestParams) -> dict[str, str]:
+    """Transcripts by name from the `transcripts` parameter's file."""
+    if not p.transcripts:
+        return {}
+    import fsspec
+
+    with fsspec.open(p.transcripts, "rb", compression="infer") as file:
+        return read_table(file.read(MAX_TRANSCRIPT_BYTES), language=p.language)

@@ -1,0 +1,116 @@
+"""Side information of a recording: what its row of a table says, its `.json`, the parameters, and what may be used."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import BadRecord
+from megahour.core.unicode import load_json
+from megahour.corpus.ingest.licences import check_licence
+from megahour.corpus.media.addresses import masked
+from megahour.corpus.text.language_id import canonical
+
+if TYPE_CHECKING:
+    from megahour.corpus.ingest.params import IngestParams
+    from megahour.corpus.ingest.sources import Item
+
+MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
+MAX_UNIX_S = 1 << 62
+ALIASES = {
+    "licence": ("licence", "license", "licenseurl", "license_url"),
+    "attribution": ("attribution", "credits", "creator", "author", "artist", "publisher"),
+    "speaker": ("speaker", "speaker_id", "spk", "client_id"),
+    "language": ("language", "lang", "locale"),
+    "created_s": ("created_s", "created", "date"),
+}
+
+
+@dataclass(frozen=True)
+class SideInfo:
+    """Who speaks what language under which licence (SPDX), and where it came from.
+
+    `language` is a BCP 47 tag; `source` is what the side file says, else the path; `created_s` is Unix time, 0 when
+    unknown, and `has_odd_date` when something is written that is no date; `fields` is the table's row and the file.
+    """
+
+    speaker: str
+    language: str
+    licence: str
+    attribution: str
+    condition: str
+    source: str
+    created_s: int
+    has_odd_date: bool
+    fields: dict[str, Any]
+
+
+def side_info(item: Item, p: IngestParams) -> SideInfo:
+    """Read, complete and check an item's side information.
+
+    A recording whose speaker no one names is a speaker of its own: two unknown voices must not count as one.
+
+    Raises
+    ------
+    BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden`` (a `LicenceRefused`).
+    """
+    fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
+    found = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
+    created_s = _unix_time(found["created_s"])
+    licence = check_licence(_text(found["licence"]) or p.licence, p.licences)
+    return SideInfo(
+        speaker=_text(found["speaker"]) or _speaker_in_path(item.source, p.speaker_pattern) or p.speaker or item.source,
+        language=canonical(_text(found["language"]) or p.language),
+        licence=licence,
+        attribution=_text(found["attribution"]) or p.attribution,
+        condition=_text(fields.get("condition", "")) or p.condition,
+        source=masked(_text(fields.get("source", ""))) or item.source,
+        created_s=created_s or 0,
+        has_odd_date=created_s is None,
+        fields=fields,
+    )
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    if item.info is None:
+        return {}
+    try:
+        value = load_json(item.info.read(MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise BadRecord("unreadable-side-information", f"{item.info.path}: {error}") from error
+    if not isinstance(value, dict):
+        return {}
+    nested = value.get("metadata")  # archive.org's answers
+    return {**nested, **value} if isinstance(nested, dict) else value
+
+
+def _text(value: Any) -> str:
+    """One line of a value, or of a list of them."""
+    if isinstance(value, list):
+        return ", ".join(filter(None, (_text(each) for each in value)))
+    return " ".join(str(value).split()) if isinstance(value, str | int) else ""
+
+
+def _speaker_in_path(source: str, pattern: str) -> str:
+    match = re.search(pattern, source) if pattern else None
+    return match[1] or "" if match else ""
+
+
+def _unix_time(value: Any) -> int | None:
+    """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise); None of what is no date, 0 of nothing."""
+    if isinstance(value, int | float):
+        return int(value) if math.isfinite(value) and abs(value) < MAX_UNIX_S else None
+    if not (text := str(value).strip()):
+        return 0
+    if re.fullmatch(r"\d{4}(?:-\d\d)?", text):  # a year or a month, as archives have them
+        text += "-01" * (2 if len(text) == 4 else 1)
+    elif re.fullmatch(r"-?\d{5,12}", text):  # a number in a text file
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp())

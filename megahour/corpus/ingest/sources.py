@@ -1,0 +1,285 @@
+"""Where raw media come from: directories, globs and URLs of files, tables of addresses, and tar archives."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
+from megahour.core.records import fingerprint
+from megahour.core.unicode import shown
+from megahour.corpus.media.addresses import Blob, is_local, open_at, reaching
+from megahour.corpus.media.folders import BROKEN, Found, files_below, found_here
+from megahour.corpus.media.folders import HIDDEN as HIDDEN_PATH
+from megahour.corpus.transcripts.pairing import MEDIA, FileGroup, Pairing, group_files, side_files, split_suffix
+from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
+
+if TYPE_CHECKING:
+    from megahour.corpus.media.archives import Member
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+WANTED = (*MEDIA, *TRANSCRIPTS, *ARCHIVES)
+MAX_NAMED = 5
+UNKNOWN_BYTES = 16_000_000  # a web server's listing has no sizes: about twenty minutes of MP3
+HIDDEN = "hidden"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One medium and what lies beside it, before anything of it is read. `name` is its path without the suffix.
+
+    `fields` is what a table says of it; `text` its transcript, where the table itself has it.
+    """
+
+    name: str
+    source: str
+    media: Blob
+    transcripts: tuple[Blob, ...]
+    info: Blob | None
+    fields: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class NotRead:
+    """Files of a source that are neither media nor beside one: their number by suffix."""
+
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SourceListing:
+    """What a source holds: paths relative to `root` with their sizes, sorted; `hidden` others are not looked at.
+
+    `broken` are links that lead nowhere; `unread` is the number of what else cannot be read, by kind.
+    """
+
+    fs: Any
+    root: str
+    sizes: dict[str, int]
+    versions: dict[str, str]  # changes when a file is written again: its time or, on object stores, its ETag
+    hidden: int = 0
+    broken: tuple[str, ...] = ()
+    unread: Mapping[str, int] = field(default_factory=dict)
+
+    def blob(self, path: str) -> Blob:
+        return Blob(path, lambda: open_at(self.fs, f"{self.root}/{path}"))
+
+
+def open_source(source: str) -> tuple[Any, str, str]:
+    """(file system, root, pattern) of a directory, file, glob or fsspec URL; the pattern is empty for a directory.
+
+    What is there by exactly that name is no glob: "Talks [2019]" is a folder.
+    """
+    fs, path = file_system(source)
+    path = path.rstrip("/")
+    with reaching(source):
+        magic = re.search(r"[*?\[]", path)
+        if magic and not fs.exists(path):
+            return fs, path[: magic.start()].rpartition("/")[0], path
+        return (fs, path, "") if fs.isdir(path) else (fs, path.rpartition("/")[0], path)
+
+
+def list_source(source: str) -> SourceListing:
+    """List a source's files, hidden ones left out.
+
+    Raises
+    ------
+    ConfigError: there is nothing, or no way to it.
+    """
+    fs, root, pattern = open_source(source)
+    with reaching(source):
+        found = _found(fs, root, pattern)
+    return _listing(fs, root, found, source)
+
+
+def list_media(source: str, pairing: Pairing = "name") -> SourceListing:
+    """`list_source`, and where that is a glob or a file, the transcripts and side files beside the media it names.
+
+    Raises
+    ------
+    ConfigError: as `list_source`.
+    """
+    fs, root, pattern = open_source(source)
+    with reaching(source):
+        found = _found(fs, root, pattern)
+        if pattern and not _is_web(fs):  # a server need not list what lies beside a file
+            found.entries.update(_beside(fs, found.entries, pairing))
+    return _listing(fs, root, found, source)
+
+
+def _found(fs: Any, root: str, pattern: str) -> Found:
+    if is_local(fs):
+        return found_here(root, pattern)
+    if not pattern:
+        found = fs.find(root, detail=True) if fs.exists(root) else {}
+    elif fs.exists(pattern):
+        found = {pattern: fs.info(pattern)}
+    else:
+        found = fs.glob(pattern, detail=True)
+    return Found({path: entry for path, entry in found.items() if entry["type"] == "file"})
+
+
+def _beside(fs: Any, found: dict[str, dict[str, Any]], pairing: Pairing) -> dict[str, dict[str, Any]]:
+    """Entries of the files that may belong to the media of `found`."""
+    by_folder: dict[str, list[str]] = {}
+    for path in found:
+        by_folder.setdefault(path.rpartition("/")[0], []).append(path)
+    beside = {}
+    for folder, paths in by_folder.items():
+        if is_local(fs):
+            entries = files_below(folder or "/", depth=1).entries
+        else:
+            entries = {entry["name"]: entry for entry in fs.ls(folder, detail=True) if entry["type"] == "file"}
+        beside.update({path: entries[path] for path in side_files(entries, paths, pairing)})
+    return beside
+
+
+def _is_web(fs: Any) -> bool:
+    return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
+    prefix, found = len(root) + 1, files.entries
+    sizes = {path[prefix:]: UNKNOWN_BYTES if (size := found[path]["size"]) is None else int(size) for path in found}
+    made = _artifacts(sizes)
+    sizes = {path: size for path, size in sizes.items() if not any(path.startswith(folder) for folder in made)}
+    visible = {path: sizes[path] for path in sorted(sizes) if not HIDDEN_PATH.search(path)}
+    links = sorted(path[prefix:] for path in files.broken if not HIDDEN_PATH.search(path[prefix:]))
+    if not visible:
+        remedy = "give a directory, a glob, a .tar or a URL"
+        raise ConfigError(f"no files at {source}{lead_nowhere(links)}", where="source", remedy=remedy)
+    versions = {path: _version(found[f"{root}/{path}"]) for path in visible}
+    return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
+
+
+def lead_nowhere(links: Sequence[str]) -> str:
+    """The end of a message that names broken links; empty without any."""
+    more = f" and {len(links) - MAX_NAMED} more" if len(links) > MAX_NAMED else ""
+    return f"; links that lead nowhere: {', '.join(links[:MAX_NAMED])}{more}" if links else ""
+
+
+def _artifacts(paths: Collection[str]) -> list[str]:
+    """Folders of artifacts below the root: an output that is put among its sources must not become one of them."""
+    claims = (path.removesuffix("claim.txt") for path in paths if path.endswith("/claim.txt"))
+    receipts = {path[: path.index("/receipts/") + 1] for path in paths if "/receipts/" in path}
+    return [folder for folder in claims if folder in receipts or f"{folder}manifest.json" in paths]
+
+
+def _version(entry: dict[str, Any]) -> str:
+    return str(
+        next((entry[name] for name in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if name in entry), "")
+    )
+
+
+def source_digest(source: str) -> str:
+    """Changes when a file of the source comes, goes or is written again; reads no file."""
+    return _digest(list_source(source))
+
+
+def media_digest(source: str, pairing: Pairing = "name") -> str:
+    """`source_digest` of the media and of what lies beside them."""
+    return _digest(list_media(source, pairing))
+
+
+def _digest(listing: SourceListing) -> str:
+    files = [[path, size, listing.versions[path]] for path, size in listing.sizes.items()]
+    return fingerprint([*files, *([["broken links", *listing.broken]] if listing.broken else [])])
+
+
+def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list[dict[str, Any]]:
+    """Task specs: one for each archive, and runs of groups of about `shard_bytes` of media, in the order of names.
+
+    The first one says how many files of which kind no task reads (`not_read`).
+
+    Raises
+    ------
+    ConfigError: no media and no archives.
+    """
+    listing = list_media(source, pairing)
+    archives = [path for path in listing.sizes if path.lower().endswith(ARCHIVES)]
+    groups = group_files(listing.sizes, pairing)
+    specs: list[dict[str, Any]] = [{"archive": path} for path in archives]
+    run: list[FileGroup] = []
+    filled = 0
+    for group in groups:
+        same_stem = not group.media or (run and split_suffix(run[-1].media)[0] == split_suffix(group.media)[0])
+        if filled >= shard_bytes and not same_stem:
+            specs.append(_files(run))
+            run, filled = [], 0
+        run.append(group)
+        filled += listing.sizes.get(group.media, 0)
+    if any(group.media for group in run):
+        specs.append(_files(run))
+    else:
+        groups = []  # orphans only
+    if not specs:
+        raise ConfigError(
+            f"{len(listing.sizes)} files at {source}, none of them audio or tar{lead_nowhere(listing.broken)}",
+            where="source",
+            remedy=f"audio has one of the suffixes {' '.join(MEDIA)}",
+        )
+    unread = _not_read([path for path in listing.sizes if path not in archives], groups, listing.hidden)
+    broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
+    others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
+    if unread or listing.unread or others:
+        specs[0]["not_read"] = {**unread, **listing.unread, **others}
+    if broken:  # of recordings, or of folders, whose disk may be missing
+        specs[0]["broken"] = broken
+    return specs
+
+
+def _files(run: list[FileGroup]) -> dict[str, Any]:
+    return {"files": [[media, list(texts), info] for media, texts, info in run]}
+
+
+def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:
+    """Number of files that are in no group, by suffix."""
+    read = {path for group in groups for path in (group.media, *group.transcripts, group.info)}
+    counts = Counter(split_suffix(path)[1] or "no suffix" for path in paths if path not in read)
+    counts.update({HIDDEN: hidden} if hidden else {})
+    return dict(sorted(counts.items()))
+
+
+def file_items(source: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
+    """Items of one task; None for a transcript without a medium."""
+    fs, root, _ = open_source(source)
+    listing = SourceListing(fs, root, {}, {})
+    for media, transcripts, info in groups:
+        yield _item(FileGroup(media, tuple(transcripts), info), listing.blob, media) if media else None
+
+
+def archive_items(
+    file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name"
+) -> Iterator[Item | BadRecord | NotRead | None]:
+    """Items of a tar in a seekable file, and a BadRecord for each member that must not be used."""
+    from megahour.corpus.media.archives import read_members, window
+
+    members: dict[str, Member] = {}
+    for found in read_members(file, max_bytes=max_bytes):
+        if isinstance(found, BadRecord):
+            yield found
+        else:
+            members[found.name] = found
+
+    def blob(path: str) -> Blob:
+        return Blob(path, lambda: window(file, members[path]))
+
+    groups = group_files(members, pairing)
+    for group in groups:
+        yield _item(group, blob, f"{label}!{group.media}") if group.media else None
+    yield NotRead(_not_read(members, groups))
+
+
+def _item(group: FileGroup, blob: Callable[[str], Blob], source: str) -> Item:
+    return Item(
+        name=shown(split_suffix(group.media)[0]),
+        source=shown(source),
+        media=blob(group.media),
+        transcripts=tuple(blob(path) for path in group.transcripts),
+        info=blob(group.info) if group.info else None,
+    )

@@ -1,0 +1,113 @@
+"""The `ingest` stage: raw audio and transcripts from anywhere → the *recordings* artifact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.corpus.ingest.counts import replaced_remark
+from megahour.corpus.ingest.licences import check_policy, licence_remedies
+from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.media.networks import parse_networks
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class Ingest(Stage[IngestParams]):
+    """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files or rows."""
+
+    name = "ingest"
+    version = 5
+    params = IngestParams
+    inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
+
+    def check(self, p: IngestParams, roles: Collection[str]) -> None:
+        check_policy(p.licences)
+        parse_networks(p.allow_private)
+        _check_pattern(p.speaker_pattern)
+        if p.text_languages:
+            from megahour.corpus.text.language_id import check_languages
+
+            check_languages(p.text_languages)
+        if bool(p.source) == ("raw" in roles):
+            raise ConfigError(
+                "both a source and the raw input" if p.source else "neither a source nor the raw input",
+                where=self.name,
+                remedy="give source=DIRECTORY, or the artifact of synthesise as raw",
+            )
+
+    def plan(self, p: IngestParams, inputs: Inputs) -> list[Task]:
+        if p.audio_language:  # here, as only the machine that runs needs its package
+            from megahour.corpus.ingest.audio_language import load_hook
+
+            load_hook(p.audio_language)
+        if "raw" in inputs:
+            return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].receipts()]
+        from megahour.corpus.ingest.sources import plan_files
+        from megahour.corpus.ingest.tables import is_table, plan_table
+
+        shard_bytes = int(p.shard_mb * 1e6)
+        if is_table(p.source):
+            return [Task(spec) for spec in plan_table(p.source, shard_bytes, p.shard_rows)]
+        return [Task(spec) for spec in plan_files(p.source, shard_bytes, p.pairing)]
+
+    def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.corpus.ingest.items import task_items
+        from megahour.corpus.ingest.shard import ingest_shard
+
+        if raw := inputs.get("raw"):
+            out.tags.update(next(receipt.tags for receipt in raw.receipts() if receipt.shard == task["shard"]))
+        with task_items(p, raw, task.spec, ctx.work) as items:
+            ingest_shard(p, items, out, ctx.work)
+
+    def remedies(self, p: IngestParams, receipts: list[Receipt]) -> Mapping[str, str]:
+        licences = _added_up(receipt.stats.get("licences", {}) for receipt in receipts)
+        spoken = f"--language says what is spoken (now {p.language}), --on-language-mismatch keep asks no more"
+        return {
+            **licence_remedies(name for name, numbers in licences.items() if numbers.get("dropped")),
+            "no-transcript": "--transcripts FILE or --pairing folder finds more transcripts, "
+            "--no-require-transcript keeps recordings without one",
+            **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
+            "silent-channel": "--silent-peak says what is silent",
+        }
+
+    def finish(self, p: IngestParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        samples = sum(receipt.stats.get("audio_samples_out", 0) for receipt in receipts)
+        return {
+            "recordings": sum(receipt.counts.kept for receipt in receipts),
+            "hours": round(samples / p.rate_hz / 3600, 4),
+            "cues": sum(receipt.stats.get("cues", 0) for receipt in receipts),
+            "words": sum(receipt.stats.get("words", 0) for receipt in receipts),
+            "rate_hz": p.rate_hz,
+            "not_read": dict(sum((Counter(receipt.stats.get("not_read", {})) for receipt in receipts), Counter())),
+            "licences": _added_up(receipt.stats.get("licences", {}) for receipt in receipts),
+            "languages": _added_up(receipt.stats.get("languages", {}) for receipt in receipts),
+            **replaced_remark(receipts),
+        }
+
+
+def _added_up(parts: Iterable[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Numbers by name and key, those of all shards together; the most frequent names come first."""
+    total: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for name, numbers in part.items():
+            into = total.setdefault(name, {})
+            for key, number in numbers.items():
+                into[key] = round(into.get(key, 0) + number, 3)
+    return dict(sorted(total.items(), key=lambda each: (-sum(each[1].values()), each[0])))
+
+
+def _check_pattern(pattern: str) -> None:
+    import re
+
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ConfigError(f'"{pattern}" is no regular expression: {error}', where="speaker_pattern") from None
+    if pattern and groups != 1:
+        raise ConfigError(f'"{pattern}" has {groups} groups', where="speaker_pattern", remedy="give it one: _(\\w+)_")

@@ -1,0 +1,251 @@
+"""Tables of recordings: CSV, TSV, JSON Lines and Parquet with the addresses of media and what is known of them.
+
+A task reads only its own rows: text files are cut at byte offsets that the plan has found in one pass, Parquet at row
+groups. Addresses may be URLs, absolute paths, or paths relative to the table's folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.filesystems import file_system
+from megahour.core.records import key_of
+from megahour.core.unicode import load_json, plain_rows
+from megahour.corpus.ingest.sources import Item
+from megahour.corpus.media.addresses import masked, open_at, reaching
+from megahour.corpus.media.listed import Listing
+from megahour.corpus.transcripts.encodings import marked_encoding
+from megahour.corpus.transcripts.pairing import MEDIA, split_suffix
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+AUDIO_COLUMNS = ("audio", "audio_filepath", "audio_path", "audio_url", "media", "url", "path", "file", "wav")
+TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "transcript_url", "transcript_path")
+TEXT_COLUMNS = ("text", "sentence")
+NAME_COLUMNS = ("name", "id", "utt_id")
+SIZE_COLUMNS = ("bytes", "size")
+STRETCH = {"offset", "duration"}  # columns of a manifest of NeMo
+SEPARATOR = "|"  # of several addresses in one field of a CSV; it must be escaped in a URL
+_PROBLEM = "\0"  # the column of a row that cannot be read
+MAX_LINE = 16 << 20
+
+csv.field_size_limit(MAX_LINE)
+
+
+def is_table(source: str) -> bool:
+    """Whether a source is a table, by its suffix."""
+    return split_suffix(source)[1] in TABLES
+
+
+def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str, Any]]:
+    """Task specs of about `shard_bytes` of media where the table has a column `bytes`, and of `shard_rows` elsewhere.
+
+    `repeated` of a task are its rows that have the name or the address of an earlier row, of whatever task.
+
+    Raises
+    ------
+    ConfigError: no column of addresses, no rows, or text that is not UTF-8.
+    """
+    specs: list[dict[str, Any]] = []
+    filled, named = 0.0, False
+    addresses, names = array("q"), array("q")  # hashes of all rows: 16 bytes a row
+    for row, (offset, fields) in enumerate(_rows(source)):
+        if row == 0 or filled >= 1:
+            specs.append({"table": [offset, 0], "row": row})
+            filled = 0.0
+        address = str(_first(fields, AUDIO_COLUMNS)).strip()
+        named = named or bool(address)
+        # A row without an address is like no other.
+        addresses.append(key_of("address", address) if address else -1 - row)
+        names.append(key_of("name", _name(fields, address)) if address else -1 - row)
+        size = _first(fields, SIZE_COLUMNS)
+        filled += int(size) / shard_bytes if str(size).isdecimal() else 1 / shard_rows
+        specs[-1]["table"][1] += 1
+    if not named:
+        raise ConfigError(
+            f"no addresses of media in {source}", where="source", remedy=f"name a column {', '.join(AUDIO_COLUMNS)}"
+        )
+    _mark_repeated(specs, addresses, names)
+    return specs
+
+
+def _mark_repeated(specs: list[dict[str, Any]], *columns: array[int]) -> None:
+    import numpy as np
+
+    repeated = np.zeros(len(columns[0]), bool)
+    for column in columns:
+        hashes = np.frombuffer(column, np.int64)
+        repeated[np.setdiff1d(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1])] = True
+    rows = np.flatnonzero(repeated)
+    for spec in specs:
+        low, high = np.searchsorted(rows, (spec["row"], spec["row"] + spec["table"][1]))
+        if low < high:
+            spec["repeated"] = rows[low:high].tolist()
+
+
+def table_items(
+    source: str,
+    offset: int,
+    count: int,
+    row: int,
+    repeated: Collection[int] = (),
+    allow_private: Sequence[str] = (),
+) -> Iterator[Item | BadRecord]:
+    """Items of `count` rows from `offset` (of bytes, or in Parquet of rows); `row` is the first one's number.
+
+    A row without an address, or with one that it must not name (`listed.Listing`), comes as a BadRecord
+    (``no-audio-address``, ``unreadable-row``, …), and so does one of `repeated` (``duplicate-id``).
+    """
+    seen_before = frozenset(repeated)
+    listing = Listing(source, tuple(allow_private))
+    for number, (_, fields) in zip(range(row, row + count), _rows(source, offset), strict=False):
+        try:
+            item = _item(fields, listing)
+            if number in seen_before:
+                detail = f"an earlier row has the name {item.name} or the address {item.source}"
+                detail += "; for stretches of files there is `import`" if fields.keys() >= STRETCH else ""
+                raise BadRecord("duplicate-id", detail)
+            yield item
+        except BadRecord as bad:
+            bad.record = f"{source.rpartition('/')[2]} row {number + 1}"
+            yield bad
+
+
+def _item(fields: dict[str, Any], listing: Listing) -> Item:
+    if problem := fields.get(_PROBLEM):
+        raise BadRecord("unreadable-row", str(problem)[:200])
+    address = str(_first(fields, AUDIO_COLUMNS)).strip()
+    if not address:
+        raise BadRecord("no-audio-address", f"columns {', '.join(str(name) for name in fields)[:200]}")
+    transcripts = [each.strip() for each in _addresses(_first(fields, TRANSCRIPT_COLUMNS))]
+    return Item(
+        name=_name(fields, address),
+        source=masked(address),
+        media=listing.blob(address),
+        transcripts=tuple(listing.blob(each) for each in transcripts if each),
+        info=None,
+        fields=fields,
+        text=str(_first(fields, TEXT_COLUMNS)),
+    )
+
+
+def _name(fields: dict[str, Any], address: str) -> str:
+    """A row's own name, else its address without the suffix; of "/download?id=3" the query is what tells rows apart."""
+    if given := _first(fields, NAME_COLUMNS):
+        return str(given)
+    shown = masked(address)
+    stem, suffix = split_suffix(re.sub(r"[?#].*$", "", shown))
+    return stem if suffix in MEDIA else shown
+
+
+def _addresses(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else str(value).split(SEPARATOR)
+
+
+def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) not in (None, "", [])), "")
+
+
+def _rows(source: str, offset: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(offset, fields) of the rows from an offset; column names in lower case, values as they are."""
+    fs, path = file_system(source)
+    suffix = split_suffix(source)[1]
+    with reaching(source), open_at(fs, path) as file:
+        if suffix == ".parquet":
+            yield from _parquet_rows(source, file, offset or 0)
+            return
+        _check_utf8(source, file)
+        if suffix in (".jsonl", ".ndjson"):
+            yield from _json_rows(file, offset or 0)
+        else:
+            yield from _csv_rows(file, suffix, offset)
+
+
+def _parquet_rows(source: str, file: BinaryIO, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(file)
+        start = 0
+        for group in range(table.num_row_groups):
+            rows = table.metadata.row_group(group).num_rows
+            if start + rows > first:
+                number = start
+                for batch in table.iter_batches(1024, row_groups=[group]):
+                    for fields in plain_rows(batch):
+                        if number >= first:
+                            yield number, {str(name).lower(): value for name, value in fields.items()}
+                        number += 1
+            start += rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the file system's, not the format's
+            raise
+        raise ConfigError(
+            f"{source} is no whole Parquet file: {str(error)[:300]}",
+            where="source",
+            remedy="copy or write it again; a table of another format needs its own suffix",
+        ) from None
+
+
+def _check_utf8(source: str, file: BinaryIO) -> None:
+    """Tasks begin at byte offsets: what spreadsheets write as "Unicode text" is refused by its name."""
+    encoding = marked_encoding(file.read(4096)) or "utf-8"
+    if not encoding.startswith("utf-8"):
+        raise ConfigError(
+            f"{masked(source)} is {encoding.upper()[:6]}, and tables are read as UTF-8",
+            where="source",
+            remedy="save it as UTF-8 (in a spreadsheet: CSV UTF-8)",
+        )
+
+
+class _Lines:
+    """Lines of a UTF-8 file from `offset`; `position` is where the next one begins."""
+
+    def __init__(self, file: BinaryIO, offset: int) -> None:
+        file.seek(offset)
+        self._file, self.position = file, offset
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._file.readline(MAX_LINE):
+            start, self.position = self.position, self.position + len(line)
+            yield line.decode("utf-8-sig" if start == 0 else "utf-8", "replace")
+
+
+def _json_rows(file: BinaryIO, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = _Lines(file, offset)
+    start = offset
+    for line in lines:
+        if line.strip():
+            try:
+                value = load_json(line)
+            except (ValueError, RecursionError) as error:
+                value = {_PROBLEM: f"no JSON: {error}"}
+            fields = value if isinstance(value, dict) else {_PROBLEM: f"a JSON {type(value).__name__}, not an object"}
+            yield start, {name.lower(): each for name, each in fields.items()}
+        start = lines.position
+
+
+def _csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    header = _Lines(file, 0)
+    first = next(iter(header), "")
+    delimiter = "\t" if suffix == ".tsv" else ";" if first.count(";") > first.count(",") else ","
+    names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])]
+    lines = _Lines(file, header.position if offset is None else offset)
+    start = lines.position
+    try:
+        for values in csv.reader(lines, delimiter=delimiter):
+            if values:
+                extra = (
+                    {_PROBLEM: f"{len(values)} fields, the header has {len(names)}"} if len(values) > len(names) else {}
+                )
+                yield start, {**dict(zip(names, values, strict=False)), **extra}
+            start = lines.position
+    except csv.Error as error:
+        raise ConfigError(
+            f"{error} near byte {start}", where="source", remedy="the table must be CSV in UTF-8"
+        ) from None

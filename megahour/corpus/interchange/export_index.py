@@ -1,0 +1,143 @@
+"""What spans all shards of an export: Kaldi's sorted directory, the credits, and a README with the commands.
+
+One task that reads the tables (no audio) once, in order; sorting goes through scratch files, so memory does not grow
+with the corpus.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from megahour.corpus.interchange import kaldi
+from megahour.corpus.interchange.export import part_of_rows, plan_parts, shard_records
+from megahour.corpus.interchange.record import Row
+from megahour.corpus.interchange.sorting import LineSorter
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Context, Inputs
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.interchange.params import ExportParams
+
+SNIPPETS = {
+    "webdataset": ("{all}.tar", 'webdataset.WebDataset("{all}.tar", shardshuffle=False)'),
+    "shar": (
+        "{star}.shar.*",
+        'CutSet.from_shar(fields={{"cuts": sorted(glob("{star}.shar.cuts.jsonl.gz")), '
+        '"recording": sorted(glob("{star}.shar.recording.tar"))}})',
+    ),
+    "nemo": (
+        "{all}.nemo.jsonl",
+        "is_tarred=true manifest_filepath={op}.nemo.jsonl tarred_audio_filepaths={op}.tar",
+    ),
+    "parquet": ("{star}.hf.parquet", 'datasets.load_dataset("parquet", data_files="{star}.hf.parquet")'),
+    "kaldi": ("shards/{last}.kaldi", "utils/validate_data_dir.sh --no-feats shards/{last}.kaldi"),
+    "ctm": ("{all}.ctm", "cat shards/*.ctm"),
+    "textgrid": ("{all}.textgrid.tar", "tar -xf shards/00000.textgrid.tar -C FOLDER"),
+    "srt": ("{all}.srt.tar", "tar -xf shards/00000.srt.tar -C FOLDER"),
+    "files": (
+        "{star}.files.cuts.jsonl.gz, {all}.files.jsonl",
+        'CutSet.from_files(sorted(glob("{star}.files.cuts.jsonl.gz")))',
+    ),
+}
+
+
+@dataclass
+class _Totals:
+    utterances: int = 0
+    seconds: float = 0.0
+    licences: dict[str, float] = field(default_factory=dict)  # hours are made of these seconds
+
+    def add(self, record: Row) -> None:
+        length = record["samples"] / record["rate_hz"]
+        self.utterances += 1
+        self.seconds += length
+        self.licences[record["licence"]] = self.licences.get(record["licence"], 0.0) + length
+
+
+def export_whole(p: ExportParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
+    """Write `.credits.tsv`, `.README.md` and, if asked, `.kaldi/`."""
+    totals = _Totals()
+    with ExitStack() as stack:
+        credits_ = stack.enter_context(LineSorter(ctx.work / "credits"))
+        ids = stack.enter_context(LineSorter(ctx.work / "kaldi"))
+        for record, audio in _placed(p, inputs, ctx):
+            totals.add(record)
+            credit = [record["licence"], record["attribution"], record["source"], record["name"]]
+            length = record["samples"] / record["rate_hz"]
+            credits_.add("\t".join([*(" ".join(value.split()) for value in credit), f"{length:.6f}"]).encode())
+            if "kaldi" in p.formats:
+                ids.add(kaldi.sort_line(record, audio))
+        with out.open(".credits.tsv") as file:
+            file.write(b"licence\tattribution\tsource\trecording\tutterances\tseconds\n")
+            file.writelines(line.encode() for line in _credit_lines(credits_.lines()))
+        if "kaldi" in p.formats:
+            kaldi.write_directory(out, _parsed(ids.lines()))
+    out.text(_readme(p, totals, out.shard), ".README.md")
+    out.stats["utterances"] = totals.utterances
+    out.stats["hours"] = round(totals.seconds / 3600, 4)
+    out.stats["licences"] = {name: round(value / 3600, 4) for name, value in sorted(totals.licences.items())}
+
+
+def _placed(p: ExportParams, inputs: Inputs, ctx: Context) -> Iterator[tuple[Row, str]]:
+    """Each exported record and where its WAV is in the archives: what `export_part` writes, by arithmetic."""
+    utterances = inputs["utterances"]
+    specs = plan_parts(utterances, p.max_tar_mb * 1e6)
+    first = {spec["shard"]: i for i, spec in reversed(list(enumerate(specs)))}
+    for done, spec in enumerate(spec for spec in specs if spec["part"] == 0):
+        shard, parts = spec["shard"], spec["parts"]
+        table = utterances.read_table(shard, columns=["key", "size"])
+        part = dict(zip(table["key"].to_pylist(), part_of_rows(table["size"].to_numpy(), parts), strict=True))
+        offsets = [0] * parts
+        for record, row in shard_records(p, inputs, shard, lambda row, reason: None):
+            place = part[row["key"]]
+            head, entry = kaldi.entry_bytes(record)
+            yield record, f"{p.prefix}shards/{first[shard] + place:05d}{kaldi.ARK}:{offsets[place] + head}"
+            offsets[place] += entry
+        ctx.progress(done + 1, len(first), "shards")
+
+
+def _parsed(lines: Iterator[bytes]) -> Iterator[tuple[str, Row]]:
+    for line in lines:
+        utterance, _, text = line.decode().partition(" ")
+        yield utterance, json.loads(text)
+
+
+def _credit_lines(lines: Iterator[bytes]) -> Iterator[str]:
+    """One line per (licence, attribution, source, recording), with its utterances and seconds."""
+    last, count, seconds = "", 0, 0.0
+    for line in lines:
+        credit, _, length = line.decode().rpartition("\t")
+        if credit != last and count:
+            yield f"{last}\t{count}\t{seconds:.3f}\n"
+            count, seconds = 0, 0.0
+        last, count, seconds = credit, count + 1, seconds + float(length)
+    if count:
+        yield f"{last}\t{count}\t{seconds:.3f}\n"
+
+
+def _readme(p: ExportParams, totals: _Totals, shards: int) -> str:
+    last = f"{max(0, shards - 1):05d}"
+    span = f"{{00000..{last}}}"
+    names = {
+        "all": f"shards/{span}",
+        "star": "shards/*",
+        "op": f"shards/__OP_00000..{last}_CL_",
+        "last": f"{shards:05d}",
+    }
+    lines = [f"# {p.title}", "", f"{totals.utterances:,} utterances, {totals.seconds / 3600:.2f} hours.", ""]
+    lines += [
+        f"Whom to credit: `shards/{shards:05d}.credits.tsv`, by recording.",
+        "",
+        "| licence | hours |",
+        "|---|---|",
+    ]
+    lines += [f"| {name or 'unknown'} | {value / 3600:.2f} |" for name, value in sorted(totals.licences.items())]
+    lines += ["", "| format | files | open it with |", "|---|---|---|"]
+    for name in p.formats:
+        files, snippet = (text.format(**names) for text in SNIPPETS[name])
+        lines.append(f"| {name} | `{files}` | `{snippet}` |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,59 @@
+"""Worker side of `import`: one shard of somebody's entries as *utterances* or *recordings*, checked and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol, cast
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.interchange.import_audio import Pcm, decoded, reject
+from megahour.corpus.interchange.import_recordings import ImportedRecordings
+from megahour.corpus.interchange.import_utterances import Utterances
+from megahour.corpus.interchange.untrusted import Entry
+from megahour.corpus.media.tar import tar_writer
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Context
+    from megahour.core.writer import ShardWriter
+    from megahour.corpus.interchange.import_plan import Entries
+    from megahour.corpus.interchange.params import ImportParams
+
+
+class Target(Protocol):
+    """What a group of entries of one audio is written to."""
+
+    def add(self, pcm: Pcm, entries: list[Entry]) -> None:
+        """Check and append them; raises BadRecord when none of them can be used."""
+
+    def write_tables(self) -> None: ...
+
+
+def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Context) -> None:
+    """Write one shard. Bad entries go to quarantine; entries of audio that cannot be decoded go with it."""
+    with out.open(".tar") as file, tar_writer(file) as tar:
+        target: Target = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
+        for place, group in groupby(entries, _place):
+            if not place:
+                for bad in cast("Iterator[BadRecord]", group):
+                    out.came_in()
+                    out.quarantine(bad.record, bad.reason, bad.detail, p.source)
+                continue
+            _add(p, target, cast("list[Entry]", list(group)), out, ctx)
+    target.write_tables()
+
+
+def _place(entry: Entry | BadRecord) -> tuple[str, bool] | None:
+    return None if isinstance(entry, BadRecord) else (entry.audio.place, entry.channel is None)
+
+
+def _add(p: ImportParams, target: Target, entries: list[Entry], out: ShardWriter, ctx: Context) -> None:
+    out.came_in(len(entries) if p.kind == "utterances" else 1)
+    try:
+        with decoded(p, entries[0], ctx.work) as pcm:
+            target.add(pcm, entries)
+            out.stat("audio_s", round(pcm.samples / p.rate_hz, 3))
+    except BadRecord as bad:
+        for entry in entries if p.kind == "utterances" else entries[:1]:
+            reject(out, bad, entry.id if p.kind == "utterances" else entry.recording, p.source)
+    ctx.progress(out.counts.came_in, out.counts.came_in, "entries")

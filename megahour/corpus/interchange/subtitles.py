@@ -1,0 +1,89 @@
+"""Times as text: SubRip subtitles of whole recordings, CTM (NIST SCTK) by word, and Praat's TextGrid by utterance.
+
+CTM has a word a line, `recording channel start duration word confidence`; a comment before each utterance, `;; ` and
+its record as JSON, holds the rest. A TextGrid has the tiers `words`, `segments` and `record`, and begins with its FLAC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from megahour.corpus.interchange.record import Row, record_json, recording_id, timed_words
+
+
+def srt_text(records: Iterable[Row]) -> str:
+    """The subtitles of one recording's records, which are in the order of their starts."""
+    return "".join(_cues(records))
+
+
+def _cues(records: Iterable[Row]) -> Iterator[str]:
+    for number, record in enumerate(records, start=1):
+        start, end = (_stamp(record[name], record["rate_hz"]) for name in ("start_samples", "end_samples"))
+        # An empty line would end the subtitle.
+        lines = [line.strip() for line in (record["raw"] or record["text"]).splitlines()]
+        yield f"{number}\n{start} --> {end}\n" + "\n".join(line for line in lines if line) + "\n\n"
+
+
+def _stamp(samples: int, rate_hz: int) -> str:
+    """``HH:MM:SS,mmm``, to the nearest millisecond."""
+    ms = (samples * 1000 + rate_hz // 2) // rate_hz
+    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d},{ms % 1000:03d}"
+
+
+def ctm_lines(records: Iterable[Row]) -> Iterator[str]:
+    """Lines of records that are in the order of (recording, channel, start), as SCTK wants them.
+
+    Times are printed to the microsecond, finer than a sample; the comment has the samples themselves. The confidence
+    is NA where it is unknown.
+    """
+    for record in records:
+        yield f";; {record_json(record)}\n"
+        recording, rate_hz = recording_id(record), record["rate_hz"]
+        for word, start, end, confidence in timed_words(record):
+            begin = (record["start_samples"] + start) / rate_hz
+            score = "NA" if confidence != confidence else f"{confidence:.4f}"
+            yield f"{recording} {record['channel'] + 1} {begin:.6f} {(end - start) / rate_hz:.6f} {word} {score}\n"
+
+
+Interval = tuple[float, float, str]
+
+
+def textgrid(record: Row) -> str:
+    """The file's text. Intervals fill each tier without gaps, as Praat demands; where words overlap the later waits."""
+    end = record["samples"] / record["rate_hz"]
+    tiers = {"words": _words(record), "segments": [(0.0, end, record["text"])]}
+    tiers["record"] = [(0.0, end, record_json(record))]
+    head = f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {end!r}\ntiers? <exists>\n'
+    body = "".join(_tier(i, name, intervals, end) for i, (name, intervals) in enumerate(tiers.items(), start=1))
+    return f"{head}size = {len(tiers)}\nitem []:\n{body}"
+
+
+def _words(record: Row) -> list[Interval]:
+    rate_hz, total = record["rate_hz"], record["samples"]
+    intervals: list[Interval] = []
+    at = 0
+    for word, start, end, _ in timed_words(record):
+        start, end = max(start, at), min(end, total)
+        if start >= end:
+            continue
+        if start > at:
+            intervals.append((at / rate_hz, start / rate_hz, ""))
+        intervals.append((start / rate_hz, end / rate_hz, word))
+        at = end
+    if at < total:
+        intervals.append((at / rate_hz, total / rate_hz, ""))
+    return intervals
+
+
+def _tier(number: int, name: str, intervals: list[Interval], end: float) -> str:
+    head = f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
+    head += f"        xmin = 0\n        xmax = {end!r}\n        intervals: size = {len(intervals)}\n"
+    return head + "".join(
+        f"        intervals [{i}]:\n            xmin = {start!r}\n            xmax = {stop!r}\n"
+        f'            text = "{_quoted(text)}"\n'
+        for i, (start, stop, text) in enumerate(intervals, start=1)
+    )
+
+
+def _quoted(text: str) -> str:
+    return " ".join(text.split()).replace('"', '""')

@@ -1,0 +1,208 @@
+"""What an import may touch of a source, and how its lines are read: nothing in a manifest is trusted.
+
+Paths lead below one root folder only (links followed), commands are never run, lines and unpacked bytes are bounded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import posixpath
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from megahour.core.errors import BadRecord
+from megahour.core.filesystems import file_system
+from megahour.core.transfer import is_local
+from megahour.core.unicode import load_json
+from megahour.corpus.media.tar import TarWindow
+
+GZIP = b"\x1f\x8b"
+MAX_LINE_BYTES = 16 << 20
+RIFF_HEAD = 8
+
+
+@dataclass(frozen=True)
+class Audio:
+    """Audio that can be opened. `place` is equal for equal audio of one task; the opened file is seekable."""
+
+    place: str
+    open: Callable[[], BinaryIO]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One utterance of somebody's data: a stretch of audio and what is said of it. Unknown strings are empty.
+
+    `start_s` counts from the start of `audio`; without `duration_s` the stretch ends with the audio. `words` are
+    (word, start_s, duration_s, confidence) from the start of the utterance. `record` is megahour's own custom field.
+    """
+
+    id: str
+    audio: Audio
+    recording: str
+    text: str
+    start_s: float = 0.0
+    duration_s: float | None = None
+    channel: int | None = None  # None: the mean of all channels
+    speaker: str = ""
+    language: str = ""
+    licence: str = ""
+    attribution: str = ""
+    source: str = ""
+    words: tuple[tuple[str, float, float, float], ...] = ()
+    record: Mapping[str, Any] | None = None
+
+
+class Root:
+    """The folder below which a source's files must lie."""
+
+    def __init__(self, url: str, *, allow_outside: bool) -> None:
+        self.fs, path = file_system(url)
+        self.local = is_local(self.fs)
+        self.path = str(Path(path).resolve()) if self.local else path.rstrip("/")
+        self._allow_outside = allow_outside
+
+    def find(self, path: str, folder: str = "") -> str:
+        """The full path of a manifest's `path`, relative ones from `folder` (default: the root).
+
+        Raises
+        ------
+        BadRecord: ``outside-source``; ``missing-audio`` for what is no path. Whether a file is there shows on opening.
+        """
+        if "\0" in path or not path:
+            raise BadRecord("missing-audio", f"{path[:80]!r} is no path")
+        if "://" in path:
+            raise BadRecord("outside-source", f"{path[:200]}: addresses in manifests are not followed")
+        full = posixpath.join(folder or self.path, path)
+        full = os.path.realpath(full) if self.local else posixpath.normpath(full)
+        if not self._allow_outside and not full.startswith(f"{self.path}/"):
+            raise BadRecord("outside-source", f"{path[:200]} is not below the root; allow_outside permits it")
+        return full
+
+    def open(self, full: str) -> BinaryIO:
+        """Raises BadRecord ``missing-audio``."""
+        detail = f"{full[-200:]} is not there; relative paths begin at `root`"
+        if self.local and not os.path.isfile(full):  # noqa: PTH113 (no error for a long name)
+            # A pipe, for one, would be waited for.
+            raise BadRecord("missing-audio", detail)
+        try:
+            return cast(BinaryIO, self.fs.open(full, "rb"))
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            raise BadRecord("missing-audio", f"{detail} ({error.strerror})" if error.strerror else detail) from None
+
+    def audio(self, path: str, folder: str = "") -> Audio:
+        full = self.find(path, folder)
+        return Audio(full, lambda: self.open(full))
+
+    def archive_entry(self, path: str, offset: int) -> Audio:
+        """A WAV at a byte offset of a Kaldi archive."""
+        full = self.find(path)
+
+        def opened() -> BinaryIO:
+            file = self.open(full)
+            file.seek(offset)
+            head = file.read(RIFF_HEAD)
+            if head[:4] != b"RIFF":
+                raise BadRecord("unreadable-audio", f"no WAV at byte {offset}")
+            size = int.from_bytes(head[4:], "little") + RIFF_HEAD
+            if offset + size > self.fs.size(full):
+                raise BadRecord("truncated-audio", f"{size} bytes declared at byte {offset}, the archive is shorter")
+            return cast(BinaryIO, _Owned(file, offset, size))
+
+        return Audio(f"{full}:{offset}", opened)
+
+
+class _Owned(TarWindow):
+    """A window that closes its file."""
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES) -> Iterator[str | BadRecord]:
+    """Lines without their ends, of plain or gzipped UTF-8; empty lines are left out.
+
+    A line that cannot be used comes as a BadRecord: ``line-too-long``, ``bad-encoding``; ``too-large`` (unpacked
+    beyond `max_bytes`) and ``corrupt-gzip`` end the file.
+    """
+    head = file.read(2)
+    file.seek(0)
+    # fsspec's files have no bounded readline of their own.
+    source = gzip.GzipFile(fileobj=file) if head == GZIP else io.BufferedReader(cast(io.RawIOBase, file))
+    total = 0
+    try:
+        while line := source.readline(max_line + 1):
+            total += len(line)
+            whole = len(line) <= max_line
+            rest = b"" if whole or line.endswith(b"\n") else b"more"
+            while rest and not rest.endswith(b"\n"):
+                rest = source.readline(max_line)
+                total += len(rest)
+                if total > max_bytes:
+                    break
+            if total > max_bytes:
+                yield BadRecord("too-large", f"more than {max_bytes} bytes unpacked")
+                return
+            yield from _decoded(line) if whole else [BadRecord("line-too-long", f"more than {max_line} bytes")]
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        yield BadRecord("corrupt-gzip", str(error))
+
+
+def _decoded(line: bytes) -> Iterator[str | BadRecord]:
+    try:
+        if text := line.decode("utf-8-sig").strip("\r\n"):
+            yield text
+    except UnicodeDecodeError as error:
+        yield BadRecord("bad-encoding", str(error))
+
+
+def json_object(text: str | BadRecord) -> dict[str, Any]:
+    """A line as a JSON object. Raises BadRecord ``bad-json`` (NaN and Infinity too), or the one that was given."""
+    if isinstance(text, BadRecord):
+        raise text
+    try:
+        value = load_json(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord("bad-json", str(error)[:200]) from None
+    if not isinstance(value, dict):
+        raise BadRecord("bad-json", f"a {type(value).__name__}, not an object")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def string(value: Mapping[str, Any], *names: str) -> str:
+    """The first of these fields that is there, as a string; numbers are written out; empty when none is."""
+    for name in names:
+        found = value.get(name)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return str(found)
+        if found is not None:
+            raise BadRecord("bad-field", f"{name} is a {type(found).__name__}, not a string")
+    return ""
+
+
+def duration(value: Any, name: str) -> float:
+    """Seconds of at least 0. Raises BadRecord ``bad-time``."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or not 0 <= value < 1e9:
+        raise BadRecord("bad-time", f"{name} = {str(value)[:40]} is not a number of seconds from 0 up")
+    return float(value)
+
+
+def custom(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """megahour's own field of an entry, checked; None where there is none."""
+    from megahour.corpus.interchange.record import CUSTOM, checked
+
+    return checked(value[CUSTOM]) if value.get(CUSTOM) is not None else None

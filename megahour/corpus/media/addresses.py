@@ -1,0 +1,223 @@
+"""Files at any fsspec address, opened so that they can be read by range and survive a flaky network.
+
+Local files are opened as they are. Remote ones are read in blocks of 4 MB (s3fs would keep 50 MB), a failed read is
+tried again, and what a server cannot give by range is copied to a temporary file once.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO, TypeVar, cast
+
+from megahour.core.errors import BadRecord, ConfigError, MegahourError
+from megahour.core.surroundings import is_of_a_store
+from megahour.corpus.media.networks import PrivateAddress
+
+READ_BYTES = 4 << 20
+TRIES = 3
+PAUSE_S = 0.5  # doubled after each failed try
+MAX_COPY_BYTES = 8 << 30
+LOCAL = ("file", "local")
+SHOWN = 200  # characters of an address, and of what a client says of it, in a message
+
+# Whoever a URL lets in: of the web always, elsewhere with a password only (abfs://CONTAINER@ACCOUNT is a place).
+_LET_IN = re.compile(r"(https?://)[^/?#\s]*@|([a-z][\w+.-]*://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
+
+T = TypeVar("T")
+
+
+def masked(text: str) -> str:
+    """Text that may be written down: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
+    return _LET_IN.sub(r"\1\2***@", text)
+
+
+def in_short(text: str) -> str:
+    """An address, or what a client says of it, for a message: `masked`, and cut to what fits."""
+    return masked(text)[:SHOWN]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes that can be opened: a file of a file system, or a member of an archive."""
+
+    path: str
+    open: Callable[[], BinaryIO]
+
+    def read(self, limit: int) -> bytes:
+        """All bytes. Raises BadRecord (``side-file-too-large``) beyond `limit`."""
+        with self.open() as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise BadRecord("side-file-too-large", f"{self.path}: more than {limit} bytes")
+        return data
+
+
+@contextmanager
+def reaching(address: str) -> Iterator[None]:
+    """Raise ConfigError where a store or server does not answer, or does not let us in, while it is listed or read."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and not is_of_a_store(error):
+            raise
+        raise _unread(address, error) from error
+
+
+def _unread(address: str, error: Exception) -> ConfigError:
+    remedy = "check the address, the credentials and the network"
+    return ConfigError(f"cannot be read: {masked(explained(error))}", where=masked(address), remedy=remedy)
+
+
+def explained(error: BaseException) -> str:
+    """What went wrong, in words: fsspec's own "not found" of a web server says nothing but the address."""
+    behind = error.__cause__ if isinstance(error, FileNotFoundError) else None
+    if isinstance(private := getattr(behind or error, "os_error", None), PrivateAddress):
+        return f"{private}, {private.address}; allow_private permits networks"
+    if status := getattr(behind, "status", 0):
+        return f"the server answers {status} {getattr(behind, 'message', '')}".rstrip()
+    return str(behind or error) or type(behind or error).__name__
+
+
+def _is_of_the_address(error: Exception) -> bool:
+    """Whether a store's client finds fault with one address, rather than with the credentials or the network."""
+    return type(error).__name__ == "ParamValidationError"
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a file system is this machine's disk."""
+    return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
+
+
+def open_at(fs: Any, path: str) -> BinaryIO:
+    """A seekable binary file. Errors of the network are raised after `TRIES` tries."""
+    return cast(BinaryIO, fs.open(path, "rb") if is_local(fs) else Remote(fs, path))
+
+
+def _final(error: Exception) -> str:
+    """The reason why asking again is of no use, "" where it may help."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    if any(isinstance(each, PrivateAddress) for each in causes):
+        return "private-address"
+    if any(isinstance(each, ValueError) for each in causes):  # of yarl and aiohttp: no URL
+        return "malformed-address"
+    return "missing-file" if _is_missing(error) else ""
+
+
+def _is_missing(error: Exception) -> bool:
+    """fsspec says "not found" of a web server's every refusal: look behind it."""
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    cause = error.__cause__
+    if cause is None or not isinstance(cause, _network_errors()):
+        return True
+    status = getattr(cause, "status", 0)  # only answers of a server have one
+    return 400 <= status < 500 and status != 429
+
+
+@cache
+def _network_errors() -> tuple[type[Exception], ...]:
+    import aiohttp
+
+    return OSError, aiohttp.ClientError
+
+
+class RangeFile(io.RawIOBase):
+    """A seekable file that others read: subclasses have `read` and `seek`, and their place in `_position`."""
+
+    _position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer)) or b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Remote(RangeFile):
+    """A remote file that tries again; with `tolerant`, its last error is a BadRecord."""
+
+    def __init__(self, fs: Any, path: str, *, tolerant: bool = False) -> None:
+        self._fs, self._path, self._tolerant = fs, path, tolerant
+        self._file = self._try(self._open)
+
+    def _open(self) -> Any:
+        file = self._fs.open(self._path, "rb", block_size=READ_BYTES)
+        # fsspec gives a stream without a size where the server knows no ranges.
+        return self._copy() if file.size is None else file
+
+    def _copy(self) -> Any:
+        target = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        with self._fs.open(self._path, "rb", block_size=0) as source:
+            while block := source.read(READ_BYTES):
+                target.write(block)
+                if target.tell() > MAX_COPY_BYTES:
+                    detail = f"{in_short(self._path)}: more than {MAX_COPY_BYTES} bytes, without ranges"
+                    raise BadRecord("too-large", detail)
+        return target
+
+    def _try(self, call: Callable[[], T]) -> T:
+        for attempt in range(TRIES):
+            try:
+                return call()
+            except _network_errors() as error:
+                reason = _final(error)
+                if reason or attempt == TRIES - 1:
+                    if not self._tolerant:
+                        raise
+                    raise self._bad(reason or "unreachable-file", error) from error
+            except MegahourError:
+                raise
+            except Exception as error:
+                if is_of_a_store(error) and not (self._tolerant and _is_of_the_address(error)):
+                    raise _unread(self._path, error) from error
+                if not self._tolerant:
+                    raise
+                raise self._bad("malformed-address", error) from error
+            time.sleep(PAUSE_S * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    def _bad(self, reason: str, error: Exception) -> BadRecord:
+        return BadRecord(reason, f"{in_short(self._path)}: {in_short(explained(error))}")
+
+    def _read(self, size: int) -> bytes:
+        try:
+            self._file.seek(self._position)
+            return bytes(self._file.read(size))
+        except ValueError:  # fsspec: the server promised ranges and sends whole files
+            self._file = self._copy()
+            self._file.seek(self._position)
+            return bytes(self._file.read(size))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            self._position = max(0, self._file.seek(offset, io.SEEK_END))
+        else:
+            self._position = max(0, offset + (self._position if whence == io.SEEK_CUR else 0))
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._try(lambda: self._read(size))
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

@@ -1,0 +1,164 @@
+"""Archives from elsewhere: a tar reader that trusts nothing.
+
+It walks headers and hands out windows on the archive's bytes: no member's name ever becomes a path on disk.
+Header layout: POSIX.1-2017, pax, "ustar Interchange Format"; long names of GNU tar are understood as well.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.containers import byte_size
+from megahour.corpus.media.tar import BLOCK, COPY_BYTES, TarWindow
+
+MAX_HEADER_BYTES = 1 << 16  # of a long name or a pax header: real ones have a few hundred bytes
+MAX_MEMBERS = 1_000_000
+REFUSED = {
+    tarfile.LNKTYPE: "tar-link",
+    tarfile.SYMTYPE: "tar-link",
+    tarfile.CHRTYPE: "tar-device",
+    tarfile.BLKTYPE: "tar-device",
+    tarfile.FIFOTYPE: "tar-device",
+}
+LONG_NAME = b"L"
+REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+USTAR = slice(257, 262)  # of the first header; an archive without it may still be an old (v7) tar
+PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A regular file in an archive: its name and where its bytes are."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadRecord]:
+    """Walk an uncompressed tar in a seekable file; a member that must not be used comes as a BadRecord instead.
+
+    Reasons: ``tar-absolute-path``, ``tar-parent-path``, ``tar-link``, ``tar-device``, ``tar-unsupported``,
+    ``too-large`` (above `max_bytes`), ``duplicate-id``; ``tar-truncated``, ``tar-corrupt`` and ``tar-too-many`` end
+    the walk.
+    """
+    size, position = byte_size(file), 0
+    seen: set[str] = set()
+    long_name = ""
+    while position < size:
+        file.seek(position)
+        header = file.read(BLOCK)
+        if not header.strip(b"\0"):
+            return
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            yield BadRecord("tar-corrupt", f"at byte {position} of {size}: {error}")
+            return
+        data, position = position + BLOCK, position + BLOCK + -(-info.size // BLOCK) * BLOCK
+        if info.size < 0 or data + info.size > size:
+            detail = f"{info.size} bytes declared at byte {data}, the archive ends at {size}"
+            yield BadRecord("tar-truncated", detail, record=info.name)
+            return
+        if info.type in (LONG_NAME, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK):
+            if info.size > MAX_HEADER_BYTES:
+                yield BadRecord("tar-corrupt", f"a header of {info.size} bytes, the limit is {MAX_HEADER_BYTES}")
+                return
+            long_name = _long_name(info.type, file.read(info.size)) or long_name
+            continue
+        name, long_name = long_name or info.name, ""
+        if info.type == tarfile.DIRTYPE:
+            continue
+        if len(seen) >= MAX_MEMBERS:
+            yield BadRecord("tar-too-many", f"more than {MAX_MEMBERS} members")
+            return
+        problem = _refusal(info, name, max_bytes) or (
+            ("duplicate-id", "the name came before") if name in seen else None
+        )
+        seen.add(name)
+        yield BadRecord(*problem, record=name) if problem else Member(name, data, info.size)
+
+
+def _long_name(kind: bytes, payload: bytes) -> str:
+    """The name in a GNU long-name block or a pax header; empty when it has none."""
+    if kind == LONG_NAME:
+        return payload.rstrip(b"\0").decode("utf-8", "surrogateescape")
+    if kind == tarfile.XHDTYPE:
+        for record in payload.split(b"\n"):
+            _, _, assignment = record.partition(b" ")
+            if assignment.startswith(b"path="):
+                return assignment[5:].decode("utf-8", "surrogateescape")
+    return ""
+
+
+def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str] | None:
+    """(reason, detail) when a member must not be used."""
+    if info.type in REFUSED:
+        return REFUSED[info.type], f"type {info.type!r} to {info.linkname!r}"
+    if info.type not in REGULAR:
+        return "tar-unsupported", f"type {info.type!r}"
+    parts = name.replace("\\", "/").split("/")
+    if name.startswith(("/", "\\")) or parts[0].endswith(":"):
+        return "tar-absolute-path", repr(name)
+    if ".." in parts:
+        return "tar-parent-path", repr(name)
+    if info.size > max_bytes:
+        return "too-large", f"{info.size} bytes, the limit max_bytes is {max_bytes}"
+    return None
+
+
+@contextmanager
+def unpacked(file: BinaryIO, *, max_bytes: int, folder: Path | None = None) -> Iterator[BinaryIO]:
+    """The uncompressed bytes of a tar (gzip, bzip2, xz or plain) as a seekable file.
+
+    A compressed archive goes into one anonymous temporary file of at most `max_bytes`.
+
+    Raises
+    ------
+    BadRecord: ``tar-too-large`` for an archive that grows beyond `max_bytes`, ``tar-corrupt`` for broken compression.
+    """
+    head = file.read(USTAR.stop)
+    file.seek(0)
+    opener = None if head[USTAR] == b"ustar" else PACKED.get(head[:2])
+    if opener is None:
+        yield file
+        return
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as target:
+        for block in _plain_blocks(file, opener):
+            target.write(block)
+            if target.tell() > max_bytes:
+                raise BadRecord("tar-too-large", f"more than {max_bytes} bytes when unpacked")
+        target.seek(0)
+        yield cast(BinaryIO, target)
+
+
+def _plain_blocks(file: BinaryIO, opener: Callable[..., Any]) -> Iterator[bytes]:
+    """Decompressed blocks; broken compression is a BadRecord, a failing disk or network stays an OSError."""
+    try:
+        with opener(file, "rb") as source:
+            while block := source.read(COPY_BYTES):
+                yield block
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise BadRecord("tar-corrupt", f"cannot unpack: {error}") from error
+    except OSError as error:
+        if error.errno is not None:  # the operating system's; those of the decompressors have no number
+            raise
+        raise BadRecord("tar-corrupt", f"cannot unpack: {error}") from error
+
+
+def window(file: BinaryIO, member: Member) -> BinaryIO:
+    """A member's bytes as a binary file."""
+    return cast(BinaryIO, TarWindow(file, member.offset, member.size))

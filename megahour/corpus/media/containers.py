@@ -1,0 +1,280 @@
+"""What a container's own bytes say about its length, compared with the bytes that are really there.
+
+libsndfile repairs a wrong `data` size or a missing last page silently, so truncation has to be found before it decodes.
+WAV: "Multimedia Programming Interface and Data Specifications 1.0" (1991); RF64: EBU Tech 3306; Ogg: RFC 3533,
+section 6; SPHERE: NIST SPeech HEader REsources 2.6, whose files are often named .wav (TIMIT's are). MP4, M4A, MOV:
+ISO/IEC 14496-12, section 4.2, protected tracks in section 8.12. Matroska, WebM: RFC 8794 (EBML), RFC 9559, section
+5.1.4.1.31 (ContentEncodings). Only headers are read, a few dozen bytes per element.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from megahour.core.errors import BadRecord
+
+UNKNOWN_SIZE = 0xFFFFFFFF  # what a program writes that cannot seek back, such as a pipe of ffmpeg
+OGG_TAIL = 1 << 17  # two of the largest possible pages (65,307 bytes)
+MAX_TRAILER = 4096  # padding and tags that careless writers leave after the last chunk
+END_OF_STREAM = 0x04
+
+
+def byte_size(file: BinaryIO) -> int:
+    """Length of a seekable file in bytes; the position is put back to the start."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def check_container(file: BinaryIO, size: int) -> None:
+    """Raise BadRecord when `file` (`size` bytes) is empty, cut off, or says a length that it does not have.
+
+    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``, ``encrypted-audio``. Formats other than WAV,
+    Ogg, SPHERE, MP4 and Matroska pass: their decoders notice. The position is put back to the start.
+    """
+    if size == 0:
+        raise BadRecord("zero-length-audio", "the file has 0 bytes")
+    file.seek(0)
+    magic = file.read(12)
+    if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
+        _check_wave(file, size, magic)
+    elif magic[:4] == b"OggS":
+        _check_ogg(file, size)
+    elif magic[:7] == b"NIST_1A":
+        _check_sphere(file, size)
+    elif magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
+        if (end := struct.unpack("<I", magic[4:8])[0] + 8) > size:
+            raise BadRecord("truncated-audio", f"the first RIFF list should end at byte {end}, the file has {size}")
+    elif magic[4:8] in BOX_TYPES:
+        check_boxes(file, size)
+    elif magic[:4] == EBML:
+        check_matroska(file, size)
+    file.seek(0)
+
+
+class Sniffed(NamedTuple):
+    """Who can read a file: libsndfile, FFmpeg's demuxer of that name ("" for none), or the second after the first."""
+
+    libsndfile: bool
+    demuxer: str
+
+
+# libsndfile reads these containers, but not every codec that they may hold: Speex in Ogg, AMR in WAV, ALAC in CAF …
+_SHARED = {b"RIFF": "wav", b"OggS": "ogg", b"FORM": "aiff", b"caff": "caf"}
+EBML = b"\x1a\x45\xdf\xa3"
+_WITH_TRACKS = {
+    EBML: "matroska",
+    b"\x30\x26\xb2\x75": "asf",
+    b"#!AM": "amr",
+    b"FLV\x01": "flv",
+    b"\0\0\x01\xba": "mpeg",
+}
+_TS_PACKET = 188
+
+
+def sniff(file: BinaryIO) -> Sniffed:
+    """What a seekable file is by its first bytes; names are not asked. The position is put back to the start."""
+    file.seek(0)
+    head = file.read(_TS_PACKET + 1)
+    if head[:3] == b"ID3" and len(head) >= 10:
+        # The tag's size has 7 bits a byte (ID3v2.4, section 6.2); MP3 or AAC may follow it.
+        file.seek(10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True)))
+        after = file.read(2)
+        file.seek(0)
+        return Sniffed(False, "aac") if _is_adts(after) else Sniffed(True, "")
+    file.seek(0)
+    if head[4:8] in BOX_TYPES:
+        return Sniffed(False, "mov")
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return Sniffed(False, "avi")
+    if head[:4] in _WITH_TRACKS:
+        return Sniffed(False, _WITH_TRACKS[head[:4]])
+    if head[:2] == b"\x0b\x77" and len(head) > 5:
+        return Sniffed(False, "eac3" if head[5] >> 3 > 10 else "ac3")  # bsid: ATSC A/52, annex E
+    if head[:1] == head[_TS_PACKET:] == b"\x47":
+        return Sniffed(False, "mpegts")
+    if _is_adts(head):
+        return Sniffed(False, "aac")
+    return Sniffed(True, _SHARED.get(head[:4], ""))
+
+
+def _is_adts(head: bytes) -> bool:
+    """AAC's frame header: twelve ones, and a layer of 0, which MPEG audio does not have (ISO 13818-7, 6.2)."""
+    return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
+
+
+def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
+    """Walk the chunks: `data` has to end inside the file, and what follows it has to be chunks again."""
+    riff_end = struct.unpack("<I", magic[4:8])[0] + 8
+    data_bytes_64 = None
+    position, data_end = 12, None
+    while position + 8 <= size:
+        file.seek(position)
+        name, length = struct.unpack("<4sI", file.read(8))
+        if not all(0x20 <= byte < 0x7F for byte in name):
+            break
+        if name == b"ds64":
+            riff_64, data_bytes_64 = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
+            riff_end = riff_64 + 8
+        if name == b"data" and length == UNKNOWN_SIZE:
+            if data_bytes_64 is None:
+                return  # a stream of unknown length: whatever is there is the recording
+            length = data_bytes_64
+        position += 8 + length
+        if name == b"data":
+            data_end = position
+        position += length % 2
+    if data_end is None:
+        raise BadRecord("truncated-audio", f"no data chunk within the file's {size} bytes")
+    if data_end > size:
+        # A file that was cut disagrees with both of its sizes; a header that lies disagrees with itself.
+        reason = "header-lies" if riff_end <= size else "truncated-audio"
+        raise BadRecord(reason, f"data should end at byte {data_end}, the file has {size} bytes")
+    if size - position > MAX_TRAILER:
+        raise BadRecord(
+            "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
+        )
+
+
+def _check_sphere(file: BinaryIO, size: int) -> None:
+    """NIST SPHERE: a text header of `name -i value` lines; the samples follow it without a size of their own."""
+    file.seek(0)
+    header = file.read(1024).decode("latin-1")
+    fields = {name: int(value) for name, value in re.findall(r"^(\w+) -i (\d+)$", header, re.MULTILINE)}
+    counts = [fields.get(name, 1) for name in ("sample_count", "sample_n_bytes", "channel_count")]
+    declared = 1024 + counts[0] * counts[1] * counts[2]
+    is_packed = "shorten" in header
+    if declared > size and not is_packed:
+        raise BadRecord("truncated-audio", f"{declared} bytes declared, the file has {size}")
+
+
+def _check_ogg(file: BinaryIO, size: int) -> None:
+    """The last page has to be complete and to carry the end-of-stream flag (RFC 3533, section 6, header type 0x04)."""
+    start = max(0, size - OGG_TAIL)
+    file.seek(start)
+    tail = file.read(OGG_TAIL)
+    found = tail.rfind(b"OggS")
+    if found < 0:
+        raise BadRecord("header-lies", f"no Ogg page in the last {len(tail)} of {size} bytes")
+    page = tail[found:]
+    if len(page) < 27 or len(page) < 27 + page[26]:
+        raise BadRecord("truncated-audio", "the last Ogg page ends inside its header")
+    length = 27 + page[26] + sum(page[27 : 27 + page[26]])
+    if len(page) < length:
+        raise BadRecord("truncated-audio", f"the last Ogg page has {len(page)} of {length} bytes")
+    if not page[5] & END_OF_STREAM:
+        raise BadRecord("truncated-audio", "the last Ogg page is not the end of its stream")
+
+
+BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})
+PROTECTED = frozenset({b"enca", b"drms", b"aavd"})  # Common Encryption, FairPlay, Audible
+MAX_ELEMENTS = 100_000  # of one level; a recording of ten hours in two-second fragments has 36,000
+_TRACK_PATH = (b"trak", b"mdia", b"minf", b"stbl", b"stsd")
+_SEGMENT, _TRACKS, _CLUSTER = 0x18538067, 0x1654AE6B, 0x1F43B675
+_ENCRYPTION_PATH = (0xAE, 0x6D80, 0x6240, 0x5035)  # TrackEntry, ContentEncodings, ContentEncoding, ContentEncryption
+
+
+class Element(NamedTuple):
+    """A box or EBML element: its body is at bytes `start` to `end` (None: to the end of the file)."""
+
+    name: bytes
+    start: int
+    end: int | None
+
+
+def check_boxes(file: BinaryIO, size: int) -> None:
+    """Raise BadRecord (``truncated-audio``, ``header-lies``, ``encrypted-audio``) for an MP4 that cannot be used."""
+    index = None
+    end = 0
+    for box in _boxes(file, 0, size):
+        if box.end is not None and box.end > size:
+            raise BadRecord("truncated-audio", f"{box.name!r} should end at byte {box.end}, the file has {size}")
+        if box.name == b"moov":
+            index = box
+        end = size if box.end is None else box.end
+    if index is None:
+        raise BadRecord("truncated-audio", f"no index (moov) in the file's {size} bytes; it is written last")
+    if size - end > 8:
+        raise BadRecord("header-lies", f"{size - end} bytes after byte {end} are no boxes")
+    for entry in _descend(file, index, size, _TRACK_PATH):
+        file.seek(entry.start + 12)  # version, flags and number of entries, then the first entry's size
+        if (kind := file.read(4)) in PROTECTED:
+            raise BadRecord("encrypted-audio", f"the sound track is protected ({kind.decode()})")
+
+
+def _boxes(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
+    position = start
+    for _ in range(MAX_ELEMENTS):
+        if position + 8 > stop:
+            return
+        file.seek(position)
+        head = file.read(16)
+        length, name, data = int.from_bytes(head[:4], "big"), head[4:8], position + 8
+        if length == 1:
+            length, data = int.from_bytes(head[8:16], "big"), position + 16
+        if length == 0:
+            yield Element(name, data, None)
+            return
+        if length < data - position:
+            return
+        position += length
+        yield Element(name, data, position)
+
+
+def _descend(file: BinaryIO, parent: Element, size: int, path: tuple[bytes, ...]) -> Iterator[Element]:
+    for box in _boxes(file, parent.start, size if parent.end is None else parent.end):
+        if box.name == path[0]:
+            if len(path) == 1:
+                yield box
+            else:
+                yield from _descend(file, box, size, path[1:])
+
+
+def check_matroska(file: BinaryIO, size: int) -> None:
+    """Raise BadRecord (``truncated-audio``, ``encrypted-audio``) for a Matroska or WebM file that cannot be used."""
+    for element in _elements(file, 0, size):
+        if int.from_bytes(element.name, "big") != _SEGMENT:
+            continue
+        if element.end is not None and element.end > size:
+            raise BadRecord("truncated-audio", f"the segment should end at byte {element.end}, the file has {size}")
+        for part in _elements(file, element.start, element.end or size):
+            identifier = int.from_bytes(part.name, "big")
+            if identifier == _TRACKS and _has(file, part, size, _ENCRYPTION_PATH):
+                raise BadRecord("encrypted-audio", "a track has a ContentEncryption element")
+            if identifier in (_TRACKS, _CLUSTER):
+                return  # tracks come before the first cluster
+
+
+def _has(file: BinaryIO, parent: Element, size: int, path: tuple[int, ...]) -> bool:
+    return any(
+        int.from_bytes(element.name, "big") == path[0] and (len(path) == 1 or _has(file, element, size, path[1:]))
+        for element in _elements(file, parent.start, parent.end or size)
+    )
+
+
+def _elements(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
+    """EBML elements of one level; one of unknown size is the last."""
+    position = start
+    for _ in range(MAX_ELEMENTS):
+        if position >= stop:
+            return
+        file.seek(position)
+        head = file.read(12)
+        wide = 9 - head[0].bit_length() if head else 9
+        if wide > 4 or len(head) <= wide:
+            return
+        name, first = head[:wide], head[wide]
+        digits = 9 - first.bit_length()
+        if digits > 8 or len(head) < wide + digits:
+            return
+        length = int.from_bytes(head[wide : wide + digits], "big") & ((1 << 7 * digits) - 1)
+        data = position + wide + digits
+        if length == (1 << 7 * digits) - 1:
+            yield Element(name, data, None)
+            return
+        position = data + length
+        yield Element(name, data, position)

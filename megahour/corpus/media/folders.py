@@ -1,0 +1,124 @@
+"""Files below a folder of this machine, those behind symbolic links too: people link data disks together.
+
+A folder that several names lead to is read once, under its real name where that lies below the root, else under the
+first link. What a link leads to need not lie below the root. Nothing is skipped without being counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsspec.utils import glob_translate
+
+AGAIN, UNREADABLE, SPECIAL, BROKEN = "folder linked again", "unreadable folder", "special file", "broken link"
+HIDDEN = re.compile(r"(?:^|/)(?:\.|_[^/]*/)")  # ".DS_Store", "_temporary/part-0"; "_intro.mp3" is a file as any other
+Identity = tuple[int, int]
+
+
+@dataclass
+class Found:
+    """Entries of files by path, as fsspec has them; `broken` links, and the number of what is `unread`, by kind."""
+
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    path: str
+    level: int
+    above: frozenset[Identity]  # the folders on the way to it
+
+
+def found_here(root: str, pattern: str) -> Found:
+    """Files below `root`, or the file or those of the glob `pattern`, whose fixed part `root` is."""
+    if not pattern:
+        return files_below(root) if Path(root).is_dir() else Found()
+    if Path(pattern).is_file():
+        return Found({pattern: _entry(pattern, Path(pattern).stat())})
+    if not re.search(r"[*?\[]", pattern):
+        return Found(broken=[pattern] if Path(pattern).is_symlink() else [])
+    if not Path(root or "/").is_dir():
+        return Found()
+    depth = None if "**" in pattern else pattern[len(root) + 1 :].count("/") + 1
+    found = files_below(root or "/", depth=depth, once=False)
+    matches = re.compile(glob_translate(pattern)).match
+    entries = {path: entry for path, entry in found.entries.items() if matches(path)}
+    return Found(entries, [path for path in found.broken if matches(path)])
+
+
+def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Found:
+    """Files in `root` and, down to `depth` levels, its folders.
+
+    once: read no folder twice; else only links that lead back to a folder above them are left out.
+
+    Raises OSError: the root cannot be read.
+    """
+    found = Found()
+    root_id = _identity(Path(root).stat())
+    above = frozenset({root_id, *_parents(root)})
+    seen: set[Identity] = set()
+    folders, links = deque([_Folder(root, 0, above - {root_id})]), deque[_Folder]()
+    while folders or links:  # real folders first, so that their files have their real names
+        folder = folders.popleft() if folders else links.popleft()
+        try:
+            own = _identity(Path(folder.path).stat())
+        except OSError:  # it has gone, or may not be looked at
+            found.unread[UNREADABLE] += 1
+            continue
+        if own in folder.above or (once and own in seen):
+            found.unread[AGAIN] += 1
+            continue
+        is_hidden = bool(HIDDEN.search(f"{folder.path[len(root.rstrip('/')) + 1 :]}/"))
+        seen.update(() if is_hidden else (own,))  # a link may show what lies in a hidden folder
+        for child, is_link in _read(folder, found, follow=not is_hidden, last=folder.level + 1 == depth):
+            inner = _Folder(child, folder.level + 1, folder.above | {own})
+            (links if is_link else folders).append(inner)
+    return found
+
+
+def _read(folder: _Folder, found: Found, *, follow: bool, last: bool) -> Iterator[tuple[str, bool]]:
+    """Note the files of a folder; yields its folders, and whether they are links."""
+    try:
+        with os.scandir(folder.path) as listed:
+            inner = sorted(listed, key=lambda entry: entry.name)
+    except OSError:
+        if folder.level == 0:
+            raise
+        found.unread[UNREADABLE] += 1
+        return
+    for entry in inner:
+        path, is_link = f"{folder.path.rstrip('/')}/{entry.name}", entry.is_symlink()
+        try:
+            status = entry.stat()
+        except OSError:
+            found.broken.append(path)
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.entries[path] = _entry(path, status)
+        elif not stat.S_ISDIR(status.st_mode):
+            found.unread[SPECIAL] += 1
+        elif is_link and (not follow or HIDDEN.search(f"{entry.name}/")):
+            found.entries[path] = _entry(path, status)  # counted as hidden
+        elif not last:
+            yield path, is_link
+
+
+def _entry(path: str, status: os.stat_result) -> dict[str, Any]:
+    return {"name": path, "type": "file", "size": status.st_size, "mtime": status.st_mtime}
+
+
+def _parents(root: str) -> Iterator[Identity]:
+    return (_identity(parent.stat()) for parent in Path(root).resolve().parents)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,133 @@
+"""Files that somebody's table names. Nothing in a table is trusted: what cannot be had is that row's problem."""
+
+from __future__ import annotations
+
+import re
+import stat
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+from megahour.core.errors import BadRecord, MegahourError
+from megahour.core.filesystems import file_system
+from megahour.corpus.media.addresses import Blob, Remote, in_short, masked
+from megahour.corpus.media.networks import Networks, PrivateAddress, check_host, parse_networks, web_files
+
+WEB = ("http", "https")
+DISK = ("file", "local")
+PROTOCOLS = (*DISK, *WEB, "s3", "s3a", "gs", "gcs", "abfs", "az", "hdfs")
+_SCHEME = re.compile(r"([A-Za-z][\w+.-]*)(?:://|::)|(data):", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"[/~]|[A-Za-z]:[\\/]")
+_CONTROL = re.compile(r"[\0-\x20\x7f]")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The table at `source`, which says what its rows may name.
+
+    A table on this machine may name any file of it, one from elsewhere none. Both may name the web, but no address of
+    this machine or of a private network outside of `allow_private` (networks, "10.0.0.0/8").
+    """
+
+    source: str
+    allow_private: tuple[str, ...] = ()
+
+    @cached_property
+    def is_local(self) -> bool:
+        return _protocol(self.source) in ("", *DISK)
+
+    def blob(self, address: str) -> Blob:
+        """The file at an address, which may be relative to the table's folder.
+
+        Raises
+        ------
+        BadRecord: ``foreign-protocol``, ``local-address``, ``malformed-address``. Opening it raises
+        ``private-address``, ``missing-file`` (not there, or not for us), ``unreachable-file`` (no answer).
+        """
+        absolute = self._absolute(address)
+        return Blob(masked(address), lambda: self._open(absolute))
+
+    def _absolute(self, address: str) -> str:
+        shown = in_short(address)
+        if "\0" in address:
+            raise BadRecord("malformed-address", f"{shown!r} has a zero byte")
+        protocol = _protocol(address)
+        if not self.is_local and (protocol in (*DISK, "memory") or _ABSOLUTE.match(address)):
+            raise BadRecord("local-address", f"{shown}: a table from elsewhere cannot name files of this machine")
+        if not protocol:
+            base = "" if _ABSOLUTE.match(address) else self.source.rpartition("/")[0]
+            return f"{base}/{address}" if base else address
+        if protocol not in PROTOCOLS or ("::" in address and protocol not in (*WEB, *DISK)):
+            known = ", ".join(f"{name}://" for name in PROTOCOLS)
+            raise BadRecord("foreign-protocol", f"{shown}: rows may name paths, {known}, none behind another")
+        _check_form(address, protocol)
+        return address
+
+    def _open(self, address: str) -> BinaryIO:
+        protocol = _protocol(address)
+        if protocol in ("", *DISK):
+            return _open_disk(address)
+        allowed = parse_networks(self.allow_private)
+        try:
+            if protocol in WEB:
+                return cast(BinaryIO, Remote(web_files(allowed), address, tolerant=True))
+            self._check_namenode(address, protocol, allowed)
+            return cast(BinaryIO, Remote(*_store(address), tolerant=True))
+        except PrivateAddress as error:
+            detail = f"{in_short(address)}: {error}, {error.address}; allow_private permits networks"
+            raise BadRecord("private-address", detail) from error
+
+    def _check_namenode(self, address: str, protocol: str, allowed: Networks) -> None:
+        """Of an hdfs:// that is not the table's own: its client asks whatever host the row names."""
+        host = urlsplit(address).hostname if protocol == "hdfs" else None
+        if host and urlsplit(address).netloc != urlsplit(self.source).netloc:
+            check_host(host, allowed)
+
+
+def _protocol(address: str) -> str:
+    """In lower case; "" of a path."""
+    match = _SCHEME.match(address)
+    return (match[1] or match[2]).lower() if match else ""
+
+
+def _check_form(address: str, protocol: str) -> None:
+    scheme, _, rest = address.partition("://")
+    if "::" in scheme:
+        raise BadRecord("foreign-protocol", f"{in_short(address)}: no protocol may stand behind another")
+    if not rest.strip("/"):
+        raise BadRecord("malformed-address", f"{in_short(address)} names no file")
+    if protocol not in WEB:
+        return
+    try:
+        parts = urlsplit(address)
+        whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise BadRecord("malformed-address", f"{in_short(address)!r}: {error}") from None
+    if not whole or _CONTROL.search(parts.netloc):
+        raise BadRecord("malformed-address", f"{in_short(address)!r} names no host")
+
+
+def _open_disk(address: str) -> BinaryIO:
+    from fsspec.implementations.local import LocalFileSystem
+
+    try:
+        path = Path(LocalFileSystem._strip_protocol(address))
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise BadRecord("missing-file", f"{in_short(address)} is no file")
+        return path.open("rb")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
+        raise BadRecord("missing-file", f"{in_short(address)}: {why or error}") from error
+
+
+def _store(address: str) -> tuple[Any, str]:
+    try:
+        return file_system(address)
+    except MegahourError as error:
+        raise BadRecord("unreachable-file", f"{in_short(address)}: {in_short(error.message)}") from error
+    except Exception as error:  # a stranger's string in somebody's client
+        raise BadRecord(
+            "malformed-address", f"{in_short(address)!r}: {type(error).__name__} {in_short(str(error))}"
+        ) from error

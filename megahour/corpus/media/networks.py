@@ -1,0 +1,96 @@
+"""Where on the network somebody's table may lead: nowhere on this machine or in private networks, unless allowed.
+
+What counts is the address that a connection goes to, after names are resolved and redirects followed: a name that
+is looked up twice may lead to two places.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from megahour.core.errors import ConfigError
+
+IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
+CONNECT_S, SILENT_S, TOTAL_S = 20, 60, 300  # a server that says nothing must not hold a task
+
+
+class PrivateAddress(OSError):
+    """A connection to `address` is refused. All have one text, so that aiohttp does not fold several into another."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("it leads to a private address")
+        self.address = address
+
+
+def parse_networks(entries: Iterable[str]) -> Networks:
+    """Networks such as "10.0.0.0/8", and addresses, from a parameter. Raises ConfigError naming what is neither."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(ipaddress.ip_network(entry.strip(), strict=False))
+        except ValueError as error:
+            remedy = 'give networks or addresses, such as "[10.0.0.0/8, 127.0.0.1]"'
+            raise ConfigError(f'"{entry}" is no network: {error}', where="allow_private", remedy=remedy) from None
+    return tuple(found)
+
+
+def check_address(written: str, allowed: Networks) -> None:
+    """Raise PrivateAddress for an IP address that is not public and in none of the allowed networks."""
+    try:
+        address = _inner(ipaddress.ip_address(written))
+    except ValueError:  # another spelling of a number: what it leads to is the system's guess
+        raise PrivateAddress(written) from None
+    if not _is_public(address) and not any(address in network for network in allowed):
+        raise PrivateAddress(written)
+
+
+def check_host(host: str, allowed: Networks) -> None:
+    """`check_address` of all that a name leads to now; a name that is not known is left to whoever connects."""
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    except (OSError, UnicodeError):
+        return
+    for *_, address in found:
+        check_address(str(address[0]), allowed)
+
+
+def _inner(address: IP) -> IP:
+    """The IPv4 address that an IPv6 address stands for, else itself."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    teredo = address.teredo[1] if address.teredo else None
+    return address.ipv4_mapped or address.sixtofour or teredo or address
+
+
+def _is_public(address: IP) -> bool:
+    special = address.is_multicast or address.is_reserved or getattr(address, "is_site_local", False)
+    return address.is_global and not special
+
+
+def web_files(allowed: Networks) -> Any:
+    """fsspec's file system of web servers whose every connection is checked."""
+    import fsspec
+
+    return fsspec.filesystem("http", get_client=partial(_client, allowed))
+
+
+async def _client(allowed: Networks, **options: Any) -> Any:
+    import aiohttp
+
+    options.setdefault("timeout", aiohttp.ClientTimeout(total=TOTAL_S, sock_connect=CONNECT_S, sock_read=SILENT_S))
+    connector = aiohttp.TCPConnector(socket_factory=partial(_checked_socket, allowed))
+    return aiohttp.ClientSession(connector=connector, **options)
+
+
+def _checked_socket(allowed: Networks, target: Any) -> socket.socket:
+    family, kind, protocol, _, address = target
+    check_address(str(address[0]), allowed)
+    return socket.socket(family, kind, protocol)

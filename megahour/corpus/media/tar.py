@@ -1,0 +1,130 @@
+"""Tar shards of FLAC: written with fixed headers so that equal recordings give equal bytes, read by byte offset.
+
+What features, align, cut and report share. Archives from elsewhere are read by `corpus.media.archives`.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import soundfile
+
+from megahour.core.errors import StoreError
+from megahour.corpus.media.addresses import RangeFile
+from megahour.corpus.media.containers import byte_size
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.corpus.media.audio import Int16
+
+BLOCK = 512
+COPY_BYTES = 1 << 20
+WHOLE_BYTES = 8 << 20  # FLAC up to this size is fetched with one range read, larger ones are read through a window
+
+
+class TarWindow(RangeFile):
+    """Bytes `offset` to `offset + size` of a seekable file as a file of their own."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        self._file, self._offset, self._size = file, offset, size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        self._file.seek(self._offset + self._position)
+        data = self._file.read(left if size < 0 else min(size, left))
+        self._position += len(data)
+        return data
+
+
+class TarWriter:
+    """Uncompressed tar with fixed dates, owners and modes: equal members give equal bytes. Close it with `finish`."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._position = 0
+
+    def add(self, name: str, source: BinaryIO | bytes) -> tuple[int, int]:
+        """Append a member; returns (offset, size) of its bytes in the archive."""
+        file = cast(BinaryIO, io.BytesIO(source)) if isinstance(source, bytes) else source
+        info = tarfile.TarInfo(name)
+        info.size = byte_size(file)
+        header = info.tobuf(tarfile.GNU_FORMAT)
+        self._target.write(header)
+        shutil.copyfileobj(file, self._target, COPY_BYTES)
+        self._target.write(bytes(-info.size % BLOCK))
+        offset = self._position + len(header)
+        self._position = offset + info.size + -info.size % BLOCK
+        return offset, info.size
+
+    def finish(self) -> None:
+        """Write the two empty blocks that end an archive."""
+        self._target.write(bytes(2 * BLOCK))
+
+
+@contextmanager
+def tar_writer(target: BinaryIO) -> Iterator[TarWriter]:
+    """`TarWriter` that is finished on leaving without an error."""
+    writer = TarWriter(target)
+    yield writer
+    writer.finish()
+
+
+class ShardAudio:
+    """The FLAC entries of one shard's `.tar`, opened once. Use it as a context manager.
+
+    ``with ShardAudio(artifact, shard) as audio: samples = audio.read(offset, size)``
+    """
+
+    def __init__(self, artifact: Artifact, shard: int, suffix: str = ".tar") -> None:
+        self._where = f"{artifact.url} shard {shard}"
+        self._file = artifact.open(shard, suffix)
+
+    def __enter__(self) -> ShardAudio:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def read(self, offset: int, size: int, start_samples: int = 0, stop_samples: int | None = None) -> Int16:
+        """int16 [T]: samples `start_samples` to `stop_samples` (default: to the end) of the FLAC at `offset`.
+
+        Parameters
+        ----------
+        offset, size: the index's columns: where the FLAC's bytes are in the tar.
+
+        Raises
+        ------
+        StoreError: there is no readable FLAC at that place, or it ends before `stop_samples`.
+        """
+        try:
+            with soundfile.SoundFile(self._open(offset, size)) as sound:
+                stop = sound.frames if stop_samples is None else stop_samples
+                if not 0 <= start_samples <= stop <= sound.frames:
+                    raise StoreError(
+                        f"samples {start_samples} to {stop} of the {sound.frames} at byte {offset}", where=self._where
+                    )
+                sound.seek(start_samples)
+                samples: Int16 = sound.read(stop - start_samples, dtype="int16")
+        except soundfile.LibsndfileError as error:
+            raise StoreError(
+                f"no FLAC at byte {offset} ({size} bytes): {error}",
+                where=self._where,
+                remedy="megahour verify tells whether the shard is damaged",
+            ) from error
+        return samples
+
+    def _open(self, offset: int, size: int) -> BinaryIO:
+        if size > WHOLE_BYTES:
+            return cast(BinaryIO, TarWindow(self._file, offset, size))
+        self._file.seek(offset)
+        return io.BytesIO(self._file.read(size))

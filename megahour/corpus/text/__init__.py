@@ -1,0 +1,1 @@
+"""Text as it is spoken: normalisation in six languages, markup, speaker labels, language, edit distance."""

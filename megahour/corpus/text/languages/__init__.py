@@ -1,0 +1,1 @@
+"""How numbers, dates, sums and abbreviations are read aloud, a module for each language."""

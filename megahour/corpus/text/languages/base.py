@@ -1,0 +1,221 @@
+"""What a language needs to read text aloud: tables of words, and numbers that agree with what they count.
+
+num2words spells the numbers; each language corrects it where it errs. A subclass states its usual reading in its own
+module; this class holds what languages have in common and serves those of num2words that have no module.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
+_WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+Words = tuple[str, ...]
+
+
+class Noun(NamedTuple):
+    """A unit's name: `forms` (one, many) or, in Russian, (one, few, many); gender m, f or n."""
+
+    forms: Words
+    gender: str = "m"
+
+
+class Around(NamedTuple):
+    """The neighbours of a number: the word before, folded, and the word after, as written.
+
+    `capital`: the word before has a capital; `grouped`: the number's thousands are grouped.
+    """
+
+    before: str = ""
+    after: str = ""
+    capital: bool = False
+    grouped: bool = False
+
+
+def noun(*forms: str, gender: str = "m") -> Noun:
+    """A `Noun` from its forms."""
+    return Noun(forms, gender)
+
+
+def fold(text: str) -> str:
+    """NFKC, case-folded, NFKC again, typewriter apostrophes: the form of every token."""
+    if text.isascii():
+        return text.lower()
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return folded.replace("’", "'").replace("ʼ", "'").replace("\u00ad", "")
+
+
+def one_of(words: str) -> frozenset[str]:
+    """The words of a text, to look words up in."""
+    return frozenset(words.split())
+
+
+def words_of(text: str) -> Words:
+    """The folded words of a spelled number; hyphens part words."""
+    return tuple(_WORDS.findall(fold(text)))
+
+
+@lru_cache(maxsize=20_000)
+def spell(value: Decimal | int, language: str, kind: str = "cardinal", case: str = "n", gender: str = "m") -> Words:
+    """Words of num2words, empty for a language or form that it does not have; `case` and `gender` for Russian."""
+    import num2words
+
+    if language not in num2words.CONVERTER_CLASSES:
+        return ()
+    grammar = {"case": case, "gender": gender} if language == "ru" else {}
+    try:
+        return words_of(str(num2words.num2words(value, lang=language, to=kind, **grammar)))
+    except (NotImplementedError, OverflowError, TypeError):
+        return () if kind == "cardinal" else spell(value, language)
+
+
+class Tongue:
+    """Words and rules of one language; `code` is its primary subtag.
+
+    Tables map what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
+    """
+
+    grouping: ClassVar[str] = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
+    decimal_sign: ClassVar[str] = ","
+    decimal_word: ClassVar[str] = ""
+    point_word: ClassVar[str] = ""  # the other sign, as in versions: 3.5 in a language of 3,5
+    minus: ClassVar[str] = ""
+    to: ClassVar[str] = ""  # between the ends of a range
+    before_range: ClassVar[str] = ""
+    and_cents: ClassVar[str] = ""
+    of_money: ClassVar[str] = ""  # between a scale and a currency: "millones de euros"
+    day_first: ClassVar[bool] = True
+    months: ClassVar[Words] = ()
+    ordinal_suffix: ClassVar[str] = ""
+    fraction_as_number: ClassVar[bool] = False  # 3,25 is "three comma twenty five"
+    phone_in_groups: ClassVar[bool] = False
+    currencies: ClassVar[dict[str, Noun]] = {}
+    codes: ClassVar[dict[str, str]] = {}  # written codes of currencies → their symbols
+    cents: ClassVar[dict[str, Noun]] = {}
+    units: ClassVar[dict[str, Noun]] = {}
+    scales: ClassVar[dict[str, Noun]] = {}
+    percent: ClassVar[Noun] = Noun(("",))
+    per_mille: ClassVar[Noun] = Noun(("",))
+    degree: ClassVar[Noun] = Noun(("",))
+    symbols: ClassVar[dict[str, str]] = {}
+    web: ClassVar[dict[str, str]] = {}
+    abbreviations: ClassVar[dict[str, str]] = {}  # whatever their case
+    exact_abbreviations: ClassVar[dict[str, str]] = {}  # in this case only
+    before_numbers: ClassVar[dict[str, str]] = {}  # abbreviations only where a number follows
+    digit_rules: ClassVar[dict[str, str]] = {}  # name → regular expression that begins with a digit, read by `extra`
+    letter_rules: ClassVar[dict[str, str]] = {}  # the same for those that begin with a letter or a sign
+    parts_of_works: ClassVar[frozenset[str]] = frozenset()  # words before Roman numerals that count
+    rulers: ClassVar[frozenset[str]] = frozenset()  # names before Roman numerals that rank
+    clock_suffix: ClassVar[str] = ""
+    phone: ClassVar[str] = ""  # regular expression of the country's telephone numbers
+    ages: ClassVar[frozenset[str]] = frozenset()  # words after Roman numerals that rank: "XX secolo"
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
+        """Words of a whole number; `gender` "" stands alone, as in counting."""
+        return spell(n, self.code) or (str(n),)
+
+    def number(self, digits: str, gender: str = "", case: str = "n") -> Words:
+        """Words of a plain decimal such as ``"1250"``, ``"-3.25"`` or ``"007"``, which is read digit by digit."""
+        if digits.startswith("-"):
+            return (*self.minus.split(), *self.number(digits[1:], gender, case))
+        whole, _, fraction = digits.partition(".")
+        if len(whole) > MAX_DIGITS or (len(whole) > 1 and whole.startswith("0")):
+            return self.digit_by_digit(whole + fraction)
+        if not fraction:
+            return self.whole(int(whole), gender, case)
+        return self.decimal(whole, fraction, case)
+
+    def digit_by_digit(self, digits: str) -> Words:
+        """Each digit by itself."""
+        names = {digit: self.whole(int(digit)) for digit in set(digits)}
+        return tuple(word for digit in digits for word in names[digit])
+
+    def decimal(self, whole: str, fraction: str, case: str = "n") -> Words:
+        """Words of a number with decimals."""
+        return (*self.whole(int(whole)), *self.decimal_word.split(), *self.after_point(fraction))
+
+    def after_point(self, fraction: str) -> Words:
+        """Words of the digits behind a decimal sign."""
+        as_number = self.fraction_as_number and len(fraction) <= 2 and not fraction.startswith("0")
+        return self.whole(int(fraction)) if as_number else self.digit_by_digit(fraction)
+
+    def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008 (a tuple)
+        """Words of an ordinal; `written` is its suffix."""
+        return spell(n, self.code, "ordinal") or (str(n),)
+
+    def year(self, n: int, around: Around = Around()) -> Words:  # noqa: B008
+        """Words of a year."""
+        return self.whole(n)
+
+    def counted(self, digits: str, around: Around) -> Words:
+        """Words of a number that stands in running text."""
+        return self.number(digits)
+
+    def quantity(self, digits: str, name: Noun, around: Around) -> Words:
+        """Words of a number and its unit."""
+        return (*self.number(digits, name.gender), *self.form(name, digits).split())
+
+    def form(self, name: Noun, digits: str) -> str:
+        """The form of a unit's name that goes with a number."""
+        return name.forms[0] if digits.lstrip("-") == "1" else name.forms[-1]
+
+    def money(self, digits: str, symbol: str, around: Around) -> Words:
+        """Words of an amount of money: 3.25 $ is dollars and cents."""
+        name, cent = self.currencies[symbol], self.cents.get(symbol)
+        whole, _, fraction = digits.partition(".")
+        if cent is None or len(fraction) != 2:
+            return self.quantity(digits, name, around)
+        small = () if fraction == "00" else self.quantity(str(int(fraction)), cent, around)
+        if whole == "0" and small:
+            return small
+        return (*self.quantity(whole, name, around), *((*self.and_cents.split(), *small) if small else ()))
+
+    def scaled(self, digits: str, scale: Noun, symbol: str, around: Around) -> Words:
+        """Words of an amount such as 5 million dollars; `symbol` may be empty."""
+        head = self.quantity(digits, scale, around)
+        return (*head, *self.of_money.split(), *self.currencies[symbol].forms[-1].split()) if symbol else head
+
+    def clock(self, hours: int, minutes: int, seconds: int | None, suffix: str) -> Words:
+        """Words of a time of day."""
+        rest = [self.whole(part) for part in (minutes, seconds or 0)]
+        return (*self.whole(hours), *rest[0], *(rest[1] if seconds else ()))
+
+    def low_end(self, low: str, high: str, around: Around) -> Words:
+        """Words of the first number of a range."""
+        return self.counted(low, around)
+
+    def day(self, n: int, around: Around) -> Words:
+        """Words of a day of a month."""
+        return self.whole(n)
+
+    def day_before_month(self, n: int, around: Around) -> Words:
+        """Words of a day whose month follows."""
+        return self.day(n, around)
+
+    def date(self, day: Words, month: Words, year: Words) -> Words:
+        """Words of a date written in figures; `year` may be empty."""
+        return (*day, *month, *year)
+
+    def fraction(self, top: int, bottom: int) -> Words:
+        """Words of a common fraction; empty where the language has no short name for it."""
+        return ()
+
+    def mixed(self, whole: int, top: int, bottom: int) -> Words:
+        """Words of a whole number and a fraction."""
+        tail = self.fraction(top, bottom)
+        return (*self.whole(whole), *self.symbols.get("&", "").split(), *tail) if tail else ()
+
+    def roman(self, n: int, around: Around, *, rank: bool) -> Words:
+        """Words of a Roman numeral: of a ruler's name (`rank`), or of a chapter."""
+        return self.ordinal(n) if rank else self.whole(n)
+
+    def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
+        """Words of a match of `digit_rules` or `letter_rules`."""
+        raise NotImplementedError(rule)

@@ -1,0 +1,196 @@
+"""French: "virgule" before decimals, read as a number up to two digits; times with "heures"; telephone digits in pairs.
+
+The first of a month is "premier", other days are cardinals; kings from the second on are cardinals; "une" before a
+noun whose ending or entry in a short list says that it is feminine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
+
+_FEMININE = one_of(
+    "fois heure heures minute minutes seconde secondes personne personnes année années semaine semaines page pages "
+    "tonne tonnes livre livres étoile étoiles voiture voitures femme femmes fille filles maison maisons nuit nuits "
+    "ligne lignes place places partie parties île îles ville villes rue rues voix chambre chambres"
+)
+_FEMININE_ENDS = ("tion", "tions", "té", "tés", "ée", "ées", "ette", "ettes", "ance", "ances", "ence", "ences", "sion")
+_BOTTOMS = {2: "demi", 3: "tiers", 4: "quart"}
+
+
+class French(Tongue):
+    """French words and rules."""
+
+    grouping = "[. \u00a0\u202f\u2009]"
+    decimal_word = "virgule"
+    point_word = "point"
+    minus = "moins"
+    to = "à"
+    of_money = "de"
+    fraction_as_number = True
+    phone_in_groups = True
+    months = (
+        *("janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre", "octobre"),
+        *("novembre", "décembre"),
+    )
+    ordinal_suffix = r"(?:ers?|ères?|res?|ièmes?|èmes?|emes?|es?|nde?)"
+    percent = noun("pour cent")
+    per_mille = noun("pour mille")
+    degree = noun("degré", "degrés")
+    currencies: ClassVar[dict[str, Noun]] = {
+        "$": noun("dollar", "dollars"),
+        "€": noun("euro", "euros"),
+        "£": noun("livre", "livres", gender="f"),
+        "¥": noun("yen", "yens"),
+        "₽": noun("rouble", "roubles"),
+        "CHF": noun("franc suisse", "francs suisses"),
+    }
+    codes: ClassVar[dict[str, str]] = {"USD": "$", "US$": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
+    cents: ClassVar[dict[str, Noun]] = {"$": noun("cent", "cents")}
+    scales: ClassVar[dict[str, Noun]] = {
+        "million": noun("million", "millions"),
+        "millions": noun("million", "millions"),
+        "milliard": noun("milliard", "milliards"),
+        "milliards": noun("milliard", "milliards"),
+        "Md": noun("milliard", "milliards"),
+        "M": noun("million", "millions"),
+    }
+    units: ClassVar[dict[str, Noun]] = {
+        "km/h": noun("kilomètre heure", "kilomètres heure"),
+        "m/s": noun("mètre par seconde", "mètres par seconde"),
+        "km²": noun("kilomètre carré", "kilomètres carrés"),
+        "m²": noun("mètre carré", "mètres carrés"),
+        "m³": noun("mètre cube", "mètres cubes"),
+        "km": noun("kilomètre", "kilomètres"),
+        "cm": noun("centimètre", "centimètres"),
+        "mm": noun("millimètre", "millimètres"),
+        "m": noun("mètre", "mètres"),
+        "kg": noun("kilo", "kilos"),
+        "mg": noun("milligramme", "milligrammes"),
+        "g": noun("gramme", "grammes"),
+        "ml": noun("millilitre", "millilitres"),
+        "l": noun("litre", "litres"),
+        "t": noun("tonne", "tonnes", gender="f"),
+        "ha": noun("hectare", "hectares"),
+        "min": noun("minute", "minutes", gender="f"),
+        "s": noun("seconde", "secondes", gender="f"),
+        "°C": noun("degré celsius", "degrés celsius"),
+        "kHz": noun("kilohertz"),
+        "MHz": noun("mégahertz"),
+        "Hz": noun("hertz"),
+        "kW": noun("kilowatt", "kilowatts"),
+        "kWh": noun("kilowatt heure", "kilowatts heure"),
+        "Mo": noun("mégaoctet", "mégaoctets"),
+        "Go": noun("gigaoctet", "gigaoctets"),
+        "dB": noun("décibel", "décibels"),
+    }
+    symbols: ClassVar[dict[str, str]] = {
+        **{"&": "et", "@": "arobase", "+": "plus", "=": "égale", "×": "fois", "÷": "divisé par", "±": "plus ou moins"},
+        **{"%": "pour cent", "‰": "pour mille", "°": "degrés", "#": "numéro", "$": "dollar", "€": "euro", "£": "livre"},
+        **{"§": "paragraphe", "¥": "yen", "₽": "rouble"},
+    }
+    web: ClassVar[dict[str, str]] = {
+        ".": "point",
+        "/": "slash",
+        "-": "tiret",
+        "_": "underscore",
+        "@": "arobase",
+        "#": "hashtag",
+        ":": "deux points",
+    }
+    abbreviations: ClassVar[dict[str, str]] = {
+        "mme": "madame",
+        "mmes": "mesdames",
+        "mlle": "mademoiselle",
+        "dr": "docteur",
+        "etc.": "et cetera",
+        "p. ex.": "par exemple",
+        "c.-à-d.": "c'est à dire",
+        "av.": "avenue",
+        "bd": "boulevard",
+        "env.": "environ",
+        "tél.": "téléphone",
+        "av. j.-c.": "avant jésus christ",
+        "apr. j.-c.": "après jésus christ",
+    }
+    before_numbers: ClassVar[dict[str, str]] = {"n°": "numéro", "nº": "numéro", "p.": "page", "art.": "article"}
+    exact_abbreviations: ClassVar[dict[str, str]] = {
+        "MM.": "messieurs",
+        "M.": "monsieur",
+        "St": "saint",
+        "Ste": "sainte",
+    }
+    parts_of_works = one_of("chapitre tome partie volume acte scène titre guerre article phase type livre")
+    rulers = one_of(
+        "louis henri charles philippe françois napoléon jean paul élisabeth pie benoît guillaume georges nicolas "
+        "catherine frédéric édouard jacques pierre alexandre"
+    )
+    digit_rules: ClassVar[dict[str, str]] = {
+        "heures": r"(?<![\d.,])(?P<h>[01]?\d|2[0-4])\s?[hH](?:\s?(?P<min>[0-5]\d)(?!\d)|(?!\w))"
+    }
+    phone = r"0\d(?:[ .\u00a0]\d\d){4}(?!\d)"
+    clock_suffix = r"(?:heures?\b|h\b)"
+
+    def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
+        words = spell(n, "fr")
+        return (*words[:-1], "une") if gender == "f" and words[-1] == "un" else words
+
+    def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008
+        many = ("s",) if written.endswith("s") else ("",)
+        if n == 1:
+            return (("première" if written.startswith(("è", "re")) else "premier") + many[0],)
+        if written.startswith("nd") and n == 2:
+            return ("seconde" if written == "nde" else "second",)
+        words = spell(n, "fr", "ordinal")
+        # num2words keeps the plural of "cents" and "vingts" before the ending.
+        last = words[-1].replace("centsième", "centième").replace("vingtsième", "vingtième")
+        last = last.replace("llionsième", "llionième")
+        return (*words[:-1], last + many[0])
+
+    def counted(self, digits: str, around: Around) -> Words:
+        after = around.after.lower()
+        return self.number(digits, "f" if after in _FEMININE or after.endswith(_FEMININE_ENDS) else "")
+
+    def money(self, digits: str, symbol: str, around: Around) -> Words:
+        # 3,50 € is "trois euros cinquante": the cents have no name after euros.
+        whole, _, fraction = digits.partition(".")
+        if symbol == "€" and len(fraction) == 2:
+            if whole == "0":
+                return self.quantity(str(int(fraction)), noun("centime", "centimes"), around)
+            tail = self.whole(int(fraction)) if int(fraction) else ()
+            return (*self.quantity(whole, self.currencies[symbol], around), *tail)
+        return super().money(digits, symbol, around)
+
+    def scaled(self, digits: str, scale: Noun, symbol: str, around: Around) -> Words:
+        words = super().scaled(digits, scale, symbol, around)
+        if symbol and words[-1][0] in "aeiouy" and "de" in words:
+            return (*words[:-2], f"d'{words[-1]}")
+        return words
+
+    def form(self, name: Noun, digits: str) -> str:
+        return name.forms[0] if digits.lstrip("-").partition(".")[0] in ("0", "1") else name.forms[-1]
+
+    def clock(self, hours: int, minutes: int, seconds: int | None, suffix: str) -> Words:
+        head = (*self.whole(hours, "f"), "heure" if hours < 2 else "heures")
+        tail = self.whole(minutes, "f") if minutes else ()
+        return (*head, *tail, *((*self.whole(seconds, "f"), "secondes") if seconds else ()))
+
+    def day(self, n: int, around: Around) -> Words:
+        return ("premier",) if n == 1 else self.whole(n)
+
+    def fraction(self, top: int, bottom: int) -> Words:
+        if bottom in _BOTTOMS:
+            name = _BOTTOMS[bottom]
+            return (*self.whole(top), name if top == 1 or name.endswith("s") else name + "s")
+        return (*self.whole(top), *self.ordinal(bottom, "s" if top > 1 else ""))
+
+    def mixed(self, whole: int, top: int, bottom: int) -> Words:
+        return (*self.whole(whole), "et", "demi") if (top, bottom) == (1, 2) else super().mixed(whole, top, bottom)
+
+    def roman(self, n: int, around: Around, *, rank: bool) -> Words:
+        return ("premier",) if rank and n == 1 else self.whole(n)
+
+    def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
+        return self.clock(int(match["h"]), int(match["min"] or 0), None, "h")

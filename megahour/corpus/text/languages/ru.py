@@ -1,0 +1,285 @@
+"""Russian: numbers, years and units agree with each other, as far as their neighbours show it.
+
+"Один" and "два" take their gender from the ending of the next word; prepositions of the genitive (до, от, около, с …)
+put numbers and units into it. A day before a month is a genitive ordinal, a year before "год" an ordinal in the case of
+that word. Decimals are "целых" and "десятых"; a range is its two ends; telephone digits are read in groups.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import ClassVar
+
+from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.text.languages.roman import value_of
+from megahour.corpus.text.languages.ru_cases import (
+    BOTTOMS,
+    CASE_OF_SUFFIX,
+    CENTURIES,
+    GENITIVE,
+    QUEENS,
+    YEARS,
+    ends_in_one,
+    gender_of,
+)
+
+
+class Russian(Tongue):
+    """Russian words and rules."""
+
+    grouping = "[. \u00a0\u202f\u2009]"
+    decimal_word = "запятая"
+    point_word = "точка"
+    minus = "минус"
+    phone_in_groups = True
+    months = (
+        *("января", "февраля", "марта", "апреля", "мая", "июня", "июля", "августа", "сентября", "октября"),
+        *("ноября", "декабря"),
+    )
+    ordinal_suffix = r"[-‐‑](?:ого|его|ому|ый|ий|ой|ая|ое|ую|ых|ом|ем|го|му|й|я|е|м|ю|х)(?!\w)"
+    percent = noun("процент", "процента", "процентов")
+    per_mille = noun("промилле")
+    degree = noun("градус", "градуса", "градусов")
+    currencies: ClassVar[dict[str, Noun]] = {
+        "$": noun("доллар", "доллара", "долларов"),
+        "€": noun("евро"),
+        "£": noun("фунт", "фунта", "фунтов"),
+        "₽": noun("рубль", "рубля", "рублей"),
+        "¥": noun("иена", "иены", "иен", gender="f"),
+    }
+    codes: ClassVar[dict[str, str]] = {
+        "USD": "$",
+        "EUR": "€",
+        "GBP": "£",
+        "RUB": "₽",
+        "руб.": "₽",
+        "руб": "₽",
+        "р.": "₽",
+    }
+    cents: ClassVar[dict[str, Noun]] = {
+        "$": noun("цент", "цента", "центов"),
+        "€": noun("цент", "цента", "центов"),
+        "₽": noun("копейка", "копейки", "копеек", gender="f"),
+    }
+    scales: ClassVar[dict[str, Noun]] = {
+        "тыс.": noun("тысяча", "тысячи", "тысяч", gender="f"),
+        "тыс": noun("тысяча", "тысячи", "тысяч", gender="f"),
+        "млн": noun("миллион", "миллиона", "миллионов"),
+        "млрд": noun("миллиард", "миллиарда", "миллиардов"),
+        "трлн": noun("триллион", "триллиона", "триллионов"),
+        "миллионов": noun("миллион", "миллиона", "миллионов"),
+        "миллиона": noun("миллион", "миллиона", "миллионов"),
+        "миллиардов": noun("миллиард", "миллиарда", "миллиардов"),
+    }
+    units: ClassVar[dict[str, Noun]] = {
+        "км/ч": noun("километр в час", "километра в час", "километров в час"),
+        "м/с": noun("метр в секунду", "метра в секунду", "метров в секунду"),
+        "км²": noun("квадратный километр", "квадратных километра", "квадратных километров"),
+        "м²": noun("квадратный метр", "квадратных метра", "квадратных метров"),
+        "кв. м": noun("квадратный метр", "квадратных метра", "квадратных метров"),
+        "м³": noun("кубический метр", "кубических метра", "кубических метров"),
+        "км": noun("километр", "километра", "километров"),
+        "см": noun("сантиметр", "сантиметра", "сантиметров"),
+        "мм": noun("миллиметр", "миллиметра", "миллиметров"),
+        "м": noun("метр", "метра", "метров"),
+        "кг": noun("килограмм", "килограмма", "килограммов"),
+        "мг": noun("миллиграмм", "миллиграмма", "миллиграммов"),
+        "мл": noun("миллилитр", "миллилитра", "миллилитров"),
+        "л": noun("литр", "литра", "литров"),
+        "т": noun("тонна", "тонны", "тонн", gender="f"),
+        "га": noun("гектар", "гектара", "гектаров"),
+        "ч": noun("час", "часа", "часов"),
+        "мин": noun("минута", "минуты", "минут", gender="f"),
+        "сек": noun("секунда", "секунды", "секунд", gender="f"),
+        "коп.": noun("копейка", "копейки", "копеек", gender="f"),
+        "шт.": noun("штука", "штуки", "штук", gender="f"),
+        "°C": noun("градус цельсия", "градуса цельсия", "градусов цельсия"),
+        "°С": noun("градус цельсия", "градуса цельсия", "градусов цельсия"),  # a Cyrillic С
+        "кГц": noun("килогерц", "килогерца", "килогерц"),
+        "МГц": noun("мегагерц", "мегагерца", "мегагерц"),
+        "Гц": noun("герц", "герца", "герц"),
+        "кВт": noun("киловатт", "киловатта", "киловатт"),
+        "МБ": noun("мегабайт", "мегабайта", "мегабайт"),
+        "ГБ": noun("гигабайт", "гигабайта", "гигабайт"),
+        "дБ": noun("децибел", "децибела", "децибел"),
+    }
+    symbols: ClassVar[dict[str, str]] = {
+        **{"&": "и", "@": "собака", "+": "плюс", "=": "равно", "×": "на", "÷": "разделить на", "±": "плюс минус"},
+        **{"%": "процентов", "‰": "промилле", "°": "градусов", "#": "номер", "№": "номер", "$": "доллар"},
+        **{"€": "евро", "£": "фунт", "₽": "рубль", "¥": "иена", "§": "параграф"},
+    }
+    web: ClassVar[dict[str, str]] = {
+        **{".": "точка", "/": "слэш", "-": "дефис", "_": "подчёркивание", "@": "собака", "#": "хэштег"},
+        ":": "двоеточие",
+    }
+    abbreviations: ClassVar[dict[str, str]] = {
+        "т. е.": "то есть",
+        "т.е.": "то есть",
+        "т. д.": "так далее",
+        "т.д.": "так далее",
+        "т. п.": "тому подобное",
+        "т.п.": "тому подобное",
+        "т. к.": "так как",
+        "т.к.": "так как",
+        "т. н.": "так называемый",
+        "и др.": "и другие",
+        "и пр.": "и прочее",
+        "напр.": "например",
+        "ул.": "улица",
+        "проф.": "профессор",
+        "акад.": "академик",
+        "г-н": "господин",
+        "г-жа": "госпожа",
+        "см.": "смотри",
+        "тел.": "телефон",
+        "обл.": "область",
+        "до н. э.": "до нашей эры",
+        "н. э.": "нашей эры",
+        "руб.": "рублей",
+        "коп.": "копеек",
+        "млн": "миллионов",
+        "млрд": "миллиардов",
+        "тыс.": "тысяч",
+    }
+    before_numbers: ClassVar[dict[str, str]] = {
+        **{"стр.": "страница", "д.": "дом", "кв.": "квартира", "ст.": "статья", "гл.": "глава", "п.": "пункт"},
+    }
+    digit_rules: ClassVar[dict[str, str]] = {
+        "years": r"(?<![\w.,])(?P<from>\d{4})[–—-](?P<upto>\d{4})[ \t\u00a0](?P<many>гг\.|годах|годы|годов)(?!\w)",
+        "age": r"(?<![\w.,])(?P<old>\d{1,3})[-‐](?P<letn>лет[а-яё]+|дневн[а-яё]+|кратн[а-яё]+)",
+        "god": r"(?<![\w.,])(?P<anno>\d{1,4})(?:[-‐‑](?:й|го|м|му))?[ \t\u00a0](?P<noun>год[ауе]?|годом|гг?\.)(?!\w)",
+    }
+    letter_rules: ClassVar[dict[str, str]] = {
+        "vek": r"\b(?P<century>[IVX]{1,5})[ \t\u00a0](?P<age>век[ауе]?|веком|вв?\.)(?!\w)",
+        "world": r"\b(?P<war>[IVX]{1,3})(?= миров(?P<ending>ая|ой|ую))",
+        "city": r"(?<!\w)г\.(?=[ \t\u00a0]?[А-ЯЁ])",
+    }
+    parts_of_works = one_of("глава часть том акт сцена раздел статья")
+    rulers = one_of(
+        "пётр петр екатерина николай александр павел иван людовик генрих карл фридрих вильгельм наполеон георг пий "
+        "иоанн филипп елизавета петра екатерины николая александра павла ивана людовика генриха карла фридриха"
+    )
+    phone = r"8[ \u00a0-]?\(?\d{3}\)?[ \u00a0-]?\d{3}[ \u00a0-]?\d\d[ \u00a0-]?\d\d(?!\d)"
+    clock_suffix = r"(?:ч\b\.?)"
+
+    def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
+        words = spell(n, "ru", "cardinal", case, gender or "m")
+        return words[1:] if 1000 <= n < 2000 and case in "ng" else words  # "одна тысяча" is for cheques
+
+    def decimal(self, whole: str, fraction: str, case: str = "n") -> Words:
+        if len(fraction) > 3 or not int(fraction):
+            return (*self.whole(int(whole)), *self.decimal_word.split(), *self.digit_by_digit(fraction))
+        words = spell(Decimal(f"{whole}.{fraction}"), "ru")
+        return words[1:] if 1000 <= int(whole) < 2000 else words
+
+    def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008
+        suffix = written.lstrip("-‐‑").lower()
+        if n % 10 == 0 and suffix in ("е", "х"):  # decades: 1990-е, 80-х
+            *head, last = spell(n, "ru", "ordinal")
+            return (*head, last[:-2] + "ы" + suffix)
+        case, gender = CASE_OF_SUFFIX.get(suffix, ("n", "m"))
+        return spell(n, "ru", "ordinal", case, gender)
+
+    def counted(self, digits: str, around: Around) -> Words:
+        if not digits.isdecimal():
+            return self.number(digits)
+        if around.before in ("с", "от", "до") and around.after in ("по", "до") and len(digits) == 4:
+            return self.year(int(digits))
+        if around.before in self.months and len(digits) == 4:
+            return (*self.year(int(digits)), "года")
+        if around.before in GENITIVE:
+            return self.number(digits, gender_of(digits, around.after), "g")
+        return self.number(digits, gender_of(digits, around.after))
+
+    def low_end(self, low: str, high: str, around: Around) -> Words:
+        return self.number(low, gender_of(high, around.after)) if low.isdecimal() else self.number(low)
+
+    def quantity(self, digits: str, name: Noun, around: Around) -> Words:
+        if around.before in GENITIVE and digits.isdecimal():
+            form = name.forms[min(1 if ends_in_one(digits) else 2, len(name.forms) - 1)]
+            return (*self.number(digits, name.gender, "g"), *form.split())
+        return super().quantity(digits, name, around)
+
+    def form(self, name: Noun, digits: str) -> str:
+        if len(name.forms) < 3:
+            return name.forms[0]
+        if "." in digits:
+            return name.forms[1]
+        last, last_two = int(digits[-1]), int(digits[-2:].lstrip("-"))
+        if last == 1 and last_two != 11:
+            return name.forms[0]
+        return name.forms[1] if 2 <= last <= 4 and not 12 <= last_two <= 14 else name.forms[2]
+
+    def clock(self, hours: int, minutes: int, seconds: int | None, suffix: str) -> Words:
+        parts = (minutes,) if seconds is None else (minutes, seconds)
+        zero = self.whole(0)
+        tail = (word for part in parts for word in (*(zero if part < 10 else ()), *self.whole(part)))
+        return (*self.whole(hours), *tail)
+
+    def day(self, n: int, around: Around) -> Words:
+        return spell(n, "ru", "ordinal", "g", "n")
+
+    def date(self, day: Words, month: Words, year: Words) -> Words:
+        return (*day, *month, *((*year, "года") if year else ()))
+
+    def year(self, n: int, around: Around = Around()) -> Words:  # noqa: B008
+        return spell(n, "ru", "ordinal", "g")
+
+    def fraction(self, top: int, bottom: int) -> Words:
+        if bottom == 2 and top == 1:
+            return ("одна", "вторая")
+        one, many = BOTTOMS.get(bottom) or (
+            " ".join(spell(bottom, "ru", "ordinal", "n", "f")),
+            " ".join(word[:-2] + "ых" for word in spell(bottom, "ru", "ordinal", "n", "f")),
+        )
+        return (*self.whole(top, "f"), *(one if ends_in_one(str(top)) else many).split())
+
+    def mixed(self, whole: int, top: int, bottom: int) -> Words:
+        unit = "целая" if ends_in_one(str(whole)) else "целых"
+        return (*self.whole(whole, "f"), unit, *self.fraction(top, bottom))
+
+    def roman(self, n: int, around: Around, *, rank: bool) -> Words:
+        if not rank:
+            return self.whole(n)
+        name = around.before
+        gender = "f" if name in ("екатерина", "елизавета", "екатерины") else "m"
+        return spell(n, "ru", "ordinal", "g" if name.endswith(("а", "я", "ы")) and name not in QUEENS else "n", gender)
+
+    def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
+        if rule == "city":
+            return ("города",) if around.before in (*GENITIVE, "из") else ("город",)
+        if rule == "age":  # 20-летний: the genitive and the rest are one word
+            return ("".join((*self.whole(int(match["old"]), "", "g"), match["letn"])),)
+        if rule == "years":
+            return self._of_years(match, around)
+        if rule == "world":
+            case = {"ая": "n", "ой": "g", "ую": "a"}[match["ending"]]
+            return spell(value_of(match["war"]), "ru", "ordinal", case, "f")
+        if rule == "vek":
+            return self._of_age(match["century"], match["age"], around)
+        noun_written, n = match["noun"], int(match["anno"])
+        if noun_written == "гг.":
+            return (*spell(n, "ru", "ordinal", "n"), "годы")
+        if noun_written == "г.":
+            case = "p" if around.before in ("в", "во") else "n" if around.before == "" else "g"
+            noun_written = {"p": "году", "n": "год", "g": "года"}[case]
+        if n < 1000 and noun_written in ("год", "года"):
+            return self.quantity(str(n), noun("год", "года", "лет"), around)
+        return (*spell(n, "ru", "ordinal", YEARS.get(noun_written, "n")), noun_written)
+
+    def _of_years(self, match: re.Match[str], around: Around) -> Words:
+        name, case = match["many"], "n"
+        if name == "гг.":
+            name = "годах" if around.before in ("в", "во") else "годы"
+        if name != "годы":
+            case = "p" if name == "годах" else "g"
+        ends = (spell(int(match[end]), "ru", "ordinal", case) for end in ("from", "upto"))
+        return (*(word for end in ends for word in end), name)
+
+    def _of_age(self, latin: str, age: str, around: Around) -> Words:
+        if age == "вв.":
+            return (*spell(value_of(latin), "ru", "ordinal", "n"), "века")
+        if age == "в.":
+            age = "веке" if around.before in ("в", "во") else "века" if around.before else "век"
+        return (*spell(value_of(latin), "ru", "ordinal", CENTURIES[age]), age)

@@ -1,0 +1,166 @@
+"""What transcripts contain besides speech: tags, entities, speaker labels, sound cues, lyrics. The rest is to be said.
+
+Nothing is thrown away: a `View` is the text that is to be said, with the place of each of its characters in the raw
+text, and the spans of raw text that are not said with what they are.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from megahour.corpus.text.sound_words import describes, names_sound
+from megahour.corpus.text.speaker_labels import LABEL, bracketed_name, label_name
+
+_HINT = re.compile(r"[<>&{\\\[(*♪♫♬#【［（〔\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|:\s|:$")
+_MARKUP = re.compile(
+    r"(?P<voice><v(?:\.[^\s<>]*)?[ \t]+(?P<name>[^<>\n]+)>)"
+    r"|(?P<ruby><r[tp]>[^<>]*(?:</r[tp]>|(?=<)))"
+    r"|(?P<line><br\s?/?>|\\[Nn])|(?P<hard>\\h)"
+    r"|(?P<tag></?[a-zA-Z][^<>\n]*>|<\d[\d:.]*>|<>|\{\\[^{}]*\}|\{[a-zA-Z]:[^{}]*\}"
+    r"|&lt;/?[a-zA-Z][^&<>\n]{0,100}&gt;|[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff])"
+    r"|(?P<entity>&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});)"
+)
+_NOTES = "♪♫♬"
+_SOUNDS = re.compile(
+    rf"(?P<lyrics>[{_NOTES}][^{_NOTES}\n]*(?:\n(?!\s)[^{_NOTES}\n]*)?[{_NOTES}]|[{_NOTES}][^{_NOTES}\n]*"
+    r"|(?m:^[ \t]*\#[ \t][^\n#]*[ \t]\#[ \t]*$))"
+    r"|(?P<bracket>\[[^\[\]]*\]|［[^［］]*］|【[^【】]*】|〔[^〔〕]*〕)"
+    r"|(?P<star>\*(?P<starred>[^*\n]{1,40})\*)"
+    r"|(?P<paren>[(（](?P<inside>[^()（）]*)[)）])"
+)
+
+
+class MarkupSpan(NamedTuple):
+    """Characters `start` to `end` of the raw text that are not said; `kind` is tag, speaker, sound or lyrics.
+
+    An entity is one too, although the character that it stands for may be said.
+    """
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class View:
+    """`text` is what is to be said; its character i came from ``raw[starts[i]:ends[i]]`` (None: the same places)."""
+
+    text: str
+    starts: list[int] | None = None
+    ends: list[int] | None = None
+    hidden: tuple[MarkupSpan, ...] = ()
+    labels: tuple[tuple[str, int], ...] = ()  # speakers' names and where their words begin in the raw text
+
+    def raw_span(self, start: int, end: int) -> tuple[int, int]:
+        """The place in the raw text of ``text[start:end]``, which is not empty."""
+        if self.starts is None or self.ends is None:
+            return start, end
+        return self.starts[start], self.ends[end - 1]
+
+
+class _Edit(NamedTuple):
+    start: int
+    end: int
+    instead: str
+    kind: str
+    name: str = ""
+
+
+def view(raw: str) -> View:
+    """What is to be said of `raw`.
+
+    Hidden are HTML, WebVTT and ASS tags and ruby annotations, speaker labels (``JOHN:``, ``>> REPORTER:``, ``[Ann]``,
+    ``<v Ann>``), text in square brackets, ``(applause)``, ``*sighs*``, and lyrics between notes (they are sung).
+    Parentheses stay when their words read like speech. Entities are their characters.
+    """
+    if _HINT.search(raw) is None:
+        return View(raw)
+    shown = _edited(View(raw), _markup_edits(raw))
+    shown = _edited(shown, _label_edits(shown.text))
+    return _edited(shown, _sound_edits(shown.text))
+
+
+def spoken_text(raw: str) -> str:
+    """The words that a cue's author meant to be heard, on one line; empty when there are none."""
+    text = " ".join(view(raw).text.split())
+    return text if any(char.isalnum() for char in text) else ""
+
+
+def _markup_edits(text: str) -> Iterator[_Edit]:
+    for match in _MARKUP.finditer(text):
+        kind, start, end = match.lastgroup, match.start(), match.end()
+        if kind == "entity":
+            instead = html.unescape(match[0])
+            if instead != match[0]:
+                yield _Edit(start, end, instead, "entity")
+        elif kind == "voice":
+            yield _Edit(start, end, "", "speaker", match["name"].strip())
+        else:
+            yield _Edit(start, end, {"line": "\n", "hard": " "}.get(kind or "", ""), "tag")
+
+
+def _label_edits(text: str) -> Iterator[_Edit]:
+    for match in LABEL.finditer(text):
+        group = "bracketed" if match["bracketed"] else "label"
+        name = bracketed_name(match["bracketed"]) if match["bracketed"] else label_name(match["label"])
+        if name:
+            yield _Edit(match.start(group), match.end(), " ", "speaker", name)
+
+
+def _sound_edits(text: str) -> Iterator[_Edit]:
+    for match in _SOUNDS.finditer(text):
+        kind = match.lastgroup
+        if kind == "star" and not names_sound(match["starred"]):
+            continue
+        if kind == "paren" and not _is_sound(match):
+            continue
+        yield _Edit(match.start(), match.end(), " ", "lyrics" if kind == "lyrics" else "sound")
+
+
+def _is_sound(match: re.Match[str]) -> bool:
+    inside = match["inside"]
+    if names_sound(inside):
+        return True
+    if not any(char.isalnum() for char in inside):
+        return False
+    words = inside.split()
+    return (inside.isupper() and 1 < len(words) <= 5) or (_fills_line(match) and describes(inside))
+
+
+def _fills_line(match: re.Match[str]) -> bool:
+    """Whether nothing else is said on the line, looking no farther than a few characters beside."""
+    text, start, end = match.string, match.start(), match.end()
+    before, after = text[max(0, start - 40) : start].rpartition("\n")[2], text[end : end + 40].partition("\n")[0]
+    return not any(char.isalnum() for char in before + after)
+
+
+def _edited(shown: View, edits: Iterable[_Edit]) -> View:
+    """`shown` with stretches replaced."""
+    parts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    hidden, labels = list(shown.hidden), list(shown.labels)
+    all_starts = shown.starts
+    all_ends = shown.ends
+    done = 0
+    for edit in edits:
+        if all_starts is None or all_ends is None:
+            all_starts, all_ends = list(range(len(shown.text))), list(range(1, len(shown.text) + 1))
+        parts += (shown.text[done : edit.start], edit.instead)
+        start, end = all_starts[edit.start], all_ends[edit.end - 1]
+        starts += all_starts[done : edit.start] + [start] * len(edit.instead)
+        ends += all_ends[done : edit.start] + [end] * len(edit.instead)
+        hidden.append(MarkupSpan(start, end, edit.kind))
+        if edit.name:
+            labels.append((edit.name, end))
+        done = edit.end
+    if all_starts is None or all_ends is None or not done:
+        return shown
+    parts.append(shown.text[done:])
+    starts += all_starts[done:]
+    ends += all_ends[done:]
+    return View("".join(parts), starts, ends, tuple(sorted(hidden)), tuple(sorted(labels, key=lambda label: label[1])))

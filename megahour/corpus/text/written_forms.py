@@ -1,0 +1,177 @@
+"""The regular expression of a language: its rules in order of precedence, one named group each.
+
+Every rule is linear: repetitions of unknown length are followed by what they cannot contain, or start where no other
+repetition of their kind can have started.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+
+from megahour.corpus.text.languages.base import Tongue
+from megahour.corpus.text.languages.lookup import reads_numbers, tongue
+
+LETTER = r"[^\W\d_]"
+VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞"
+_SPACE = "[ \u00a0\u202f\u2009]"
+_MINUS = r"(?<![\w.,)\]])[-−]"
+_END = r"(?![\w²³'’])"  # after a unit
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_MONTH_DAY = (
+    rf"(?P<month_day>\b(?P<mm>{_MONTHS}|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.)[ \u00a0]"
+    r"(?P<md>[0-2]?\d|3[01])(?:st|nd|rd|th)?(?![\w%]|[.,:]\d))"
+)
+_DOMAINS = "com|org|net|edu|gov|info|io|ai|tv|de|fr|es|it|ru|uk|eu|ch|at|mx|ar"
+WEB_HINT = re.compile(rf"://|(?i:www\.)|@\w|\.(?i:{_DOMAINS})(?!\w)")
+_ELISIONS = {
+    "fr": r"(?i:[ldnsmtcj]|qu|jusqu)",
+    "it": r"(?i:[ldnsc]|un|dell|all|nell|sull|dall|quell)",
+}
+
+
+@cache
+def marks() -> str:
+    """Character class of combining marks and joiners, which `\\w` leaves out but words contain."""
+    spans: list[list[int]] = []
+    for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):
+        if unicodedata.category(chr(code)).startswith("M"):
+            if spans and spans[-1][1] == code - 1:
+                spans[-1][1] = code
+            else:
+                spans.append([code, code])
+    return "\u00ad\u200c\u200d\u2060" + "".join(f"{chr(low)}-{chr(high)}" for low, high in spans)
+
+
+@cache
+def grammar(language: str, has_web: bool) -> re.Pattern[str]:
+    """The rules of a primary subtag; those of addresses only for texts where `WEB_HINT` is found."""
+    words = tongue(language)
+    rules = [
+        *(_web_rules() if has_web else ()),
+        r"(?P<hashtag>#(?=\w*?[^\W\d_])(?P<tag>\w+))" if words.web else "",
+        *(_reading_rules(words) if words.minus else ()),
+        *(_plain_rules(language)),
+        rf"(?P<symbol>#(?=\s?\d)|{_class(sign for sign in words.symbols if sign != '#')})" if words.symbols else "",
+        _word_rule(),
+    ]
+    return re.compile("|".join(rule for rule in rules if rule))
+
+
+def _class(symbols: Iterable[str]) -> str:
+    return "[" + "".join(map(re.escape, symbols)) + "]"
+
+
+def _any_of(written: Iterable[str]) -> str:
+    """Alternatives, the longest first; a space may be missing or be a no-break space."""
+    ordered = sorted(written, key=lambda text: (-len(text), text))
+    return "|".join(re.escape(text).replace(r"\ ", f"{_SPACE}?") for text in ordered)
+
+
+def grouped_number(words: Tongue) -> str:
+    """Digits with grouped thousands, and perhaps decimals."""
+    lakhs = r"|\d{1,2}(?:,\d\d){1,3},\d{3}" if words.decimal_sign == "." else ""  # 12,34,567, as India parts them
+    return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{re.escape(words.decimal_sign)}\d++)?"
+
+
+def _number(words: Tongue) -> str:
+    point = "" if words.decimal_sign == "." else r"|\d++\.\d++(?!\.?\d)"
+    return rf"(?:{grouped_number(words)}|\d++{re.escape(words.decimal_sign)}\d++{point}|\d++)"
+
+
+def _plain_rules(language: str) -> list[str]:
+    """Numbers where no module reads them: spelled by num2words, or left as they are."""
+    if tongue(language).minus:
+        return []
+    return [r"(?P<number>(?P<value>\d+))" if reads_numbers(language) else r"(?P<digits>\d+(?:[.,]\d+)*)"]
+
+
+def _word_rule() -> str:
+    word = rf"{LETTER}(?:{LETTER}|[{marks()}])*+"
+    return rf"(?P<word>{word}(?:(?:['’ʼ]|(?<=[^\W\d_]{{2}})[-‐]\n[ \t]{{0,4}}(?=[^\W\d_]{{2}})){word})*+)"
+
+
+def _web_rules() -> list[str]:
+    tail = r"(?:[/?#][^\s<>\"]*(?<=[\w/]))?"
+    host = r"[\w-]++(?:\.[\w-]++)+"
+    return [
+        rf"(?P<url>(?i:https?://|ftp://|(?<![\w.-])www\.)(?:{host}|[\w-]++){tail}"
+        rf"|(?<![\w.@/-])(?:[\w-]++\.)+?(?i:{_DOMAINS})(?![\w-]|\.\w){tail})",
+        rf"(?P<email>(?<![\w.+-])[\w.+-]{{1,64}}@{host})",
+        r"(?P<handle>(?<![\w@])@\w+)",
+    ]
+
+
+def _reading_rules(words: Tongue) -> list[str]:
+    money = _any_of([*words.currencies, *words.codes])
+    number, scales = _number(words), _any_of(words.scales)
+    numeral = "(?:XL|X{0,3})(?:IX|IV|V?I{0,3})"
+    of_digits = "|".join((*_date_rules(words), *_time_rules(words), *_number_rules(words)))
+    return [
+        _plain_word(words),
+        rf"(?=[\d(+−-])(?:{of_digits})",
+        _MONTH_DAY if words.code == "en" else "(?!)",
+        *(f"(?P<extra_{name}>{rule})" for name, rule in words.letter_rules.items()),
+        rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",
+        rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?:(?P<mlow>{number})[–—-](?P=sign)?)?(?P<amount>{number})"
+        rf"(?:{_SPACE}?(?P<ms>{scales}){_END})?)",
+        rf"(?P<roman>(?=[IVXL]+(?:er|re|ère|ème|e)?(?!\w))(?P<latin>{numeral})"
+        r"(?P<ls>er|re|ère|ème|e)?(?!\w|['’]\w))",
+        _abbreviation_rule(words),
+        rf"(?P<initials>(?<!\w)(?:{LETTER}\.){{2,}})",
+    ]
+
+
+def _plain_word(words: Tongue) -> str:
+    """The quick way for most words: lower-case, between spaces, with no rule that could begin with them."""
+    dotless = [text for text in (*words.abbreviations, "mr", "mrs", "ms", "dr", "prof") if not text.endswith(".")]
+    return rf"(?P<plain>(?<=[ \n])(?!(?:{_any_of(dotless)})[ ,\n]|и )[a-zà-öø-ÿа-яё]{{2,}}+(?=[ ,\n]))"
+
+
+def _date_rules(words: Tongue) -> list[str]:
+    months = _MONTHS if words.code == "en" else f"(?i:{'|'.join(words.months)})"  # "may" is a verb
+    after_day = rf"(?=[ \u00a0](?:de |of )?(?:{months})\b)"
+    return [
+        r"(?P<iso>(?<![\w.-])(?P<iso_y>\d{4})-(?P<iso_m>0\d|1[0-2])-(?P<iso_d>[0-2]\d|3[01])(?![\w-]))",
+        r"(?P<date>(?<![\w./-])(?P<d1>[0-3]?\d)(?P<ds>[./])(?P<d2>[0-3]?\d)(?P=ds)(?P<d3>\d{4})(?![\w/]))",
+        rf"(?P<day>(?<![\w.,:])(?P<dd>[0-2]?\d|3[01])(?:{words.ordinal_suffix or '(?!)'}|\.)?{after_day})",
+    ]
+
+
+def _time_rules(words: Tongue) -> list[str]:
+    return [
+        *(f"(?P<extra_{name}>{rule})" for name, rule in words.digit_rules.items()),
+        rf"(?P<clock>(?<![\w:.,])(?P<hh>[01]?\d|2[0-4]):(?P<mi>[0-5]\d)(?::(?P<ss>[0-5]\d))?(?![\d:])"
+        rf"(?:{_SPACE}?(?P<cs>{words.clock_suffix or '(?!)'}))?)",
+        rf"(?P<phone>(?<![\w-])(?:\+\d{{1,3}}(?:[ .\u00a0-]?\(?\d{{1,4}}\)?){{2,6}}(?!\d){'|' + words.phone}))",
+    ]
+
+
+def _number_rules(words: Tongue) -> list[str]:
+    """Numbers, alone and with what they count; between them the most particular first."""
+    number, scales = _number(words), _any_of(words.scales)
+    money = _any_of([*words.currencies, *words.codes])
+    units = _any_of([*words.units, *(scale for scale in words.scales if len(scale) > 1), "%", "‰", "°"])
+    gap = f"{_SPACE}?"
+    return [
+        rf"(?P<price>(?:(?<![\w.,-])(?P<plow>{number})[–—-])?(?P<pneg>{_MINUS})?(?P<cost>{number}){gap}"
+        rf"(?:(?P<ps>{scales}){gap})?(?P<coin>{money}){_END})",
+        rf"(?P<quantity>(?:(?<![\w.,-])(?P<qlow>{number})[–—-])?(?P<qneg>{_MINUS})?(?P<count>{number}){gap}"
+        rf"(?P<unit>{units}){_END})",
+        r"(?P<fraction>(?<![\w/⁄.,])(?:(?P<mixed>\d{1,3}) )?(?P<top>\d{1,2})[/⁄](?P<bottom>[2-68]|10)(?![\w/⁄]))",
+        rf"(?P<halves>(?<![\w/⁄.,])(?P<units>\d{{1,3}}){gap}(?P<vulgar>[{VULGAR}]))",
+        rf"(?P<ordinal>(?<![.,])(?P<rank>\d{{1,9}})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",
+        rf"(?P<chain>(?<![\w.])(?!{grouped_number(words)}(?![.\d]))\d++(?:\.\d++){{2,}}+)",
+        rf"(?P<range>(?<![\w.,-])(?P<low>{number})(?P<dash>[–—-])(?P<high>{number})(?![\w-]))",
+        rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{number}))",
+    ]
+
+
+def _abbreviation_rule(words: Tongue) -> str:
+    """Not inside words; digits beside are no hindrance."""
+    exact = f"|{_any_of(words.exact_abbreviations)}" if words.exact_abbreviations else ""
+    before_number = f"(?i:{_any_of(words.before_numbers)})(?={_SPACE}?\\d)|" if words.before_numbers else ""
+    always = f"(?i:{_any_of(words.abbreviations)})"
+    return rf"(?P<abbreviation>(?<!{LETTER})(?<!['’.])(?:{before_number}{always}{exact})(?!{LETTER}))"

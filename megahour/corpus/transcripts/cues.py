@@ -1,0 +1,185 @@
+"""Cues: a stretch of text with a time, and the repairs that need their neighbours."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.text.markup import View, spoken_text, view
+
+MAX_DISORDER = 0.2  # share of timed cues that may stand out of order before the file is refused
+ROLLING_SHARE = 0.5  # share of neighbours that begin with their predecessor's end, above which captions roll
+OVERLAP_WORDS = 3  # fewer repeated words are chance unless one cue holds the other whole
+NEIGHBOURS = 10  # cues before and behind, among which captions roll or not
+MIN_SCROLLS = 2
+MAX_SHOWN = 200  # words of a cue that the next may show again
+_SHOWN = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class Cue:
+    """`raw` is said from `start_samples` to `end_samples` of the recording; -1 for an unknown time.
+
+    `raw` is a stretch of the file as it stands, with its markup, which `normalise` hides; `speaker` is "" when unknown.
+    """
+
+    start_samples: int
+    end_samples: int
+    raw: str
+    speaker: str = ""
+
+
+def check_order(cues: list[Cue]) -> list[Cue]:
+    """Keep the longest run of cues whose starts do not decrease; the others keep their place and lose their times.
+
+    Raises
+    ------
+    BadRecord: ``cues-out-of-order`` when more than `MAX_DISORDER` of the timed cues would lose theirs.
+    """
+    timed = [place for place, cue in enumerate(cues) if cue.start_samples >= 0]
+    kept = _longest_non_decreasing([cues[place].start_samples for place in timed])
+    lost = len(timed) - len(kept)
+    if lost > MAX_DISORDER * len(timed):
+        raise BadRecord("cues-out-of-order", f"{lost} of {len(timed)} cues start before their predecessors")
+    in_order = {timed[position] for position in kept}
+    return [
+        cue if place in in_order else replace(cue, start_samples=-1, end_samples=-1) for place, cue in enumerate(cues)
+    ]
+
+
+def _longest_non_decreasing(values: list[int]) -> list[int]:
+    """Positions of a longest non-decreasing subsequence (patience sorting, O(n log n))."""
+    tails: list[int] = []
+    tail_places: list[int] = []
+    before: list[int] = []
+    for place, value in enumerate(values):
+        pile = bisect.bisect_right(tails, value)
+        before.append(tail_places[pile - 1] if pile else -1)
+        if pile == len(tails):
+            tails.append(value)
+            tail_places.append(place)
+        else:
+            tails[pile], tail_places[pile] = value, place
+    chain = []
+    place = tail_places[-1] if tail_places else -1
+    while place >= 0:
+        chain.append(place)
+        place = before[place]
+    return chain[::-1]
+
+
+def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
+    """Move cues that stand out of order, but no farther than `reach_samples` from their place, to where their time is.
+
+    Programs that sort by speaker or by position on the screen write such files; the text is in the order of the times.
+    """
+    timed = [place for place, cue in enumerate(cues) if cue.start_samples >= 0]
+    kept = {timed[position] for position in _longest_non_decreasing([cues[place].start_samples for place in timed])}
+    order: list[tuple[int, int]] = []
+    now = -1
+    for place, cue in enumerate(cues):
+        if place in kept:
+            now = cue.start_samples
+        near = cue.start_samples >= 0 and abs(cue.start_samples - max(now, 0)) <= reach_samples
+        order.append((cue.start_samples if near or place in kept else now, place))
+    return [cues[place] for _, place in sorted(order)]
+
+
+def without_copies(cues: list[Cue]) -> list[Cue]:
+    """Each cue once: copies have another's words at the same time, or most of the time at once with it.
+
+    The same words at another time are said again ("No." "No."), and stay.
+    """
+    seen: dict[str, list[int]] = {}
+    kept: list[Cue] = []
+    for cue in cues:
+        words = " ".join(spoken_text(cue.raw).split())
+        places = seen.setdefault(words, [])
+        original = next((place for place in places[-1:] if _at_once(kept[place], cue)), None)
+        if original is None:
+            places.append(len(kept))
+            kept.append(cue)
+        elif cue.end_samples > kept[original].end_samples >= 0:
+            kept[original] = replace(kept[original], end_samples=cue.end_samples)
+    return kept
+
+
+def _at_once(one: Cue, other: Cue) -> bool:
+    if one.start_samples < 0 or other.start_samples < 0:
+        return False
+    if (one.start_samples, one.end_samples) == (other.start_samples, other.end_samples):
+        return True
+    shared = min(one.end_samples, other.end_samples) - max(one.start_samples, other.start_samples)
+    shorter = min(one.end_samples - one.start_samples, other.end_samples - other.start_samples)
+    return shorter > 0 and shared > shorter / 2
+
+
+def strip_rolling(cues: list[Cue]) -> list[Cue]:
+    """Take repeated words out of rolling captions, where each cue shows the last line again above a new one.
+
+    A cue's `raw` is then what follows the words that its predecessor has shown; a cue with nothing new goes. Words that
+    a speaker repeats are left alone unless most cues thereabouts scroll: begin with their predecessor's end and go on.
+    """
+    words = [
+        [(match[0], shown.raw_span(*match.span())) for match in _SHOWN.finditer(shown.text)] for shown in _views(cues)
+    ]
+    shown_words = [[word for word, _ in own] for own in words]
+    overlaps = [0] + [_overlap(shown_words[place - 1], shown_words[place]) for place in range(1, len(cues))]
+    scrolling = _scrolling(shown_words, overlaps)
+    rolled = []
+    for place, (cue, own) in enumerate(zip(cues, words, strict=True)):
+        repeated = overlaps[place] if scrolling[place] else 0
+        if not repeated:
+            rolled.append(cue)
+        elif repeated < len(own):
+            rolled.append(replace(cue, raw=cue.raw[own[repeated - 1][1][1] :].lstrip()))
+    return rolled
+
+
+def _views(cues: list[Cue]) -> Iterator[View]:
+    return (view(cue.raw) for cue in cues)
+
+
+def _scrolling(words: list[list[str]], overlaps: list[int]) -> list[bool]:
+    """Whether most of the cues around each one scroll. Equal neighbours are no evidence for either."""
+    votes, chances = [0], [0]
+    for place, (own, n) in enumerate(zip(words, overlaps, strict=True)):
+        same = place > 0 and n == len(own) == len(words[place - 1])
+        votes.append(votes[-1] + (n > 0 and not same))
+        chances.append(chances[-1] + (place > 0 and not same))
+    found = []
+    for place in range(len(words)):
+        low, high = max(0, place - NEIGHBOURS), min(len(words), place + NEIGHBOURS + 1)
+        n = votes[high] - votes[low]
+        found.append(n >= MIN_SCROLLS and n >= ROLLING_SHARE * (chances[high] - chances[low]))
+    return found
+
+
+def _overlap(previous: list[str], current: list[str]) -> int:
+    """Words at the end of `previous` that begin `current`, of which at most `MAX_SHOWN` are compared."""
+    for n in range(min(len(previous), len(current), MAX_SHOWN), 0, -1):
+        if previous[-n:] == current[:n]:
+            return n if n >= OVERLAP_WORDS or n in (len(previous), len(current)) else 0
+    return 0
+
+
+def fit_to_length(cues: list[Cue], samples: int) -> list[Cue]:
+    """Cues of a recording of `samples`: ends are cut to it, times behind its end become unknown.
+
+    Raises
+    ------
+    BadRecord: ``transcript-too-long`` when most timed cues start after the recording's end: it is another recording's.
+    """
+    timed = sum(cue.start_samples >= 0 for cue in cues)
+    late = sum(cue.start_samples >= samples for cue in cues)
+    if late > timed / 2:
+        raise BadRecord("transcript-too-long", f"{late} of {timed} cues start after the recording's {samples} samples")
+    return [
+        replace(cue, start_samples=-1, end_samples=-1)
+        if cue.start_samples >= samples
+        else replace(cue, end_samples=min(cue.end_samples, samples))
+        for cue in cues
+    ]

@@ -1,0 +1,88 @@
+"""Bytes of unknown encoding → text, or a refusal: a wrong guess would poison a corpus silently."""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+
+from megahour.core.errors import BadRecord
+from megahour.core.unicode import mended
+
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# Code pages of old subtitle files by language; the others were written on cp1252 systems.
+CODE_PAGES = {
+    **dict.fromkeys(("ru", "uk", "bg", "sr", "mk", "be"), "cp1251"),
+    **dict.fromkeys(("pl", "cs", "sk", "hu", "sl", "hr", "ro"), "cp1250"),
+    **dict.fromkeys(("el",), "cp1253"),
+    **dict.fromkeys(("tr",), "cp1254"),
+    **dict.fromkeys(("he",), "cp1255"),
+    **dict.fromkeys(("ar", "fa", "ur"), "cp1256"),
+    **dict.fromkeys(("et", "lv", "lt"), "cp1257"),
+    **dict.fromkeys(("ja",), "cp932"),
+    **dict.fromkeys(("zh",), "gb18030"),
+    **dict.fromkeys(("ko",), "cp949"),
+}
+MAX_CONTROL_SHARE = 0.01
+MAX_ACCENTED_SHARE = 0.4  # of the letters of a cp1252 text; French has about 0.05, mojibake of Cyrillic nearly 1
+
+
+def decode_text(data: bytes, language: str = "en") -> str:
+    """Text of a transcript: by its byte-order mark, else UTF-8, UTF-16 by its zeros, else the language's code page.
+
+    Raises
+    ------
+    BadRecord: ``unreadable-encoding`` when no encoding gives plausible text (binary data, wrong code page).
+    """
+    encoding = marked_encoding(data)
+    candidates = [encoding] if encoding else ["utf-8", CODE_PAGES.get(language.lower()[:2], "cp1252")]
+    for candidate in candidates:
+        try:
+            text = _decoded(data, candidate)
+        except UnicodeDecodeError:
+            continue
+        if _plausible(text, candidate):
+            return text.replace("\r\n", "\n").replace("\r", "\n")
+    tried = ", ".join(candidates)
+    raise BadRecord("unreadable-encoding", f"{len(data)} bytes are not text in {tried}; save the file as UTF-8")
+
+
+def marked_encoding(data: bytes) -> str | None:
+    """The encoding that a byte-order mark names, or UTF-16 that its zeros show; None: most likely it is UTF-8."""
+    return next((name for mark, name in BOMS if data.startswith(mark)), None) or _by_zeros(data)
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    """U+FFFD for half a character, which some programs write as if it were a whole one."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        if not encoding.startswith("utf"):
+            raise
+        return mended(data.decode(encoding, "surrogatepass"))
+
+
+def _by_zeros(data: bytes) -> str | None:
+    """UTF-16 without a mark: in text of most scripts that use spaces, every other byte is often zero."""
+    head = data[:4096]
+    if len(head) < 4 or len(data) % 2:
+        return None
+    even, odd = head[0::2].count(0) / (len(head) / 2), head[1::2].count(0) / (len(head) / 2)
+    if odd > 0.1 and even < 0.01:
+        return "utf-16-le"
+    return "utf-16-be" if even > 0.1 and odd < 0.01 else None
+
+
+def _plausible(text: str, encoding: str) -> bool:
+    control = sum(unicodedata.category(char) in ("Cc", "Cn", "Co") and char not in "\t\n\r\f\v" for char in text)
+    if "\0" in text or control > MAX_CONTROL_SHARE * len(text):
+        return False
+    if encoding != "cp1252":
+        return True
+    letters = [char for char in text if char.isalpha()]
+    return sum(char > "\x7f" for char in letters) <= MAX_ACCENTED_SHARE * len(letters)

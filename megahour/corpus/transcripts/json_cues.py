@@ -1,0 +1,296 @@
+"""JSON transcripts → cues, in the shapes that people and recognisers write.
+
+The shape is found by its names, at the top or in an object that wraps it:
+
+    cues, segments, subtitles, body    lists of cues: megahour, Whisper, WhisperX, the Podcast Index, Bilibili
+    a bare list                        of cues, or of texts
+    chunks                             Hugging Face (`timestamp: [start, end]`)
+    events                             YouTube's json3 (`tStartMs`, `segs`)
+    transcription                      whisper.cpp (`offsets` in milliseconds)
+    results                            Amazon Transcribe, Google, Deepgram, Vosk's `result`
+    recognizedPhrases                  Azure (ticks of 100 ns)
+    monologues                         Rev
+    utterances                         AssemblyAI (milliseconds)
+    fragments                          aeneas
+    text, content, sentence            no times
+
+Words that come one by one are joined to sentences.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from megahour.core.errors import BadRecord
+from megahour.core.unicode import load_json
+from megahour.corpus.transcripts.cues import Cue
+from megahour.corpus.transcripts.sentences import in_sentences
+
+MAX_HOURS = 100
+WRAPPERS = ("transcript", "transcription", "result", "response", "data", "output", "captions")
+MAX_DEPTH = 4
+CUE_LISTS = ("cues", "segments", "subtitles", "body")
+TEXTS = ("text", "content", "sentence", "transcript", "body")
+SPEAKERS = ("speaker", "speaker_label", "name")
+STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
+DURATIONS = ("duration", "dur")
+SENTENCE_WORDS = 40  # words after which a cue of words ends, whatever they are
+SENTENCE_PAUSE_S = 1.0  # pause that ends it
+_CLOCK = re.compile(r"\s*(?:(?:(\d{1,3}):)?(\d{1,3}):)?(\d+(?:[.,]\d+)?)\s*s?\s*")
+_SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)]*$")
+Fields = Mapping[str, Any]
+
+
+class Said(NamedTuple):
+    """A cue, or a word, in seconds; NaN unknown. `joined`: without a space before it."""
+
+    start_s: float
+    end_s: float
+    text: str
+    speaker: str = ""
+    joined: bool = False
+
+
+Reader = Callable[[Any], Iterable[Said]]
+
+
+def json_cues(text: str, rate_hz: int) -> list[Cue]:
+    """Cues of a JSON transcript, times in samples at `rate_hz`, -1 where unknown.
+
+    Raises BadRecord (``unreadable-transcript``): no JSON, or of no shape that is known.
+    """
+    try:
+        value: Any = load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord("unreadable-transcript", f"no JSON: {error}") from error
+    shape = find(value)
+    if shape is None:
+        names = ", ".join(list(value)[:12]) if isinstance(value, dict) else ""
+        what = f"an object with {names}" if names else f"a JSON {type(value).__name__}"
+        raise BadRecord("unreadable-transcript", f"{what}: no list of cues and no text that is known")
+    read, inner = shape
+    try:
+        said = list(read(inner))
+        if strange := [part for each in said for part in (each.text, each.speaker) if not isinstance(part, str)]:
+            raise TypeError(f"a text or a speaker that is a JSON {type(strange[0]).__name__}")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        detail = f"no cues as {read.__name__.strip('_')} has them: {type(error).__name__} {error}"
+        raise BadRecord("unreadable-transcript", detail) from error
+    return [_cue(each, rate_hz) for each in said]
+
+
+def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
+    """How the transcript in a JSON value is read, and the part to be read; None where there is none."""
+    if isinstance(value, list):
+        return (_list, value) if depth == 0 or any(map(_is_cue, value)) else None
+    if not isinstance(value, dict):
+        return None
+    for name, read in _SHAPES:
+        if isinstance(value.get(name), list):
+            return read, value
+    if service := _service(value.get("results")):
+        return service, value
+    for name in WRAPPERS if depth < MAX_DEPTH else ():
+        if found := find(value.get(name), depth + 1):
+            return found
+    return (_text, value) if _is_cue(value) else None
+
+
+def _is_cue(value: Any) -> bool:
+    """Whether an object has a text; a `transcript` of one word may be the name of a file."""
+    if not isinstance(value, dict):
+        return False
+    return any(isinstance(text := value.get(name), str) and (name != "transcript" or " " in text) for name in TEXTS)
+
+
+def _list(cues: list[Any]) -> Iterator[Said]:
+    for item in cues:
+        cue = {"text": item} if isinstance(item, str) else item
+        if not isinstance(cue, dict):
+            raise TypeError(f"a cue that is a JSON {type(item).__name__}")
+        start, end = _time(cue, STARTS), _time(cue, ENDS)
+        end = start + _time(cue, DURATIONS) if math.isnan(end) else end
+        yield Said(start, end, _first(cue, TEXTS), _who(cue))
+
+
+def _cue_lists(value: Fields) -> Iterator[Said]:
+    return _list(next(value[name] for name in CUE_LISTS if isinstance(value.get(name), list)))
+
+
+def _text(value: Fields) -> Iterator[Said]:
+    text = in_sentences(_first(value, TEXTS))
+    return _list([value] if len(text) == 1 else [{"text": part, "speaker": _who(value)} for part in text])
+
+
+def _chunks(value: Fields) -> Iterator[Said]:
+    for chunk in value["chunks"]:
+        start, end = chunk.get("timestamp") or (None, None)
+        yield Said(seconds(start), seconds(end), chunk["text"])
+
+
+def _youtube(value: Fields) -> Iterator[Said]:
+    for event in value["events"]:
+        text = "".join(part.get("utf8", "") for part in event.get("segs", ()))
+        if text.strip():
+            start = seconds(event.get("tStartMs")) / 1000
+            yield Said(start, start + seconds(event.get("dDurationMs")) / 1000, text)
+
+
+def _whisper_cpp(value: Fields) -> Iterator[Said]:
+    for part in value["transcription"]:
+        at = part.get("offsets") or {}
+        yield Said(seconds(at.get("from")) / 1000, seconds(at.get("to")) / 1000, part["text"])
+
+
+def _amazon(value: Fields) -> Iterator[Said]:
+    results = value["results"]
+    if segments := results.get("audio_segments"):
+        return _list(segments)
+    who = {
+        item["start_time"]: item.get("speaker_label") or segment.get("speaker_label") or ""
+        for segment in (results.get("speaker_labels") or {}).get("segments") or ()
+        for item in segment.get("items") or ()
+    }
+    words = (
+        Said(
+            _time(item, STARTS),
+            _time(item, ENDS),
+            item["alternatives"][0]["content"],
+            item.get("speaker_label") or who.get(item.get("start_time"), ""),
+            item.get("type") == "punctuation",
+        )
+        for item in results["items"]
+    )
+    return sentences(words)
+
+
+def _deepgram(value: Fields) -> Iterator[Said]:
+    results = value["results"]
+    if utterances := results.get("utterances"):
+        return _list(utterances)
+    best = results["channels"][0]["alternatives"][0]
+    if paragraphs := (best.get("paragraphs") or {}).get("paragraphs"):
+        return _list([{**each, "speaker": _who(part)} for part in paragraphs for each in part["sentences"]])
+    return _text(best) if not best.get("words") else sentences(map(_word, best["words"]))
+
+
+def _google(value: Fields) -> Iterator[Said]:
+    for result in value["results"]:
+        best = (result.get("alternatives") or [{}])[0]
+        words = best.get("words") or [{}]
+        if best.get("transcript"):
+            yield Said(_time(words[0], STARTS), _time(words[-1], ENDS), best["transcript"])
+
+
+def _azure(value: Fields) -> Iterator[Said]:
+    for phrase in value["recognizedPhrases"]:
+        start = seconds(phrase.get("offsetInTicks")) / 1e7
+        end = start + seconds(phrase.get("durationInTicks")) / 1e7
+        yield Said(start, end, phrase["nBest"][0]["display"], _who(phrase))
+
+
+def _rev(value: Fields) -> Iterator[Said]:
+    for turn in value["monologues"]:
+        words = [
+            Said(
+                seconds(e.get("ts")), seconds(e.get("end_ts")), e["value"].strip(), _who(turn), e.get("type") == "punct"
+            )
+            for e in turn["elements"]
+        ]
+        yield from sentences(word for word in words if word.text)
+
+
+def _assembly(value: Fields) -> Iterator[Said]:
+    for each in value["utterances"]:
+        yield Said(seconds(each.get("start")) / 1000, seconds(each.get("end")) / 1000, each["text"], _who(each))
+
+
+def _aeneas(value: Fields) -> Iterator[Said]:
+    for part in value["fragments"]:
+        yield Said(_time(part, STARTS), _time(part, ENDS), " ".join(part["lines"]))
+
+
+def _vosk(value: Fields) -> Iterator[Said]:
+    return sentences(map(_word, value["result"]))
+
+
+_SHAPES: tuple[tuple[str, Reader], ...] = (
+    *((name, _cue_lists) for name in CUE_LISTS),
+    ("chunks", _chunks),
+    ("events", _youtube),
+    ("transcription", _whisper_cpp),
+    ("recognizedPhrases", _azure),
+    ("monologues", _rev),
+    ("utterances", _assembly),
+    ("fragments", _aeneas),
+    ("result", _vosk),
+)
+
+
+def _service(results: Any) -> Reader | None:
+    """Whose `results` they are: three services share the name."""
+    if isinstance(results, list):
+        return _google if any(isinstance(each, dict) and "alternatives" in each for each in results) else None
+    if isinstance(results, dict) and ("items" in results or "audio_segments" in results):
+        return _amazon
+    return _deepgram if isinstance(results, dict) and ("channels" in results or "utterances" in results) else None
+
+
+def sentences(words: Iterable[Said]) -> Iterator[Said]:
+    """Words joined to cues, which end with a sentence, before a pause or another speaker, or after many words."""
+    held: list[Said] = []
+    end_s = math.nan  # of the last word that has one: marks have none
+    for word in words:
+        if held and not word.joined:
+            full = len(held) >= SENTENCE_WORDS or bool(_SENTENCE_END.search(held[-1].text))
+            if full or word.start_s - end_s >= SENTENCE_PAUSE_S or word.speaker != held[0].speaker:
+                yield _joined(held)
+                held = []
+        held.append(word)
+        end_s = end_s if math.isnan(word.end_s) else word.end_s
+    if held:
+        yield _joined(held)
+
+
+def _joined(words: list[Said]) -> Said:
+    text = "".join(f"{'' if word.joined else ' '}{word.text}" for word in words).strip()
+    ends = [word.end_s for word in words if not math.isnan(word.end_s)]
+    return Said(words[0].start_s, max(ends, default=math.nan), text, words[0].speaker)
+
+
+def _word(item: Fields) -> Said:
+    return Said(_time(item, STARTS), _time(item, ENDS), item.get("punctuated_word") or item["word"], _who(item))
+
+
+def _first(cue: Fields, names: Iterable[str]) -> str:
+    return next((value for name in names if isinstance(value := cue.get(name), str)), "")
+
+
+def _who(item: Fields) -> str:
+    """A speaker's name, or the number that stands for it."""
+    value = next((item[name] for name in SPEAKERS if isinstance(item.get(name), str | int)), "")
+    return "" if isinstance(value, bool) else str(value).strip()
+
+
+def _time(cue: Fields, names: Iterable[str]) -> float:
+    return seconds(next((cue[name] for name in names if name in cue), None))
+
+
+def seconds(value: Any) -> float:
+    """A number of seconds, or a string: "1.5", "1.5s", "0:01.5"; NaN for what is neither."""
+    if isinstance(value, str):
+        match = _CLOCK.fullmatch(value)
+        parts = [float((part or "0").replace(",", ".")) for part in match.groups()] if match else [math.nan] * 3
+        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _cue(said: Said, rate_hz: int) -> Cue:
+    start, end = (
+        round(s * rate_hz) if 0 <= s < MAX_HOURS * 3600 else -1  # NaN is not
+        for s in (said.start_s, said.end_s)
+    )
+    return Cue(start, end if end > start >= 0 else -1, said.text, said.speaker)

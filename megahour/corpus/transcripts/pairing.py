@@ -1,0 +1,135 @@
+"""Which files belong together: a medium, the transcripts that may be its own, and its side information.
+
+By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt` and with `a/talk.json`. By folder, as
+items of archive.org are: transcripts whose name claims no medium are candidates for every medium of their folder, and
+`*_meta.json` or `metadata.json` speaks for all of them. Which candidate is the right one is found out later, by
+language and length in `ingest` (corpus.candidates), and by what is heard in `align`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
+from megahour.corpus.transcripts.read import TIMED_SUFFIXES
+
+Pairing = Literal["name", "folder"]
+
+MEDIA = (
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph", ".caf", ".m4a", ".m4b",
+    ".mp4", ".m4v", ".mov", ".aac", ".webm", ".mkv", ".mka", ".avi", ".wma", ".wmv", ".asf", ".amr", ".ac3", ".3gp",
+    ".ts", ".mpg", ".mpeg", ".flv", ".ogv",
+)  # fmt: skip
+INFO = ".json"
+MAX_CANDIDATES = 16  # transcripts of one medium; aligning each costs time
+_LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-[A-Za-z]{2,4})?)$")
+_FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
+
+
+class FileGroup(NamedTuple):
+    """Paths of one medium, its candidate transcripts and its side information; empty where there is none."""
+
+    media: str
+    transcripts: tuple[str, ...]
+    info: str
+
+
+def split_suffix(path: str) -> tuple[str, str]:
+    """("a/b.c", ".wav") of "a/b.c.WAV": the suffix in lower case, with its dot.
+
+    >>> split_suffix("talks/day 1.en.vtt")
+    ('talks/day 1.en', '.vtt')
+    """
+    folder, _, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".")
+    if not dot or not stem:
+        return path, ""
+    return f"{folder}/{stem}" if folder else stem, f".{suffix.lower()}"
+
+
+def language_tag(path: str) -> str:
+    """ "en" of "talk.en.srt"; "" where the name has no tag.
+
+    >>> language_tag("talks/day 1.en.vtt")
+    'en'
+    """
+    match = _LANGUAGE.search(split_suffix(path)[0])
+    return match[1] if match else ""
+
+
+def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGroup]:
+    """Groups in the order of their first file. Transcripts without a medium come as groups with an empty `media`.
+
+    Two media of one stem make two groups: the second will be quarantined as a duplicate.
+    """
+    media: dict[str, list[str]] = {}
+    texts: dict[str, dict[str, str]] = {}
+    for path in paths:
+        stem, suffix = split_suffix(path)
+        if suffix in MEDIA:
+            media.setdefault(stem, []).append(path)
+        elif suffix in TRANSCRIPTS:
+            texts.setdefault(stem, {})[suffix] = path
+    claimed: dict[str, dict[str, dict[str, str]]] = {}
+    for stem in list(texts):
+        if owner := _owner(stem, media):
+            claimed.setdefault(owner[0], {})[owner[1]] = {
+                **claimed.get(owner[0], {}).get(owner[1], {}),
+                **texts.pop(stem),
+            }
+    folders = _by_folder(texts, media) if pairing == "folder" else {}
+    groups = []
+    for stem, files in media.items():
+        own = claimed.get(stem, {})
+        info = own.get("", {}).get(INFO, "")
+        shared, shared_info = folders.get(stem.rpartition("/")[0], ([], ""))
+        candidates = [best for tag in sorted(own) if (best := _preferred(own[tag]))] + shared
+        groups += [FileGroup(path, tuple(candidates[:MAX_CANDIDATES]), info or shared_info) for path in files]
+    orphans = (beside[suffix] for beside in texts.values() for suffix in TIMED_SUFFIXES if suffix in beside)
+    return groups + [FileGroup("", (path,), "") for path in orphans]
+
+
+def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "name") -> list[str]:
+    """Those of `paths`, all that a folder holds, that may say something of the media `chosen` in it."""
+    media: dict[str, list[str]] = {}
+    for path in chosen:
+        stem, suffix = split_suffix(path)
+        if suffix in MEDIA:
+            media.setdefault(stem, []).append(path)
+    texts = [path for path in paths if split_suffix(path)[1] in TRANSCRIPTS]
+    return [path for path in texts if pairing == "folder" or _owner(split_suffix(path)[0], media)]
+
+
+def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
+    """(stem of the medium that a transcript's stem names, language tag)."""
+    match = _LANGUAGE.search(stem)
+    for name, tag in ((stem, ""), (stem[: match.start()], match[1]) if match else (stem, "")):
+        if name in media:
+            return name, tag
+        whole = split_suffix(name)
+        if whole[1] in MEDIA and whole[0] in media:  # talk.mp3.srt
+            return whole[0], tag
+    return None
+
+
+def _preferred(forms: dict[str, str]) -> str:
+    """Of one transcript in several formats, the one that says most."""
+    return next((forms[suffix] for suffix in TRANSCRIPTS if suffix in forms), "")
+
+
+def _by_folder(texts: dict[str, dict[str, str]], media: dict[str, list[str]]) -> dict[str, tuple[list[str], str]]:
+    """Transcripts that no name claims, and side information, of each folder with media; takes them out of `texts`."""
+    found: dict[str, tuple[list[str], str]] = {stem.rpartition("/")[0]: ([], "") for stem in media}
+    for stem in list(texts):
+        folder = stem.rpartition("/")[0]
+        if folder not in found:
+            continue
+        best = _preferred(texts.pop(stem))
+        candidates, _ = found[folder]
+        if _FOLDER_INFO.search(best):
+            found[folder] = (candidates, best)
+        else:
+            candidates.append(best)
+    return found

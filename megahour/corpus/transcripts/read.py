@@ -1,0 +1,147 @@
+"""Transcript files → cues: SRT, WebVTT, JSON and plain text, as they are found in the wild.
+
+SRT has no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves both:
+whatever stands between two timing lines belongs to the first of them. JSON has shapes of its own: `json_cues`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.text.markup import spoken_text
+from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, without_copies
+from megahour.corpus.transcripts.encodings import decode_text
+from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues
+from megahour.corpus.transcripts.sentences import in_sentences
+from megahour.corpus.transcripts.turns import by_speaker, with_names
+
+MAX_BYTES = 64 << 20
+SUFFIXES = (".srt", ".vtt", ".json3", ".txt", ".json")  # in order of preference
+TIMED_SUFFIXES = (".srt", ".vtt")
+REACH_S = 10  # cues no farther from their place than this are put there
+_CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
+_TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
+_NUMBER = re.compile(r"^\s*\d+\s*$")
+_TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Cues in the order of the file, and what was repaired on the way (counts by name)."""
+
+    cues: list[Cue]
+    repairs: dict[str, int]
+
+
+def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
+    """Cues with times in samples at `rate_hz` (-1 where unknown).
+
+    Parameters
+    ----------
+    suffix: one of `SUFFIXES`.
+
+    Raises
+    ------
+    BadRecord: ``empty-transcript`` (nothing is left to say), ``unreadable-encoding``, ``unreadable-transcript``,
+    ``transcript-too-large``, ``absurd-cue-times``, ``cues-out-of-order``.
+    """
+    if len(data) > MAX_BYTES:
+        raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
+    text = decode_text(data, language)
+    if suffix in (".json", ".json3"):  # the second is YouTube's
+        found = json_cues(text, rate_hz)
+    elif suffix == ".txt":
+        found = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+    else:
+        found = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
+    absurd = sum(cue.start_samples < 0 for cue in found)
+    if suffix in TIMED_SUFFIXES and absurd > len(found) / 2:
+        raise BadRecord("absurd-cue-times", f"{absurd} of {len(found)} cues have a time that no clock shows")
+    return tidy(found, rate_hz)
+
+
+def tidy(found: list[Cue], rate_hz: int) -> Transcript:
+    """Take out what no one says, copies, repeated lines of rolling captions, and times that cannot be true.
+
+    Cues in which several speakers are named are split at the names.
+    """
+    spoken = [cue for cue in found if spoken_text(cue.raw)]
+    if not spoken:
+        raise BadRecord("empty-transcript", f"{len(found)} cues, none with words to say")
+    single = without_copies(spoken)
+    unrolled = strip_rolling(single)
+    checked = _in_order(unrolled, rate_hz)
+    repairs = {
+        "cues_without_words": len(found) - len(spoken),
+        "cues_repeated": len(spoken) - len(unrolled),
+        "cues_out_of_order": sum(a.start_samples >= 0 for a in unrolled) - sum(a.start_samples >= 0 for a in checked),
+    }
+    split = [part for cue in with_names(checked) for part in by_speaker(cue)]
+    return Transcript(split, {name: n for name, n in repairs.items() if n})
+
+
+def _in_order(cues: list[Cue], rate_hz: int) -> list[Cue]:
+    """Cues in the order of their times; raises as `check_order` for a file that is out of order all over."""
+    check_order(cues)
+    return check_order(put_back(cues, REACH_S * rate_hz))
+
+
+def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
+    lines = text.split("\n")
+    timings = [(place, match) for place, line in enumerate(lines) if (match := _TIMING.match(line))]
+    if not timings:
+        if any(line.strip() for line in lines) and not (is_vtt and lines[0].startswith("WEBVTT")):
+            raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
+        return
+    edges = [place for place, _ in timings[1:]] + [len(lines)]
+    for (place, match), edge in zip(timings, edges, strict=True):
+        last = edge == len(lines)
+        body = _vtt_body(lines[place + 1 : edge]) if is_vtt else _srt_body(lines[place + 1 : edge], last)
+        start, end = _samples(match.groups()[:5], rate_hz), _samples(match.groups()[5:], rate_hz)
+        yield Cue(start, end if end > start >= 0 else -1, "\n".join(body))
+
+
+def _vtt_body(lines: list[str]) -> list[str]:
+    """A WebVTT cue ends at the first blank line; the next cue's identifier and NOTE blocks follow it."""
+    end = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+    return lines[:end]
+
+
+def _srt_body(lines: list[str], last: bool) -> list[str]:
+    """An SRT cue ends before the next cue's number; blank lines inside its text are common."""
+    body = list(lines)
+    while body and not body[-1].strip():
+        body.pop()
+    if not last and body and _NUMBER.match(body[-1]):
+        body.pop()
+    return [line for line in body if line.strip()]
+
+
+def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
+    """Samples of (sign, hours, minutes, seconds, fraction); -1 for a time that no clock shows."""
+    sign, hours, minutes, seconds, fraction = clock
+    whole = int(hours or 0), int(minutes), int(seconds)
+    if sign or whole[0] >= MAX_HOURS or whole[1] >= 60 or whole[2] >= 60:
+        return -1
+    milliseconds = int(fraction.ljust(3, "0"))
+    return ((whole[0] * 60 + whole[1]) * 60 + whole[2]) * rate_hz + milliseconds * rate_hz // 1000
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs when blank lines part the text, lines otherwise; the long ones in sentences."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    for block in blocks if len(blocks) > 1 else text.splitlines():
+        yield from in_sentences(block)
+
+
+def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
+    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; not from remarks (; #)."""
+    table = {}
+    for line in decode_text(data, language).splitlines():
+        if (match := _TABLE_LINE.match(line)) and not line.startswith((";", "#")):
+            table[match[1].strip()] = match[2].strip()
+    return table

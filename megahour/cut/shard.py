@@ -1,0 +1,261 @@
+"""Worker side of `cut`: the utterances of one recordings shard, as FLAC in a tar with an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.align.shard import Row, cues_by_key
+from megahour.align.tables import UNTRANSCRIBED
+from megahour.core.errors import StoreError
+from megahour.core.records import key_of
+from megahour.core.schemas import DROPPED, UTTERANCES
+from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
+from megahour.cut.aligned import AlignedRecording, Tables
+from megahour.cut.pauses import CutLimits, Span, plan_spans
+from megahour.cut.second_reading import rates
+from megahour.cut.sound_quality import clipped_share, snr_db
+from megahour.cut.speakers import Speakers
+from megahour.cut.tiers import tier_of, why_dropped
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Context
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+    from megahour.cut.params import CutParams
+
+INHERITED = ("rate_hz", "language", "licence", "attribution", "condition", "created_s", "name", "channel", "source")
+SLACK_S = 0.1  # by which a heard token may lie beside its word
+UNKNOWN = float("nan")
+
+
+@dataclass
+class Losses:
+    """Dropped utterances, counted by reason and listed with time span and detail."""
+
+    out: ShardWriter
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, row: Row, reason: str, detail: str, start: int, end: int, text: str = "", cue: int = -1) -> None:
+        self.out.drop(reason)
+        place = {"recording": row["key"], "name": row["name"], "cue": cue, "start_samples": start, "end_samples": end}
+        self.rows.append({**place, "text": text, "reason": reason, "detail": detail})
+
+
+def cut_shard(
+    p: CutParams, recordings: Artifact, alignment: Artifact | None, shard: int, out: ShardWriter, ctx: Context
+) -> None:
+    """Write one *utterances* shard: `.tar`, `.parquet` and `.dropped.parquet`."""
+    index = recordings.read_table(shard).to_pylist()
+    cues = cues_by_key(recordings.read_table(shard, ".cues.parquet"))
+    tables = None if alignment is None else Tables.read(alignment, shard)
+    losses = Losses(out)
+    rows: list[Row] = []
+    with ShardAudio(recordings, shard) as audio, out.open(".tar") as file, tar_writer(file) as tar:
+        for done, row in enumerate(index, start=1):
+            own = cues.get(row["key"], [])
+            if tables is None:
+                found = _whole(p, row, own, losses)
+            else:
+                found = _spans(p, row, tables.of(row["key"], own), losses)
+            for utterance in found:
+                if stored := _stored(p, utterance, row, audio, tar, losses):
+                    rows.append(stored)
+                    out.kept()
+                    out.stat("audio_samples", stored["samples"])
+                    out.stat(f"tier_{stored['tier'] or 'unknown'}", 1)
+            out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
+            ctx.progress(done, len(index), "recordings")
+    _check_keys(rows, recordings)
+    out.table(pa.Table.from_pylist(rows, UTTERANCES))
+    out.table(pa.Table.from_pylist(losses.rows, DROPPED), ".dropped.parquet")
+
+
+def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[Row]:
+    """A short recording as one utterance. Its transcript is trusted; word times are unknown (-1)."""
+    losses.out.came_in()
+    places = [(cue["cue"], word) for cue in cues for word in range(len(cue["text"].split()))]
+    raw, offsets, ends = raw_text(places, {cue["cue"]: cue for cue in cues})
+    words = " ".join(cue["text"] for cue in cues).split()
+    seconds = row["samples"] / row["rate_hz"]
+    reason, detail = "", f"{seconds:.2f} s, the limits are {p.min_s:g} to {p.max_s:g} s"
+    if not words:
+        reason, detail = "no-transcript", f"{len(cues)} cues without words"
+    elif seconds > p.max_s:
+        reason = "too-long"
+    elif seconds < p.min_s:
+        reason = "too-short"
+    if reason:
+        losses.add(row, reason, detail, 0, row["samples"], " ".join(words), cues[0]["cue"] if cues else -1)
+        return
+    speakers, labels = Speakers(row, cues), {str(cue.get("speaker") or "") for cue in cues}
+    unknown = [-1] * len(words)
+    yield {
+        **_inherited(p, speakers, labels, 0, row["samples"]),
+        "cue": cues[0]["cue"],
+        **{"raw": raw, "word_offset": offsets, "word_end": ends, "text": " ".join(words), "words": words},
+        **{"word_start_samples": unknown, "word_end_samples": unknown},
+        **{"word_confidence": [1.0] * len(words), "confidence": 1.0, "loss": UNKNOWN},
+        **{"heard": "", "cer": UNKNOWN, "edge_cer": UNKNOWN, "wildcard_share": UNKNOWN},
+    }
+
+
+def _spans(p: CutParams, row: Row, spoken: AlignedRecording, losses: Losses) -> Iterator[Row]:
+    """Utterances of an aligned recording."""
+    _left_out(row, spoken, losses)
+    other = [s for s in spoken.segments if not s["kept"] and s["start_samples"] >= 0]
+    busy = np.array([(s["start_samples"], s["end_samples"]) for s in other], np.int64).reshape(-1, 2)
+    limits = _limits(p, row["rate_hz"])
+    split_before = _split_before(spoken, busy, limits.least_pause)
+    speakers = Speakers(row, spoken.cues.values())
+    for span in plan_spans(spoken.start, spoken.end, split_before, busy, row["samples"], limits):
+        losses.out.came_in()
+        confidence = float(np.mean(spoken.confidence[span.first : span.last]))
+        detail = f"{(span.end - span.start) / row['rate_hz']:.2f} s, the limits are {p.min_s:g} to {p.max_s:g} s"
+        reason: str = span.verdict
+        if not reason and confidence < p.min_confidence:
+            reason, detail = "low-confidence", f"{confidence:.3f}, the limit min_confidence is {p.min_confidence:g}"
+        if reason:
+            text = " ".join(spoken.text[span.first : span.last].to_pylist())
+            cue = int(spoken.cue[span.first])
+            losses.add(row, reason, detail, span.start, span.end, text, cue)
+        else:
+            yield _utterance(p, speakers, spoken, span, confidence)
+
+
+def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
+    """List what `align` refused: whole recordings, cues, and speech that no cue writes down."""
+    refused = [s for s in spoken.segments if not s["kept"]]
+    for segment in refused:
+        losses.out.came_in()
+        cue = segment["cue"]
+        if segment["reason"] == UNTRANSCRIBED:
+            detail = "speech that no cue writes down"
+        elif cue < 0:
+            detail = f"the whole recording of {len(spoken.cues)} cues, refused by align"
+        else:
+            detail = f"cue {cue}, confidence {segment['confidence']:.3f}"
+        text = spoken.cues[cue]["text"] if cue in spoken.cues else ""
+        reason = segment["reason"] if segment["reason"] != "low-confidence" else "low-confidence-cue"
+        losses.add(row, reason, detail, segment["start_samples"], segment["end_samples"], text, cue)
+    if not spoken.segments:
+        losses.out.came_in()
+        reason = "not-aligned" if spoken.cues else "no-transcript"
+        detail = f"{len(spoken.cues)} cues; the alignment's quarantine may say why"
+        losses.add(row, reason, detail if spoken.cues else "no cues", 0, row["samples"])
+
+
+def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span: Span, confidence: float) -> Row:
+    """What is known of an utterance before its sound is read, and its first `cue`."""
+    row = speakers.recording
+    part = slice(span.first, span.last)
+    words = spoken.text[part].to_pylist()
+    text = " ".join(words)
+    raw, offsets, ends = raw_text(
+        list(zip(spoken.cue[part].tolist(), spoken.word[part].tolist(), strict=True)), spoken.cues
+    )
+    heard = spoken.reading.between(span.start, span.end)
+    found = rates(text, heard, spaced=spoken.reading.spaced)
+    times = np.stack([spoken.start[part], spoken.end[part]], axis=1)
+    slack = round(SLACK_S * row["rate_hz"])
+    return {
+        **_inherited(p, speakers, spoken.speakers(span.first, span.last), span.start, span.end),
+        "cue": int(spoken.cue[span.first]),
+        **{"raw": raw, "word_offset": offsets, "word_end": ends, "text": text, "words": words},
+        "word_start_samples": (spoken.start[part] - span.start).tolist(),
+        "word_end_samples": (spoken.end[part] - span.start).tolist(),
+        "word_confidence": spoken.confidence[part].tolist(),
+        "confidence": confidence,
+        "loss": spoken.loss(span.first, span.last),
+        **{"heard": heard, "cer": found.cer, "edge_cer": found.edge_cer},
+        "wildcard_share": spoken.reading.wildcard_share(span.start, span.end, times, slack),
+    }
+
+
+def _inherited(p: CutParams, speakers: Speakers, labels: set[str], start: int, end: int) -> Row:
+    """Key, place and the recording's columns, the speaker of cues with these `labels` and the split."""
+    row, speaker = speakers.recording, speakers.of(labels)
+    return {
+        "key": key_of(row["key"], start, end),
+        **{"recording": row["key"], "start_samples": start, "end_samples": end, "samples": end - start},
+        **{name: row[name] for name in INHERITED},
+        "speaker": speaker,
+        "split": speakers.split(p, speaker),
+    }
+
+
+def _limits(p: CutParams, rate_hz: int) -> CutLimits:
+    lengths = (p.min_s, p.max_s, p.pad_s, p.least_pause_s, p.min_pause_s, p.max_pause_s, 1.0)
+    return CutLimits(*(round(seconds * rate_hz) for seconds in lengths))
+
+
+def _split_before(spoken: AlignedRecording, busy: NDArray[np.int64], least_pause: int) -> NDArray[np.bool_]:
+    """(W,) whether text or sound is missing between a word and the one before it, or another speaker begins.
+
+    Speakers are separated only where there is a pause to cut in.
+    """
+    left_out = np.sort([s["cue"] for s in spoken.segments if not s["kept"] and s["cue"] >= 0])
+    cue, place = spoken.cue, spoken.word
+    gone = np.searchsorted(left_out, cue)
+    sounds = np.searchsorted(np.sort(busy[:, 0]), spoken.start)
+    same = cue[1:] == cue[:-1]
+    missing_word = np.where(same, place[1:] != place[:-1] + 1, place[1:] != 0)
+    who = np.array([spoken.cues[number].get("speaker") or "" for number in cue.tolist()], object)
+    turn = (who[1:] != who[:-1]) & (who[1:] != "") & (who[:-1] != "")
+    turn &= spoken.start[1:] - spoken.end[:-1] >= least_pause
+    apart = (gone[1:] != gone[:-1]) | (sounds[1:] != sounds[:-1]) | missing_word | turn
+    return np.insert(apart.astype(bool), 0, True)[: len(cue)]
+
+
+def _stored(p: CutParams, utterance: Row, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses) -> Row | None:
+    """The utterance with its measured sound and its place in the tar, or None if it is in no tier."""
+    start, end = utterance["start_samples"], utterance["end_samples"]
+    samples = audio.read(row["offset"], row["size"], start, end)
+    measured = {**utterance, "snr_db": snr_db(samples, row["rate_hz"]), "clipped_share": clipped_share(samples)}
+    reason, detail = why_dropped(p, measured)
+    if reason:
+        losses.add(row, reason, detail, start, end, utterance["text"], utterance["cue"])
+        return None
+    offset, size = tar.add(f"{utterance['key']}.flac", encode_flac(samples, row["rate_hz"]))
+    return {**measured, "tier": tier_of(p, measured), "offset": offset, "size": size}
+
+
+def _check_keys(rows: list[Row], recordings: Artifact) -> None:
+    keys = [row["key"] for row in rows]
+    if len(set(keys)) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise StoreError(
+            f"utterance key {twice} occurs twice", where=recordings.url, remedy="remove the recording's copy"
+        )
+
+
+Places = tuple[str, list[int], list[int]]  # raw text; each word's first character and the one after its last
+
+
+def raw_text(words: Sequence[tuple[int, int]], cues: Mapping[int, Mapping[str, Any]]) -> Places:
+    """Of `words` (cue, word within the cue), cue after cue; cues are separated by a space.
+
+    A cue that is taken from its first word on, or to its last, keeps the marks around it. Words read out of one
+    token ("$5") have the same place. Raises IndexError for a word that its cue does not have.
+    """
+    text, starts, ends = "", [], []
+    for cue, group in groupby(words, key=lambda word: word[0]):
+        places = [word for _, word in group]
+        raw, offsets = cues[cue]["raw"], cues[cue]["offsets"]
+        begin = offsets[places[0]] if places[0] else 0
+        later = [offset for offset in offsets[places[-1] + 1 :] if offset > offsets[places[-1]]]
+        stop = later[0] if later else len(raw)
+        begin = min(begin + len(raw[begin:stop]) - len(raw[begin:stop].lstrip()), offsets[places[0]])
+        part = raw[begin:stop].rstrip()
+        shift = len(text) + bool(text) - begin
+        starts += [offsets[place] + shift for place in places]
+        ends += [min(cues[cue]["ends"][place], begin + len(part)) + shift for place in places]
+        text = f"{text} {part}" if text else part
+    return text, starts, ends

@@ -1,0 +1,45 @@
+"""Stage `cut`: recordings to utterances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from megahour.core.counts import summed
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.cut.params import CutParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class Cut(Stage[CutParams]):
+    """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
+
+    name = "cut"
+    version = 7
+    params = CutParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
+
+    def run(self, p: CutParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.cut.shard import cut_shard
+
+        cut_shard(p, inputs["recordings"], inputs.get("alignment"), task["shard"], out, ctx)
+
+    def remedies(self, p: CutParams, receipts: list[Receipt]) -> Mapping[str, str]:
+        return {
+            "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses with --alignment only",
+            "too-short": f"--min-s is {p.min_s:g}",
+            "no-transcript": "cues come from ingest: see what it counted",
+            "low-confidence-cue": "--min-confidence of align says which cues it keeps",
+            "low-confidence": f"--min-confidence is {p.min_confidence:g}",
+            "high-cer": f"--dirty-cer is {p.dirty_cer:g}; another language or another recording's transcript?",
+            "high-edge-cer": f"--dirty-edge-cer is {p.dirty_edge_cer:g}",
+            "untranscribed-sound": f"--max-wildcard-share is {p.max_wildcard_share:g}",
+            "clipped": f"--max-clipped-share is {p.max_clipped_share:g}",
+            "low-snr": f"--min-snr-db is {p.min_snr_db:g}",
+        }
+
+    def finish(self, p: CutParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return dict(sorted(summed(receipt.stats for receipt in receipts).items()))

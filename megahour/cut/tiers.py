@@ -1,0 +1,67 @@
+"""Which tier an utterance is in, why it is in none, and which split it is held out for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.records import key_of
+from megahour.corpus.transcripts.speaker_names import one_name
+
+if TYPE_CHECKING:
+    from megahour.cut.params import CutParams
+
+HASHES = 1 << 63  # of `key_of`
+
+
+def why_dropped(p: CutParams, row: dict[str, Any]) -> tuple[str, str]:
+    """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason.
+
+    Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the edges.
+    """
+    limits = (
+        ("high-cer", "cer", p.dirty_cer),
+        ("high-edge-cer", "edge_cer", p.dirty_edge_cer if p.dirty_cer < 1 else math.inf),
+        ("untranscribed-sound", "wildcard_share", p.max_wildcard_share),
+        ("clipped", "clipped_share", p.max_clipped_share),
+    )
+    for reason, name, most in limits:
+        if row[name] > most:
+            why = ": another text is heard, or another language" if reason == "high-cer" else ""
+            return reason, f"{name} {row[name]:.3f}, the limit is {most:g}{why}"
+    if row["snr_db"] < p.min_snr_db:
+        return "low-snr", f"snr_db {row['snr_db']:.1f}, the limit min_snr_db is {p.min_snr_db:g}"
+    return "", ""
+
+
+def tier_of(p: CutParams, row: dict[str, Any]) -> str:
+    """ "clean" or "dirty" for an utterance that `why_dropped` lets pass; "" where there is no second reading."""
+    if math.isnan(row["cer"]):
+        return ""
+    clean = (
+        row["cer"] <= p.clean_cer
+        and row["edge_cer"] <= p.clean_edge_cer
+        and row["wildcard_share"] <= p.clean_wildcard_share
+        and row["clipped_share"] <= p.clean_clipped_share
+        and not row["snr_db"] < p.clean_snr_db
+    )
+    return "clean" if clean else "dirty"
+
+
+SPLITS = ("test", "dev", "train")  # the strictest first
+
+
+def split_of(p: CutParams, recording: dict[str, Any]) -> str:
+    """train, dev or test, by a hash of the speaker, recording or source alone: other data never moves a record.
+
+    The test split takes the lowest hashes and dev those above it, so that a larger test share keeps its members.
+    An unknown speaker or source is held out by the recording's name.
+    """
+    kind = {"speaker": "speaker", "source": "source", "recording": "name"}[p.split_by]
+    value = recording[kind] or ""
+    value = one_name(value) if kind == "speaker" else value
+    hashed = key_of("split", kind, value) if value else key_of("split", "name", recording["name"])
+    place = hashed / HASHES
+    if place < p.test_share:
+        return "test"
+    return "dev" if place < p.test_share + p.dev_share else "train"

@@ -1,0 +1,65 @@
+"""What a user may set of `features`: parameters, their defaults and what they change."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from megahour.core.config import Params
+
+
+class FeaturesParams(Params):
+    """Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."""
+
+    mels: int = Field(64, ge=8, le=256, description="mel filters; 64 or 80 are usual, 40 for 8 kHz audio")
+    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest filter, in Hz; raise it against hum")
+    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
+    prior: float = Field(
+        14.0, description="log energy that a speaker's causal mean starts from; it fades within some seconds of speech"
+    )
+    sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
+    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
+
+
+class ImportFeaturesParams(Params):
+    """Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."""
+
+    source: str = Field("", description="directory, glob or URL of files of cepstra, 100 frames per second")
+    extension: str = Field(".mfc", min_length=1, description="how the names of these files end")
+    dims: int = Field(13, ge=1, le=256, description="cepstra per frame")
+    train: str = Field("", description="transcription file of the training set, lines `WORDS (utterance)`")
+    test: str = Field("", description="transcription file of the test set")
+    speaker_pattern: str = Field(
+        r"([^/]+)/[^/]+$", description="regular expression whose group finds the speaker in a file's path"
+    )
+    labelled: float = Field(
+        0.2, ge=0, le=1, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
+    )
+    tune: float = Field(0.0, ge=0, lt=1, description="share of the training speakers in `tune`, kept from the others")
+    shards: int = Field(2, ge=1, description="most shards of each set")
+    corpus: str = Field("", description="name of the corpus; part of every key")
+    condition: str = Field("", description="recording condition")
+    prior: list[float] = Field([], description="`dims` values that a speaker's causal mean starts from; empty: zeros")
+    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
+    seed: int = Field(0, ge=0, description="of the order in which speakers are taken")
+
+    @model_validator(mode="after")
+    def _check(self) -> ImportFeaturesParams:
+        if self.prior and len(self.prior) != self.dims:
+            raise ValueError(f"prior has {len(self.prior)} values, dims is {self.dims}")
+        try:
+            groups = re.compile(self.speaker_pattern).groups
+        except re.error as error:
+            raise ValueError(f"speaker_pattern {self.speaker_pattern!r}: {error}") from None
+        if groups != 1:
+            raise ValueError(f"speaker_pattern {self.speaker_pattern!r} has {groups} groups, not one")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """A changed source is another job, as for `ingest`."""
+        from megahour.corpus.ingest.sources import source_digest
+
+        paths = [path for path in (self.source, self.train, self.test) if path]
+        return {**super().identity(), "digests": [source_digest(path) for path in paths]}

@@ -1,0 +1,1 @@
+"""`megahour lm`: one command for each task."""

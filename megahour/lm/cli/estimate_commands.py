@@ -1,0 +1,109 @@
+"""`megahour lm train | cluster`: models from text."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megahour.lm.cli.command_parts import fast_numba_import, orders_table, parsed, say_model, stoppable
+from megahour.lm.params import ModelOptions, TallyParams, TrainOptions, VocabularyParams, WordsParams, parse_bytes
+from megahour.runner import log
+from megahour.runner.options import options
+
+_source = click.argument("source", nargs=-1, required=True, metavar="TEXT…")
+
+
+@options(TrainOptions, but=("source", "out"))
+@click.command("train")
+@_source
+@click.option("--out", required=True, metavar="FILE", help=".arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
+@log.logged
+def train(**values: Any) -> None:
+    """Estimate an n-gram model of texts, a sentence a line.
+
+    TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table; - is standard input.
+    Options may come before, between or after the texts.
+
+    Without --memory the text is held in memory, some 75 bytes a word. With it, the same model is made within SIZE; the
+    disk space it will need is estimated from the first megabyte of text, and the command stops at once if there is too
+    little. After an interruption, run the same command again: it resumes.
+
+    \b
+    megahour lm train text/*.gz --order 5 --out lm.arpa.gz
+    megahour lm train text.txt --order 5 --memory 2GB --vocabulary 400000 --prune 0,0,1 --out lm.arpa
+    """
+    chosen = parsed(TrainOptions, values, "train")
+    fast_numba_import()
+    from megahour.lm.cli.phases import Phases
+    from megahour.lm.train import train as estimate
+
+    memory_bytes = parse_bytes(chosen.memory) if chosen.memory else 0
+    left = "what is on disk stays: the same command resumes" if memory_bytes else "no partial file is left"
+    with stoppable(left), Phases() as phases:
+        trained = estimate(chosen, memory_bytes, phases)
+    phases.say_summary()
+    text = [", ".join(f"{value:,} {key}" for key, value in trained.text.items())] if trained.text else []
+    for line in () if log.quiet() else (*text, *trained.notes):
+        click.echo(line)
+    orders_table(trained.sizes, trained.discounts, trained.fallbacks, trained.wildcards)
+    say_model(chosen.out, trained.sizes)
+    log.say_next([("perplexity of a text", f"megahour lm score {shlex.quote(chosen.out)} TEXT")])
+
+
+@options(WordsParams, VocabularyParams, TallyParams, but=("source", "parts", "ranges", "groups"))
+@click.command("cluster")
+@_source
+@click.option("--out", required=True, metavar="DIR", help="directory or URL for the artifacts of all steps")
+@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
+@click.option("--master", default="", metavar="URL", help="of Spark; default: local[WORKERS]")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="processes of the local engine")
+@log.logged
+def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> None:
+    """Estimate a model by the stages lm-words … lm-arpa, for texts that no machine holds.
+
+    The model is DIR/arpa/shards/00000.arpa, with the bytes of `lm train`. The task of a shard takes about 400 bytes of
+    memory for each of its --shard-rows at order 5, and every task holds the vocabulary, some 64 bytes a word: limit it
+    by count or by a list. Steps that are finished are not repeated.
+
+    The closing table has for each stage the CPU time of all processes on this machine, the CPU time reserved
+    (workers × wall time), and the wall time.
+    """
+    from megahour.lm.scale.on_engine import cost_table, estimate_on
+    from megahour.runner.console import output_console
+
+    chosen: list[Any] = [
+        parsed(model, {key: value for key, value in values.items() if key in model.model_fields}, "cluster")
+        for model in (WordsParams, VocabularyParams, TallyParams)
+    ]
+    parsed(ModelOptions, {key: values[key] for key in ("order", "prune")}, "cluster")
+    with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
+        running = stack.enter_context(_engine(engine, master, workers))
+        work = Path(out) / ".work" if "://" not in out else None
+        model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work)
+    summary = model.summary
+    sharding = summary["sharding"]
+    if not log.quiet():
+        output_console().print(cost_table(costs))
+        click.echo(
+            f"{sum(sharding['shards'])} shards in {sharding['rounds']} round(s), "
+            f"largest / median {sharding['skew']:.2f}, "
+            f"left over by round: {', '.join(f'{rows:,}' for rows in sharding['left_over'])}"
+        )
+    wildcards = [tuple(each) for each in summary["wildcards"]]
+    orders_table(summary["ngrams"], summary["discounts"], summary["fallbacks"], wildcards)
+    path = model.path("shards/00000.arpa")
+    log.say_last(f"{path}: {sum(summary['ngrams']):,} n-grams", facts={"path": path, "ngrams": summary["ngrams"]})
+
+
+def _engine(kind: str, master: str, workers: int) -> Any:
+    if kind == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        return SparkEngine(master or f"local[{workers}]")
+    from megahour.engine.local import LocalEngine
+
+    return LocalEngine(workers)

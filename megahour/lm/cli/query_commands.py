@@ -1,0 +1,199 @@
+"""`megahour lm score | info | convert | rescore`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.cli.command_parts import orders_table, say_model, stoppable
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from megahour.lm.query.batch import SentenceScores
+    from megahour.lm.query.mapped import MappedModel
+
+_threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+
+
+@click.command("info")
+@click.argument("model", metavar="MODEL")
+@click.option("--verify", is_flag=True, help="read all of it: checksums of a mapped model, every line of an ARPA file")
+def info(model: str, verify: bool) -> None:
+    """Show orders, sizes, discounts if the file has them, and the memory that scoring takes."""
+    from megahour.lm.arpa.read import read_arrays, read_sizes
+    from megahour.lm.query.kenlm_model import KenlmModel
+    from megahour.lm.query.mapped import open_mapped
+    from megahour.lm.query.model_files import form_of
+
+    form, size = form_of(model), Path(model).stat().st_size
+    if form == "kenlm":
+        click.echo(f"{model}: KenLM's binary form, order {KenlmModel(model).order}, {size / 1e6:,.1f} MB")
+        return
+    if form == "arpa":
+        sizes = [len(each) for each in read_arrays(model).grams] if verify else read_sizes(model)
+        click.echo(f"{model}: ARPA, {sum(sizes):,} n-grams, {size / 1e6:,.1f} MB; scoring reads it completely: ")
+        click.echo(f"about {sum(sizes) * 26 / 1e6:,.0f} MB of memory; megahour lm convert makes a mapped file")
+        orders_table(sizes, [], {})
+        return
+    mapped = open_mapped(model)
+    if verify:
+        mapped.verify()
+    click.echo(f"{model}: mapped, {sum(mapped.sizes):,} n-grams, {size / 1e6:,.1f} MB, shared between processes")
+    facts = dict(mapped.facts)
+    orders_table(mapped.sizes, facts.pop("discounts", []), facts.pop("fallbacks", {}), facts.pop("wildcards", []))
+    for key, value in facts.items():
+        click.echo(f"{key}: {value}")
+    if verify:
+        click.echo("checksums are right")
+
+
+@click.command("convert")
+@click.argument("model", metavar="MODEL")
+@click.argument("out", metavar="OUT")
+@_threads
+@log.logged
+def convert(model: str, out: str, threads: int) -> None:
+    """Convert MODEL to the form of OUT's suffix: .mlm (mapped), .arpa, .arpa.gz .xz .zst."""
+    from megahour.lm.cli.phases import Phases
+    from megahour.lm.query.convert import convert as make
+
+    with stoppable(), Phases() as phases:
+        sizes = make(model, out, threads, phases)
+    phases.say_summary()
+    say_model(out, sizes)
+
+
+@click.command("score")
+@click.argument("model", metavar="MODEL")
+@click.argument("texts", nargs=-1, metavar="[TEXT]…")
+@click.option("--sentences", is_flag=True, help="a line each: log10 p, words, unknown words, sentence")
+@click.option("--words", is_flag=True, help="each word with its number, n-gram length and log10 p, as KenLM's query")
+@_threads
+@log.logged
+def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, threads: int) -> None:
+    """Perplexity of TEXT, a sentence a line, with and without unknown words; reads standard input without TEXT.
+
+    MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
+    """
+    from megahour.lm.query.model_files import lines_of
+    from megahour.lm.query.score import TextScore
+
+    for text in texts:
+        if text != "-" and not Path(text).is_file():
+            raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
+    with stoppable():
+        scorer, total = _scorer(model, threads), TextScore()
+        for text in texts or ("-",):
+            for lines in lines_of(text):
+                result = scorer(b"".join(lines))
+                total += result.total
+                if sentences or words:
+                    _print_sentences(lines, result, words)
+    if not total.tokens:
+        raise MegahourError(
+            "no sentences to score: the text is empty", where=", ".join(texts) or "standard input",
+            remedy="give a sentence a line; an empty line is one too",
+        )  # fmt: skip
+    click.echo(f"Perplexity including OOVs:\t{total.perplexity:.8g}")
+    click.echo(f"Perplexity excluding OOVs:\t{total.perplexity_known:.8g}")
+    click.echo(f"OOVs:\t{total.oov}\nTokens:\t{total.tokens}")
+    click.echo(f"log10 p:\t{total.log10_prob:.6f}")
+
+
+def _scorer(model: str, threads: int) -> Any:
+    """bytes of lines → Scores."""
+    from megahour.lm.query.model_files import form_of, open_model
+
+    if form_of(model) == "kenlm":
+        from megahour.lm.query.kenlm_model import KenlmModel
+
+        return KenlmModel(model).score_lines
+    from megahour.lm.cli.phases import Phases
+    from megahour.lm.query.batch import score_lines
+
+    with Phases() as phases:
+        opened: MappedModel = open_model(model, phases)
+    return lambda lines: score_lines(opened, lines, threads)
+
+
+def _print_sentences(lines: list[bytes], result: SentenceScores, words: bool) -> None:
+    from megahour.lm.query.batch import spelled
+
+    out = sys.stdout.buffer
+    if not words:
+        columns = (result.log10_prob.tolist(), result.words.tolist(), result.oov.tolist())
+        for line, logp, count, oov in zip(lines, *columns, strict=True):
+            out.write(b"%.6f\t%d\t%d\t%s\n" % (logp, count, oov, line.strip()))
+        return
+    at = 0
+    for line, logp, count, oov in zip(lines, result.log10_prob, result.words, result.oov, strict=True):
+        each = zip(
+            [*spelled(line), b"</s>"],
+            result.tokens[at : at + count + 1].tolist(),
+            result.ngram_length[at : at + count + 1].tolist(),
+            result.word_log10_prob[at : at + count + 1].tolist(),
+            strict=True,
+        )
+        at += int(count) + 1
+        row = b"\t".join(b"%s=%d %d %.6g" % (word, 2 if word == b"</s>" else n, k, p) for word, n, k, p in each)
+        out.write(row + b"\tTotal: %.6g OOV: %d\n" % (logp, oov))
+
+
+@click.command("rescore")
+@click.argument("model", metavar="MODEL")
+@click.argument("nbest", metavar="NBEST")
+@click.option("--out", default="-", metavar="FILE", help="default: standard output")
+@click.option("--form", type=click.Choice(["jsonl", "kaldi"]), default="jsonl", show_default=True)
+@click.option("--costs", default="", metavar="FILE", help="of kaldi: acoustic costs, lines UTTERANCE-N COST")
+@click.option("--weight", type=float, default=1.0, show_default=True, help="of ln p of the language model")
+@click.option("--penalty", type=float, default=0.0, show_default=True, help="added for each word, in nats")
+@click.option("--best", is_flag=True, help="write the best hypothesis only: lines UTTERANCE word …")
+@_threads
+@log.logged
+def rescore(
+    model: str, nbest: str, out: str, form: str, costs: str, weight: float, penalty: float, best: bool, threads: int
+) -> None:
+    """Sort n-best lists by score + WEIGHT · ln p + PENALTY · words (score: the recogniser's, in nats).
+
+    jsonl: {"id": …, "nbest": [{"text": …, "score": …}, …]} a line. kaldi: lines UTTERANCE-N word word …
+    """
+    import json
+
+    from megahour.lm.query.model_files import lines_of, replacing
+    from megahour.lm.query.rescore import Weights, read_jsonl, read_kaldi
+    from megahour.lm.query.rescore import rescore as sort
+
+    def rows(path: str) -> Iterator[bytes]:
+        return (line for lines in lines_of(path) for line in lines)
+
+    for path in (nbest, costs):
+        if path not in ("", "-") and not Path(path).is_file():
+            raise ConfigError("no such file", where=path)
+    with stoppable():
+        scorer = _scorer(model, threads)
+        if form == "kaldi":
+            utterances = read_kaldi(rows(nbest), rows(costs) if costs else None, nbest, costs)
+        else:
+            utterances = read_jsonl(rows(nbest), nbest)
+        scored = sort(utterances, lambda texts: scorer(_joined(texts)), Weights(weight, penalty))
+        lines = (
+            f"{u.id} {u.texts[0] if u.texts else ''}" if best else json.dumps(u.whole, ensure_ascii=False)
+            for u in scored
+        )
+        if out == "-":
+            for line in lines:
+                click.echo(line)
+            return
+        with replacing(out) as making:
+            written = [f"{line}\n" for line in lines]
+            making.write_text("".join(written), "utf-8", "surrogateescape")
+    log.say_last(f"{out}: {len(written):,} utterances", facts={"path": out, "utterances": len(written)})
+
+
+def _joined(texts: list[str]) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode("utf-8", "surrogateescape")

@@ -1,0 +1,150 @@
+"""What estimation in bounded memory may hold and will write, known before it begins: memory, then disk."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megahour.core.errors import StageError
+from megahour.lm.arpa.lines import line_bytes
+from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.kept_ngrams import GRAM_BYTES, NODE_BYTES
+from megahour.lm.estimate.partitions import BUCKET
+from megahour.lm.estimate.sweep import SUMS
+from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MOST_TOKENS
+from megahour.lm.scale.row_files import CHUNK, row_bytes
+from megahour.lm.scale.shard_types import Text
+from megahour.lm.text.tokenise import BOUNDARY
+
+FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries
+SHARDS = 1024  # at most, where memory allows: every shard reads a piece of every other's names
+LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: caches are small
+
+
+@dataclass(frozen=True)
+class Room:
+    """in_memory: tokens and positions are held in memory. smallest: positions of a partition of neighbouring words;
+    shard_rows: positions that a shard may have."""
+
+    in_memory: bool
+    smallest: int
+    shard_rows: int
+
+
+def room_for(
+    text: Text, total: int, memory_bytes: int, threads: int, *, shard_rows: int = 0, on_disk: bool = False
+) -> Room:
+    """How a corpus of `total` positions is held. shard_rows: positions of a shard at most, 0 as many as memory allows.
+    on_disk: positions go to disk even where memory would hold them.
+
+    Raises StageError: memory is too little even for the smallest shards; says how much would do.
+    """
+    smallest = max(BUCKET, total >> 14)
+    position = bytes_of_position(text.order)
+    held = FIXED_BYTES + text.spelling.arena.nbytes + text.size * (8 + 16 + 4 + 8 + 8 + 8 * SUMS + 8)
+    for_thread = text.size * (4 * (text.order + 3) + 8)
+    ways = [(False, held, for_thread + CHUNK * row_bytes(text.order))]
+    if total <= MOST_TOKENS and not on_disk:
+        ways.insert(0, (True, held + BYTES_OF_TOKEN * total, for_thread))
+    for in_memory, shared, own in ways:
+        each = (memory_bytes - shared) // threads - own
+        if each >= smallest * position:
+            largest = min(each // position, max(LARGEST, total // SHARDS), shard_rows or total)
+            return Room(in_memory, smallest, int(max(largest, smallest)))
+    least = min(shared + threads * (own + smallest * position) for _, shared, own in ways)
+    raise StageError(
+        f"memory of {memory_bytes / 1e6:.0f} MB is too little for {total} tokens, {text.size} words and "
+        f"{threads} threads: the least is {least / 1e6:.0f} MB",
+        remedy=f"give --memory {-(-least // 10**6)}MB, or fewer threads or words",
+    )
+
+
+def bytes_of_position(order: int) -> int:
+    """Memory of a position of a shard while it is counted or smoothed: rows, windows and their sorted copy, sorting,
+    stored n-grams and lines."""
+    return 4 * (order + 2) + 2 * (4 * order + 8) + 20 + 60 * order
+
+
+SAMPLE = 1 << 18  # tokens
+NAME_BYTES = 28
+STORED = 0.65  # of all n-grams: those whose context occurs more than once, which the first pass keeps for the second
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of scratch files at their largest, and of the ARPA file. ngrams: expected, by order from 1."""
+
+    spill_bytes: int
+    model_bytes: int
+    ngrams: list[int]
+
+
+def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in_memory: bool = False) -> Need:
+    """Need of `total` tokens, of which `tokens` are the first; lengths (V,): bytes of words; in_memory: positions are.
+
+    n-grams grow as a power of the tokens, whose exponent falls: what the sample says is on the safe side. Left-over
+    rows are in two files for a while; positions of frequent words are counted twice for that.
+    """
+    half, whole = tokens[: min(len(tokens), SAMPLE) // 2], tokens[:SAMPLE]
+    grown, sizes, model_bytes = total / max(1, len(whole)), [], 0
+    word_bytes = float(lengths[whole].mean()) if len(whole) else 0.0
+    for k in range(1, order + 1):
+        seen, before = _different(whole, k), _different(half, k)
+        power = np.log2(seen / before) if 0 < before < seen else 0.0
+        expected = int(max(1, seen) * max(1.0, grown) ** min(1.0, power))
+        sizes.append(expected)
+        model_bytes += line_bytes(k, k == order, expected, int(expected * k * word_bytes * 1.3))
+    frequent = float(np.sort(np.bincount(whole, minlength=1))[::-1][:16].sum() / max(1, len(whole)))
+    contexts = min(sum(sizes[1:-1]) // 3, total)
+    swept = 4 * order + (4 if in_memory else 8)
+    rows = 0 if in_memory else row_bytes(order) * (1 + frequent)
+    stored = GRAM_BYTES * int(STORED * sum(sizes[1:])) + NODE_BYTES * contexts
+    spill_bytes = int(total * (4 + rows + swept) + stored + NAME_BYTES * contexts)
+    return Need(spill_bytes, model_bytes, sizes)
+
+
+def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 0) -> None:
+    """Raises StageError when the disks of `scratch` and `output` cannot hold it; `held`: bytes of it already there."""
+    free, spill = shutil.disk_usage(scratch).free, max(0, need.spill_bytes - held)
+    if spill > free:
+        raise StageError(
+            f"order {order} needs about {_size(need.spill_bytes)} of spill in {scratch}, {_size(free)} free",
+            remedy="give a directory with more room (--scratch), a lower order, or less text",
+        )
+    same = scratch.stat().st_dev == output.stat().st_dev
+    free = shutil.disk_usage(output).free - (spill if same else 0)
+    if need.model_bytes > free:
+        raise StageError(
+            f"the model will take about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} free"
+            + (f" beside {_size(spill)} of spill" if same else ""),
+            remedy="free some space, put scratch files on another disk (--scratch), or prune",
+        )
+
+
+def _different(tokens: Int32, k: int) -> int:
+    """Different k-grams that do not go beyond a sentence, by their hashes."""
+    if len(tokens) < k:
+        return 0
+    hashed = np.zeros(len(tokens) - k + 1, np.uint64)
+    inside = np.ones(len(hashed), bool)
+    for j in range(k):
+        column = tokens[j : len(hashed) + j]
+        hashed = (hashed ^ column.astype(np.uint64)) * _MIX
+        hashed ^= hashed >> np.uint64(29)
+        if 0 < j < k - 1:
+            inside &= column != BOUNDARY
+    return len(np.unique(hashed[inside]))
+
+
+def _size(amount: int) -> str:
+    return (
+        f"{amount / 1e9:.0f} GB"
+        if amount >= 10e9
+        else f"{amount / 1e9:.1f} GB"
+        if amount >= 1e9
+        else f"{amount / 1e6:.0f} MB"
+    )

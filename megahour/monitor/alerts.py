@@ -1,0 +1,211 @@
+"""An alarm for runs that no one watches: the loss diverges, no step has ended for long, the run ends by an error.
+
+The alarm tells; it does not stop the run. Its hook is any function of the message, or a command that gets it as its
+last argument (mail, chat, pager), and is called in a thread of its own: training does not wait for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shlex
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from types import TracebackType
+
+from megahour.core.errors import ConfigError
+from megahour.monitor.divergence import Divergence
+
+LOG = logging.getLogger(__name__)
+HOOK_TIMEOUT_S = 60.0
+EXIT_S = 5.0
+"""What a process that ends waits for its hooks; a command that has been started goes on without it."""
+MAX_UNTOLD = 20
+
+
+def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable[[str], None]:
+    """A hook that runs `command MESSAGE`, without a shell, and kills it after `timeout_s`.
+
+    The hook raises OSError when the command cannot be run, fails, or takes too long. Its message is logged, so it omits
+    the command's arguments: they may hold secrets.
+
+    Raises
+    ------
+    ConfigError: `command` is empty, or has a quote that does not end.
+    """
+    words = _words(command)
+
+    def run(message: str) -> None:
+        try:
+            found = subprocess.run([*words, message], timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{words[0]} was ended after {timeout_s:g} s") from None
+        if found.returncode:
+            raise OSError(f"{words[0]} ended with exit code {found.returncode}")
+
+    return run
+
+
+def check_command(command: str) -> None:
+    """Refuses, before a long run, a command that could not be run when it is needed.
+
+    Raises
+    ------
+    ConfigError: `command` is empty, has a quote that does not end, or its program is not on this machine.
+    """
+    program = _words(command)[0]
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"the alarm's command {program} is not there, or not executable",
+            where="alarm",
+            remedy="give its whole path, and chmod +x it",
+        )
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"the alarm's command cannot be read: {error}", where="alarm") from None
+    if not words:
+        raise ConfigError("the alarm's command is empty", where="alarm")
+    return words
+
+
+class Teller:
+    """Calls a hook with one message after the other, in threads, so that no one waits for it.
+
+    Parameters
+    ----------
+    tell: what it raises is logged, with the message.
+    timeout_s: a hook that has not returned by then is left to itself, and the next message is told.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, timeout_s: float = HOOK_TIMEOUT_S) -> None:
+        self._tell, self._timeout_s = tell, timeout_s
+        self._untold: deque[str] = deque()
+        self._changed = threading.Condition()
+
+    def say(self, message: str) -> None:
+        """Returns at once. With `MAX_UNTOLD` messages waiting for a slow hook it is only logged."""
+        with self._changed:
+            if len(self._untold) == MAX_UNTOLD:
+                LOG.error("the alarm's hook is too slow to be told: %s", message)
+                return
+            self._untold.append(message)
+            if len(self._untold) == 1:
+                atexit.register(self.wait, EXIT_S)
+                threading.Thread(target=self._tell_all, daemon=True, name="alarm-hooks").start()
+
+    def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
+        """Whether all that was said has been told, which is waited for."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._untold, timeout_s)
+
+    def _tell_all(self) -> None:
+        left = 1
+        while left:
+            message = self._untold[0]
+            hook = threading.Thread(target=self._call, args=(message,), daemon=True, name="alarm-hook")
+            hook.start()
+            hook.join(self._timeout_s)
+            if hook.is_alive():
+                LOG.error("the alarm's hook does not return after %g s; its message: %s", self._timeout_s, message)
+            with self._changed:
+                self._untold.popleft()
+                left = len(self._untold)
+                if not left:
+                    atexit.unregister(self.wait)
+                    self._changed.notify_all()
+
+    def _call(self, message: str) -> None:
+        try:
+            self._tell(message)
+        except Exception:  # whatever the hook is, training is worth more than it
+            LOG.exception("the alarm's hook failed; its message was: %s", message)
+
+
+class Alarm:
+    """Watches steps; tells once of each trouble, and again only after it was over.
+
+    As a context manager it also tells of the error that ends the block, if it is one:
+
+        with Alarm(command_hook("/usr/local/bin/page-me")) as alarm:
+            for step, batch in enumerate(batches):
+                …
+                alarm.step(step, loss)
+
+    Parameters
+    ----------
+    tell: see `Teller`.
+    factor, window, patience: see `Divergence`; a loss that is not finite is reported at once.
+    stall_s: no step for so long, or for `stall_factor` times the median step, whichever is longer.
+    hook_timeout_s: how long `tell` may take.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str], None] = LOG.error,
+        *,
+        factor: float = 3.0,
+        window: int = 100,
+        patience: int = 10,
+        stall_s: float = 60.0,
+        stall_factor: float = 20.0,
+        hook_timeout_s: float = HOOK_TIMEOUT_S,
+    ) -> None:
+        self.stall_s, self.stall_factor = stall_s, stall_factor
+        self._teller = Teller(tell, timeout_s=hook_timeout_s)
+        self._losses: defaultdict[str, Divergence] = defaultdict(lambda: Divergence(factor, window, patience))
+        self._durations_s: deque[float] = deque(maxlen=window)
+        self._last_s, self._step = time.monotonic(), 0
+        self._stalled = False
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, daemon=True, name="alarm").start()
+
+    def step(self, step: int, loss: float | None, kind: str = "") -> None:
+        """A step has ended, with this loss; it is compared with those of steps of the same kind (of data, say)."""
+        now_s = time.monotonic()
+        self._durations_s.append(now_s - self._last_s)
+        self._last_s, self._step, self._stalled = now_s, step, False
+        if loss is not None and (said := self._losses[kind].step(loss)):
+            self.call(f"step {step}{f' ({kind})' if kind else ''}: {said}")
+
+    def alive(self) -> None:
+        """The step under way does something that takes long, such as an evaluation, and has got on with it."""
+        self._last_s, self._stalled = time.monotonic(), False
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(1.0, self.stall_s / 4)):
+            usual_s = statistics.median(tuple(self._durations_s) or (0.0,))
+            waited_s = time.monotonic() - self._last_s
+            if waited_s > max(self.stall_s, self.stall_factor * usual_s) and not self._stalled:
+                self._stalled = True
+                self.call(f"no step has ended for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
+
+    def __enter__(self) -> Alarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):  # not Ctrl-C: who pressed it knows
+            self.call(f"training ended after step {self._step}: {type(error).__name__}: {error}")
+        self.close()
+
+    def call(self, message: str) -> None:
+        """Tell something, whatever it is. Returns at once."""
+        self._teller.say(message)
+
+    def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
+        """Block until every queued alert has been delivered; False on timeout."""
+        return self._teller.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stops watching. What was said, or still is, is told."""
+        self._closed.set()

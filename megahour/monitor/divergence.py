@@ -1,0 +1,58 @@
+"""Whether a loss has jumped and stays there, against what is usual in the same kind of steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+
+
+class Divergence:
+    """Follows the losses of one kind of steps.
+
+    Single batches may lose several times as much as others in a healthy run (a hard speaker, a short batch), so only
+    the median of the last `patience` losses counts. The usual loss is the median of the `window` before them.
+
+    Parameters
+    ----------
+    factor: the loss diverges when that median exceeds `factor` times the usual one. A loss may be negative (a log
+        likelihood): then it diverges by its distance from the usual one.
+    window: losses that say what is usual; with fewer than `patience` of them nothing is.
+    patience: losses that say where it is now, and so about how many steps a jump has to last.
+    """
+
+    def __init__(self, factor: float, window: int, patience: int) -> None:
+        self.factor, self.patience = factor, patience
+        self._usual: deque[float] = deque(maxlen=window)
+        self._now: deque[float] = deque(maxlen=patience)
+        self._diverged = False
+
+    def step(self, loss: float) -> str:
+        """What is to be told of this loss; nothing while the last trouble lasts."""
+        before, self._diverged = self._diverged, self._diverges(loss)
+        return self._describe(loss) if self._diverged and not before else ""
+
+    def _diverges(self, loss: float) -> bool:
+        if not math.isfinite(loss):
+            return True
+        if len(self._now) == self.patience and not self._diverged:
+            self._usual.append(self._now[0])
+        self._now.append(loss)
+        usual = self._median()
+        if usual is None or len(self._now) < self.patience:
+            return False
+        return statistics.median_low(self._now) > usual + (self.factor - 1) * abs(usual)
+
+    def _median(self) -> float | None:
+        return statistics.median(self._usual) if len(self._usual) >= self.patience else None
+
+    def _describe(self, loss: float) -> str:
+        usual = self._median()
+        known = "" if usual is None else f", where {usual:.4g} was usual (median of {len(self._usual)} steps)"
+        if not math.isfinite(loss):
+            return f"the loss is {loss:.4g}{known}: look for NaN in the features, lower the learning rate or clip"
+        now = f"{statistics.median_low(self._now):.4g} over the last {len(self._now)} steps"
+        return (
+            f"the loss diverges: {now}{known}, and up to {self.factor:g} times "
+            "that is healthy; if it stays so, go back to a checkpoint and lower the learning rate or clip"
+        )

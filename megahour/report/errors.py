@@ -1,0 +1,158 @@
+"""Sections about word errors: rates and how sure they are, by speaker, and which words are confused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megahour.report import figures
+from megahour.report.listen import Step
+from megahour.report.markup import Markup, tag
+from megahour.report.sections import panel, section
+from megahour.report.tables import TableCell, count, percent, sortable, text
+
+Row = Mapping[str, Any]
+FEW_SPEAKERS = 20  # below that the bootstrap's intervals are known to be too short
+MOST_SPEAKERS = 200
+KINDS = {"sub": "Substitutions", "del": "Deletions", "ins": "Insertions"}
+
+
+def errors(rows: Sequence[Row], systems: Sequence[str], draws: int) -> Markup | None:
+    """Word error rates per condition with WERR, and what their intervals mean."""
+    if not rows:
+        return None
+    heads = ["Condition", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR", "P(better)"]
+    cells = [_rates(row, systems) for row in rows]
+    whole = rows[-1].get("condition") == "all"
+    spans = [
+        (str(row["condition"]), {s: triple for s in systems if (triple := _triple(row, s)) is not None}) for row in rows
+    ]
+    chart = figures.intervals(spans, x_label="word error rate, %", label="Word error rates by condition")
+    note = (
+        "Errors are substitutions, deletions and insertions over reference words. WERR is the share of the baseline's "
+        "errors that the student does not make. In brackets and as bars: intervals that hold 95 % of the draws."
+    )
+    table = sortable(heads, cells[:-1] if whole else cells, cells[-1] if whole else None)
+    beside = tag("div", panel(chart, title="Word error rates"), _explained(rows, draws), class_="pair")
+    return section("errors", "Word error rates", note, panel(table), beside)
+
+
+def _explained(rows: Sequence[Row], draws: int) -> Markup:
+    speakers = int(rows[-1].get("speakers", 0))
+    many = f"The {speakers} test speakers" if speakers > 1 else "The test speakers"
+    drawn = (
+        f"{many} stand for all others. So a draw takes as many speakers, with replacement: some come twice, some not "
+        f"at all, each with all of their utterances. There are {draws:,} draws. Utterances of one speaker resemble "
+        "each other; to draw them one by one would claim too much. (Where there is one speaker, utterances are drawn.)"
+    )
+    bar = "It holds the error rates of the middle 95 % of the draws."
+    if 1 < speakers < FEW_SPEAKERS:
+        bar += f" With as few as {speakers} speakers it is rather too short."
+    paired = (
+        "Both systems are scored on the same draws. WERR's interval is that of their difference, draw by draw. "
+        "P(better) is the share of draws in which the student makes fewer errors, equal ones counted half: 1 is every "
+        "draw, 0.5 is a toss-up."
+    )
+    overlap = (
+        "Hard speakers raise both error rates, easy ones lower both. So each bar is long, although the difference "
+        "hardly moves. Ask WERR's interval: where it leaves out 0, the difference is sure to 95 %."
+    )
+    example = next((row for row in rows if _overlaps(row) and _sure(row)), None)
+    if example is not None:
+        better = example["probability_of_improvement"]
+        overlap += f" So it is here with “{example['condition']}”: the bars overlap, and P(better) is {better:.3f}."
+    parts = {
+        "Speakers are drawn": drawn,
+        "A bar": bar,
+        "The test is paired": paired,
+        "Bars that overlap can still be a sure difference": overlap,
+    }
+    lines = [[tag("dt", name), tag("dd", words)] for name, words in parts.items()]
+    return panel(tag("dl", lines, class_="explained"), title="How to read the intervals")
+
+
+def _overlaps(row: Row) -> bool:
+    baseline, student = (_triple(row, system) for system in ("baseline", "student"))
+    return bool(baseline and student and baseline[1] <= student[2] and student[1] <= baseline[2])
+
+
+def _sure(row: Row) -> bool:
+    low, high = row.get("werr_interval") or (None, None)
+    return low is not None and high is not None and (low > 0 or high < 0)
+
+
+def _triple(row: Row, system: str) -> tuple[float, float, float] | None:
+    wer = row.get(f"wer_{system}")
+    if wer is None:
+        return None
+    low, high = row.get(f"wer_{system}_interval") or (None, None)
+    return 100 * wer, 100 * (wer if low is None else low), 100 * (wer if high is None else high)
+
+
+def _rates(row: Row, systems: Sequence[str]) -> list[TableCell]:
+    sure = row.get("probability_of_improvement")
+    return [
+        text(str(row["condition"])),
+        count(row["utterances"]),
+        count(row["words"]),
+        *(percent(row.get(f"wer_{system}"), 2) for system in systems),
+        _reduction(row.get("werr"), row.get("werr_interval")),
+        TableCell("–" if sure is None else f"{sure:.3f}", float("nan") if sure is None else sure),
+    ]
+
+
+def _reduction(werr: float | None, interval: Sequence[float | None] | None = None) -> TableCell:
+    if werr is None:
+        return TableCell("–", float("nan"))
+    low, high = interval or (None, None)
+    span = "" if low is None or high is None else f"({100 * low:.1f} … {100 * high:.1f})"
+    return TableCell([f"{100 * werr:.1f} % ", tag("small", span)], werr, "win" if werr > 0 else "loss")
+
+
+def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
+    """Word error rates of each test speaker, of those with the most words where there are many."""
+    if not rows:
+        return None
+    shown = sorted(rows, key=lambda row: (-row["words"], row["speaker"]))[:MOST_SPEAKERS]
+    cells, better, worse = [], 0, 0
+    for row in sorted(shown, key=lambda row: str(row["speaker"])):
+        before, after = row.get("wer_baseline"), row.get("wer_student")
+        werr = (before - after) / before if before and after is not None else None
+        better, worse = better + ((werr or 0) > 0), worse + ((werr or 0) < 0)
+        rates = [percent(row.get(f"wer_{system}"), 2) for system in systems]
+        name = text(row["speaker"] or "unknown")
+        cells.append([name, count(row["utterances"]), count(row["words"]), *rates, _reduction(werr)])
+    note = f"The student makes fewer errors for {better} of {len(shown)} speakers, more for {worse}."
+    if len(shown) < len(rows):
+        note += f" Of {len(rows):,} speakers here are the {len(shown)} with the most words."
+    heads = ["Speaker", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR"]
+    return section("speakers", "Speakers", note, panel(sortable(heads, cells)))
+
+
+def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
+    """The commonest errors of each kind: each system's first ones, with the counts of all systems."""
+    if not any(found.values()):
+        return None
+    panels = []
+    for kind, title in KINDS.items():
+        wanted: dict[Step, None] = {}
+        for counts in found.values():
+            here = [(error, n) for error, n in counts.items() if error[0] == kind]
+            wanted |= dict.fromkeys(error for error, _ in sorted(here, key=lambda item: (-item[1], item[0]))[:most])
+        if not wanted:
+            continue
+        order = sorted(wanted, key=lambda error: (-sum(counts[error] for counts in found.values()), error))
+        heads = {"sub": ["Reference", "Heard as"], "del": ["Not heard"], "ins": ["Heard too much"]}[kind]
+        rows = [
+            [*(text(word) for word in error[1:] if word), *(count(counts[error]) for counts in found.values())]
+            for error in order
+        ]
+        whole = [sum(n for error, n in counts.items() if error[0] == kind) for counts in found.values()]
+        last = [text("all"), *[text("")] * (len(heads) - 1), *map(count, whole)]
+        panels.append(panel(sortable([*heads, *found], rows, last), title=title))
+    note = (
+        f"The {most} commonest of each kind and system, with how often each system makes them. "
+        "They are counted along a shortest alignment of the words, as the error rates are."
+    )
+    return section("confusions", "Confusions", note, tag("div", panels, class_="thirds"))

@@ -1,0 +1,40 @@
+"""The console for results, and words for numbers; light to import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FILE_WIDTH = 140
+
+
+def output_console() -> Console:
+    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file.
+
+    What they show is shown as it is: a path or a pattern may hold "[a-z]", which is no markup.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=FILE_WIDTH)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as "0.8 s", "12 s", "3 min 20 s", "1 h 05 min" or "3 d 4 h"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 shard`, `1,200 shards`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,94 @@
+"""One stage's job as workers see it: picklable values, and the functions that engines call with them."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.config import Params
+from megahour.core.errors import MegahourError
+from megahour.core.stage import Context, Stage, Task
+from megahour.core.store import Artifact
+from megahour.core.surroundings import explaining
+from megahour.core.writer import ShardWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage with its parameters, inputs and output: everything that a worker needs, as picklable values."""
+
+    stage: str  # "module:Class"
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    output: str
+    fingerprint: str
+    work: str
+    threads: int = 1
+    service: Any = None
+    owner: str = ""  # token of the run that holds the output, see `core.locks`
+
+    def disks(self) -> list[str]:
+        """Local folders that the job writes to: one of them is full when a disk is."""
+        return [*([] if "://" in self.output else [self.output]), self.work, tempfile.gettempdir()]
+
+    def load(self) -> tuple[Stage[Any], Params, dict[str, Artifact]]:
+        module, _, name = self.stage.partition(":")
+        stage: Stage[Any] = getattr(importlib.import_module(module), name)()
+        params = stage.params.model_validate(self.params)
+        return stage, params, {role: Artifact(url) for role, url in self.inputs.items()}
+
+    def context(self) -> Context:
+        return Context(work=Path(self.work), threads=self.threads, service=self.service)
+
+
+def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:
+    """Worker side of `map`: make and commit one shard; its receipt as JSON. A committed shard is not made again."""
+    shard, spec = item
+    output = Artifact(job.output)
+    if (receipt := output.receipt(shard)) is not None and receipt.fingerprint == job.fingerprint:
+        return receipt.to_json()
+    stage, p, inputs = job.load()
+    ctx = job.context()
+    if progress is not None:
+        ctx.progress = progress
+    with blame(job, f"shard {shard} {spec}"), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
+        stage.run(p, inputs, Task(spec), out, ctx)
+        return out.commit().to_json()
+
+
+def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Worker side of `exchange`, map half."""
+    stage, p, inputs = job.load()
+    with blame(job, f"split task {spec}"):
+        yield from stage.split(p, inputs, Task(spec))
+
+
+def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Iterator[pa.RecordBatch]) -> str | None:
+    """Worker side of `exchange`, reduce half: one output shard; None when it was already committed."""
+    if partition in done:
+        return None
+    output = Artifact(job.output)
+    stage, p, inputs = job.load()
+    place = f"partition {partition}"
+    with blame(job, place), ShardWriter(output, partition, job.fingerprint, owner=job.owner) as out:
+        stage.merge(p, inputs, partition, batches, out, job.context())
+        return out.commit().to_json()
+
+
+@contextmanager
+def blame(job: Job, what: str) -> Iterator[None]:
+    """Adds the artifact and the shard to an error's place, so that no message is without an address."""
+    try:
+        with explaining("", *job.disks()):
+            yield
+    except MegahourError as error:
+        error.where = f"{job.output} {what}" + (f": {error.where}" if error.where else "")
+        raise

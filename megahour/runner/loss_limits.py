@@ -1,0 +1,90 @@
+"""How much a stage may lose: too many bad records, or nothing kept, end it with the reason and the option for it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from megahour.core.errors import NothingKept, TooManyBad
+from megahour.core.store import Artifact, Counts, Receipt
+
+EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
+
+
+@dataclass
+class BadShare:
+    """Fails a stage whose quarantine grows past the allowed share of the records that came in."""
+
+    limit: float
+    output: Artifact
+    total: Counts = field(default_factory=Counts)
+
+    def add(self, counts: Counts) -> None:
+        self.total.add(counts)
+        if self.total.came_in >= EARLY_CHECK:
+            self.close()
+
+    def close(self) -> None:
+        bad, seen = self.total.bad, self.total.came_in
+        if bad > self.limit * max(seen, bad):
+            # `dropped` also counts good records that policy left out: quarantine tells them apart.
+            worst = _bad_reasons(self.output).most_common(3)
+            raise TooManyBad(
+                f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
+                + ", ".join(f"{reason} {n}" for reason, n in worst),
+                where=self.output.url,
+                remedy=f"look at {self.output.path('quarantine')}, mend the input, or raise max_bad",
+            )
+
+
+def _bad_reasons(output: Artifact) -> Counter[str]:
+    """Reasons of the quarantined records of all committed shards, of an unfinished artifact too."""
+    lines = (
+        line
+        for path in sorted(output.fs.glob(output.path("quarantine/*.jsonl")))
+        for line in output.fs.cat_file(path).splitlines()
+    )
+    return Counter(str(json.loads(line)["reason"]) for line in lines)
+
+
+MOST = 0.5  # share of the records that came in; a larger loss for one reason gets a hint
+
+
+def check_kept(stage: str, remedies: Mapping[str, str], receipts: list[Receipt], output: Artifact) -> str:
+    """A hint for people when more than half is left out for one reason, else "".
+
+    remedies: which option lets records in, by the reason or the beginning of one; without any, all is well.
+
+    Raises
+    ------
+    NothingKept: of the whole artifact; a shard without records is no error.
+    """
+    counts = Counts()
+    for receipt in receipts:
+        counts.add(receipt.counts)
+    if not remedies or not receipts:
+        return ""
+    reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
+    if counts.kept:
+        named = [(reason, _remedy(reason, remedies)) for reason, n in reasons if n > MOST * counts.came_in]
+        return "; ".join(f"most is left out as {reason}: {remedy}" for reason, remedy in named if remedy)
+    options = dict.fromkeys(_remedy(reason, remedies) for reason, _ in reasons)
+    lines = [option for option in options if option]
+    if counts.bad:
+        lines.append(f"{counts.bad:,} bad records are explained in {output.path('quarantine')}")
+    raise NothingKept(_loss(stage, counts, reasons, receipts), where=output.url, remedy="; ".join(lines))
+
+
+def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: list[Receipt]) -> str:
+    if not counts.came_in:
+        return f"{stage} keeps nothing: there is no record in what it reads"
+    hours = sum(float(receipt.stats.get("audio_s", 0.0)) for receipt in receipts) / 3600
+    heard = f" ({hours:,.2f} h of audio)" if hours >= 0.01 else ""
+    listed = ", ".join(f"{reason} {n:,}" for reason, n in reasons)
+    return f"{stage} keeps none of {counts.came_in:,} records{heard}: {listed}"
+
+
+def _remedy(reason: str, remedies: Mapping[str, str]) -> str:
+    return next((text for beginning, text in remedies.items() if reason.startswith(beginning)), "")

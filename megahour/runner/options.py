@@ -1,0 +1,98 @@
+"""Command-line options made from the fields of pydantic models, so that each option is described once."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from megahour.core.config import is_policy
+from megahour.core.errors import ConfigError
+from megahour.core.strict_yaml import parse_yaml
+
+SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
+
+
+def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[click.Command], click.Command]:
+    """Decorator of a command: options for the fields of `models`, each once, but policy and those named in `but`."""
+    fields = {key: info for model in models for key, info in model.model_fields.items() if not is_policy(info)}
+
+    def decorate(command: click.Command) -> click.Command:
+        command.params[:0] = [option(key, info) for key, info in fields.items() if key not in but]
+        return command
+
+    return decorate
+
+
+def option(key: str, info: FieldInfo) -> click.Option:
+    """A field of a pydantic model as an option whose value is None when the command line does not give it."""
+    kind = _unwrap(info.annotation)
+    default = default_of(info)
+    text = info.description or ""
+    flag = key.replace("_", "-")
+    if kind is bool:
+        return click.Option([f"--{flag}/--no-{flag}", key], default=None, help=f"{text}  [default: {default}]")
+    if get_origin(kind) is Literal:
+        choice: Any = click.Choice([str(value) for value in get_args(kind)])
+    else:
+        choice = SCALARS.get(kind) or (_Numbers() if kind in (list[int], list[float]) else _Yaml())
+    shown = "required" if default is PydanticUndefined else f"default: {yaml_text(default)}"
+    return click.Option([f"--{flag}", key], type=choice, default=None, help=f"{text}  [{shown}]")
+
+
+class _Yaml(click.ParamType):  # type: ignore[type-arg]
+    """Lists and mappings are given as YAML, e.g. ``--sets "[labelled, test]"``."""
+
+    name = "yaml"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return parse_yaml(value, "the value") if isinstance(value, str) else value
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Numbers(_Yaml):
+    """Numbers with commas between them, such as ``0,0,1``, or a YAML list."""
+
+    name = "n,n,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "[" not in value:
+            return [number for number in re.split(r"[\s,]+", value) if number]  # the model turns them into numbers
+        return super().convert(value, param, ctx)
+
+
+def default_of(info: FieldInfo) -> Any:
+    """A field's default as plain data; `PydanticUndefined` for a required field."""
+    value = info.get_default(call_default_factory=True)
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def yaml_text(value: Any) -> str:
+    """A value on one line, as YAML would take it back."""
+    text: str = yaml.safe_dump(_plain(value), default_flow_style=True, width=10_000).strip()
+    return text.removesuffix("...").strip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", exclude_none=True)
+    return value
+
+
+def _unwrap(annotation: Any) -> Any:
+    """`float | None` → float."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else annotation
+    return annotation

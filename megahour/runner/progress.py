@@ -1,0 +1,232 @@
+"""Progress of a stage: a live bar on a terminal, plain lines elsewhere, and a line that closes it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.store import Manifest, Receipt
+from megahour.runner.console import count, duration
+from megahour.runner.log import bars, say
+from megahour.runner.pace import Pace, run_left
+from megahour.runner.runner import Monitor
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+LINE_EVERY_S = 15.0  # a plain line this often, also into the log file beside a bar
+
+
+@dataclass(frozen=True)
+class StepPlace:
+    """Where a step stands in a run: `number` of `steps`, counted from 1.
+
+    last_s: seconds that the step took last time. later_s: those of each later step that has to run. None: never timed.
+    """
+
+    number: int
+    steps: int
+    last_s: float | None = None
+    later_s: tuple[float | None, ...] = ()
+
+
+class TerminalMonitor(Monitor):
+    """Tells what a step does; `place` is given in a run of several."""
+
+    def __init__(self, step: str = "", place: StepPlace | None = None) -> None:
+        self.step, self.place = step, place
+        self.done = self.total = 0  # shards
+        self._stage = ""
+        self._bar: Progress | None = None
+        self._audio_s = 0.0
+        self._pace = Pace(place.last_s if place else None)
+        self._spoke = time.monotonic()
+        self._counting = ""  # the unit, once a long task counts
+        self._note = self._more = ""
+
+    @property
+    def title(self) -> str:
+        """`12/28 align`, or the step or stage alone."""
+        name = self.step or self._stage
+        place = self.place
+        return f"{place.number:>{len(str(place.steps))}}/{place.steps} {name}" if place else name
+
+    def started(self, stage: str, tasks: int, done: int) -> None:
+        self._stage, self._audio_s, self.done, self.total, self._counting = stage, 0.0, done, tasks, ""
+        self._note, self._more = f"{done:,}/{count(tasks, 'shard')}", ""
+        self._pace.begin(done, tasks)
+        self._spoke = time.monotonic()
+        of = f"{stage}, " if self.step not in ("", stage) else ""
+        resumed = f", {done:,} of them made before" if done else ""
+        last = f", {duration(self.place.last_s)} last time" if self.place and self.place.last_s else ""
+        if bars():
+            self._draw()
+        say(
+            "step-started", f"{self.title}: {of}{count(tasks, 'shard')}{resumed}{last}",
+            self._facts() | {"done": done, "total": tasks, "unit": "shards"}, shown=self._bar is not None,
+        )  # fmt: skip
+
+    def _draw(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+        from rich.table import Column
+        from rich.text import Text
+
+        monitor = self
+
+        class Words(ProgressColumn):
+            """Drawn at each refresh, so that the time that is left goes down between two shards."""
+
+            def render(self, task: Any) -> Text:
+                return Text(monitor._words())
+
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            return
+        title = f"{self.title:<14}"
+        columns = (
+            TextColumn(title, markup=False, table_column=Column(width=len(title))),
+            BarColumn(12, table_column=Column(width=12)),
+            Words(Column(no_wrap=True, overflow="ellipsis")),
+        )
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._bar.start()
+        self._bar.add_task("", total=max(self.total, 1), completed=self.done)
+
+    def task_done(self, receipt: Receipt) -> None:
+        self.done += 1
+        self._audio_s += audio_seconds(receipt)
+        if self._counting:
+            return  # what it counts tells more
+        self._pace.update(self.done, self.total)
+        self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
+        if self._audio_s:
+            speed = self._audio_s / max(self._pace.spent_s, 1e-6)
+            self._more = f", {self._audio_s / 3600:.2f} h, {speed:,.0f}× real time"
+        self._show({"unit": "shards"})
+
+    def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
+        if not self._counting or done < self._pace.done:  # the first task, or another one, which counts from its own
+            self._counting = unit
+            self._pace.begin(done, total)
+        self._pace.update(done, total)
+        self._note = f"{_short(done)}/{_short(total)} {unit}, {_short(self._pace.rate)}/s"
+        self._more = "".join(f", {name} {_short(value)}" for name, value in fields.items())
+        self._show({"unit": unit, "rate": round(self._pace.rate, 6), "values": fields})
+
+    def _show(self, facts: dict[str, Any]) -> None:
+        pace = self._pace
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=pace.done, total=max(pace.total, 1))
+        if time.monotonic() - self._spoke <= LINE_EVERY_S or pace.done >= pace.total:
+            return  # the closing line is next
+        self._spoke = time.monotonic()
+        left = pace.left_s()
+        facts |= {"done": pace.done, "total": pace.total, "seconds": round(pace.spent_s, 1), "eta_s": _whole(left)}
+        if self.place:
+            facts["run_eta_s"] = _whole(run_left(left, self.place.later_s)[0])
+        say("progress", f"{self.title}: {self._words()}", self._facts() | facts, shown=self._bar is not None)
+
+    def _words(self) -> str:
+        """`70/300 shards, 12 s, ETA 40 s, run ETA 7 min 10 s, 2.10 h, 630× real time`."""
+        return f"{self._note}, {duration(self._pace.spent_s)}, {self._left()}{self._more}"
+
+    def _left(self) -> str:
+        left = self._pace.left_s()
+        text = f"ETA {_eta(left)}"
+        if self.place:
+            whole, exact = run_left(left, self.place.later_s)
+            text += f", run ETA {'' if exact or whole is None else 'over '}{_eta(whole)}"
+        return text
+
+    def finished(self, manifest: Manifest, seconds: float) -> None:
+        self._stage = manifest.stage
+        counts = manifest.counts
+        say(
+            "step-finished", closing_line(self.title, manifest, seconds, self._audio_s),
+            self._facts() | {"in": counts.came_in, "kept": counts.kept, "dropped": dict(counts.dropped)}
+            | {"shards": manifest.shards, "seconds": round(seconds, 3)},
+        )  # fmt: skip
+
+    def was_made(self, stage: str) -> None:
+        """The step was up to date: there was nothing to do."""
+        self._stage = stage
+        say("step-up-to-date", f"{self.title}: up to date", self._facts())
+
+    def kept(self) -> str:
+        """What an interrupted step leaves."""
+        return f"{self.done:,} of {count(self.total, 'shard')}"
+
+    def stopped(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"step": self.step or self._stage, "stage": self._stage}
+        if self.place:
+            facts |= {"number": self.place.number, "steps": self.place.steps}
+        return facts
+
+
+def audio_seconds(receipt: Receipt) -> float:
+    """Seconds of audio that a shard's stage went through (stages add them up under `audio_s`)."""
+    return float(receipt.stats.get("audio_s", 0.0))
+
+
+def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) -> str:
+    """`step  in 120  kept 113  dropped 7 (too-short 5, low-confidence 2)  3.1 s  4,120 h of audio per hour`.
+
+    Files of a source that are no records (`not_read` of the summary) are named too: a loss must not be silent. So is
+    what else a stage has to say (`remark`).
+    """
+    counts = manifest.counts
+    reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
+    dropped = sum(counts.dropped.values())
+    text = f"{step:<20} in {counts.came_in:,}  kept {counts.kept:,}  dropped {dropped:,}"
+    if reasons:
+        text += " (" + ", ".join(f"{reason} {n:,}" for reason, n in reasons) + ")"
+    if remark := manifest.summary.get("remark"):
+        text += f"  {remark}"
+    if not_read := manifest.summary.get("not_read"):
+        kinds = ", ".join(f"{kind} {n:,}" for kind, n in not_read.items())
+        text += f"  not read {sum(not_read.values()):,} files ({kinds})"
+    text += f"  {duration(seconds)}"
+    if audio_s and seconds > 0:
+        text += f"  {audio_s / seconds:,.0f} h of audio per hour"
+    return text
+
+
+def summary_table(rows: list[tuple[str, Manifest, float | None, float]]) -> Table:
+    """The closing table of a run; rows are (step, manifest, seconds of this session, times real time).
+
+    The last is of all sessions: what an earlier one has done is not this one's speed.
+    """
+    from rich.table import Table
+
+    table = Table(title="This run", title_justify="left")
+    for heading in ("step", "in", "kept", "dropped", "seconds", "h of audio per h"):
+        table.add_column(heading, justify="left" if heading in ("step", "dropped") else "right")
+    for step, manifest, seconds, speed in rows:
+        counts = manifest.counts
+        dropped = ", ".join(f"{reason} {n:,}" for reason, n in sorted(counts.dropped.items(), key=lambda r: -r[1]))
+        rate = f"{speed:,.0f}" if speed and seconds else ""
+        took = "already made" if seconds is None else f"{seconds:.1f}"
+        table.add_row(step, f"{counts.came_in:,}", f"{counts.kept:,}", dropped, took, rate)
+    return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _eta(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:.0f} s" if seconds < 10 else duration(seconds)
+
+
+def _whole(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

@@ -1,0 +1,351 @@
+"""Runs one stage on an engine: what is finished stays, what is missing is made, then the manifest.
+
+The same function serves the recipe runner, the single-stage commands and the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from megahour.core.config import Params
+from megahour.core.errors import DamagedError, MegahourError
+from megahour.core.kinds import check_kinds, check_roles
+from megahour.core.locks import MARKS, alone, check
+from megahour.core.records import fingerprint
+from megahour.core.stage import Stage, Task
+from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.surroundings import explaining
+from megahour.core.transfer import is_local, publish_text
+from megahour.core.versions import versions
+from megahour.engine.base import Failure
+from megahour.runner.job import Job, blame, merge_partition, run_task, split_task
+from megahour.runner.loss_limits import BadShare, check_kept
+
+if TYPE_CHECKING:
+    from megahour.engine.base import Engine
+    from megahour.serve.spec import ModelSpec, ServiceAddress
+
+KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
+
+
+class Monitor:
+    """Hears what a stage does; the terminal's progress display overrides what it shows."""
+
+    def started(self, stage: str, tasks: int, done: int) -> None: ...
+
+    def task_done(self, receipt: Receipt) -> None: ...
+
+    def progress(self, done: float, total: float, unit: str, **fields: Any) -> None: ...
+
+    def hint(self, text: str) -> None:
+        """Something that a user may want to change, after `finished`."""
+
+    def stopped(self) -> None:
+        """No more progress comes, whether the stage is done, failed or was interrupted."""
+
+    def finished(self, manifest: Manifest, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Models:
+    """Where the model processes of a stage are, see `accelerator.server.serve`.
+
+    devices: a process for each, such as ("cuda:0", "cuda:1"); by default a CPU process for each task at a time.
+    host: the address of this machine at which the service listens; executors on other machines must reach it.
+    """
+
+    devices: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+
+
+def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
+    """Changes when the stage's version, its parameters or the contents of its inputs change."""
+    digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
+    return fingerprint([stage.name, stage.version, p.identity(), digests])
+
+
+def check_inputs(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> None:
+    """Raises ConfigError: a required role is missing, an unknown one given, or an artifact of another kind; or the
+    parameters ask for other roles.
+    """
+    check_roles(stage, inputs)
+    stage.check(p, inputs)
+    check_kinds(stage, inputs)
+
+
+def run_stage(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    engine: Engine,
+    *,
+    work: Path | None = None,
+    threads: int = 1,
+    monitor: Monitor | None = None,
+    models: Models | None = None,
+) -> Manifest:
+    """Make `output`, or return its manifest when it is already made of the same things.
+
+    Raises
+    ------
+    TooManyBad: the share of quarantined records is above `p.max_bad`; finished shards are kept.
+    NothingKept: a stage that names `remedies` kept no record at all.
+    ConfigError, StoreError: wrong or unfinished inputs; or another run writes `output`, or uses the same `work`.
+    """
+    monitor = monitor or Monitor()
+    check_inputs(stage, p, inputs)
+    job_fingerprint = stage_fingerprint(stage, p, inputs)
+    try:
+        if output.complete and output.manifest.fingerprint == job_fingerprint:
+            return output.manifest
+    except DamagedError:
+        pass  # made again from the receipts, if they are of this job
+    started = time.monotonic()
+    job = job_of(stage, p, inputs, output, job_fingerprint, work, threads)
+    places = explaining(output.url, *job.disks())
+    with places, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
+        job = replace(job, owner=owner)
+        _claim(output, job_fingerprint)
+        with _watched(output, job, engine, monitor):
+            receipts = _make_shards(stage, p, inputs, output, job, engine, monitor, models or Models())
+        hint = check_kept(stage.name, stage.remedies(p, receipts), receipts, output)
+        with blame(job, "summary"):
+            manifest = close(stage, p, inputs, output, job, receipts)
+        clear(Path(job.work))
+    monitor.finished(manifest, time.monotonic() - started)
+    if hint:
+        monitor.hint(hint)
+    return manifest
+
+
+def job_of(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    job_fingerprint: str,
+    work: Path | None,
+    threads: int,
+) -> Job:
+    """The job as workers see it. `work` holds its scratch directory; by default that of the system does."""
+    return Job(
+        stage=f"{type(stage).__module__}:{type(stage).__qualname__}",
+        params=p.model_dump(mode="json"),
+        inputs={role: _address(artifact) for role, artifact in inputs.items()},
+        output=_address(output),
+        fingerprint=job_fingerprint,
+        work=str((work or _scratch_of(output)).absolute() / job_fingerprint),
+        threads=threads,
+    )
+
+
+def _scratch_of(output: Artifact) -> Path:
+    """Where an output's scratch directories are by default: equal jobs with other outputs do not meet there."""
+    return Path(tempfile.gettempdir()) / "megahour-work" / fingerprint(output.url)[:16]
+
+
+@contextmanager
+def alone_at_work(job: Job) -> Iterator[None]:
+    """The scratch directory of a job, for one run: equal jobs that are given the same `work` would share it."""
+    folder = Path(job.work)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+
+
+@contextmanager
+def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> Iterator[None]:
+    """Ends the progress display, and adds up the time, however the work ends."""
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        monitor.stopped()
+        with suppress(Exception):  # the disk may be full, or the output another run's by now
+            check(output.fs, output.root, job.owner, fresh=True)
+            _add_wall(output, time.monotonic() - started, engine)
+        raise
+    monitor.stopped()
+    _add_wall(output, time.monotonic() - started, engine)
+
+
+def _address(artifact: Artifact) -> str:
+    """A URL that means the same in every process: workers of a cluster have working directories of their own."""
+    return artifact.root if is_local(artifact.fs) else artifact.url
+
+
+def clear(work: Path) -> None:
+    """Remove a finished stage's scratch files: checkpoints, spilled batches."""
+    for path in work.iterdir():
+        if path.is_dir() and path.name not in KEPT:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
+    if not any(work.iterdir()):
+        work.rmdir()
+
+
+def _claim(output: Artifact, job_fingerprint: str) -> None:
+    """Clear what another version of the job left; keep the shards of the same job."""
+    if claimed_by(output) == job_fingerprint:
+        return
+    output.delete()
+    publish_text(output.fs, output.path("claim.txt"), job_fingerprint)
+
+
+def claimed_by(output: Artifact) -> str:
+    """Fingerprint of the job that an artifact's shards belong to; empty when there is none."""
+    path = output.path("claim.txt")
+    return str(output.fs.cat_file(path).decode("utf-8", "replace")) if output.fs.exists(path) else ""
+
+
+def _make_shards(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    job: Job,
+    engine: Engine,
+    monitor: Monitor,
+    models: Models,
+) -> list[Receipt]:
+    tasks, total = planned(stage, p, inputs, job)
+    committed = {shard for shard in output.committed() if shard < total}
+    receipts: dict[int, Receipt] = {}
+    for shard in sorted(committed):
+        receipt = output.receipt(shard)
+        if receipt is not None and receipt.fingerprint == job.fingerprint:
+            receipts[shard] = receipt
+    monitor.started(stage.name, total, len(receipts))
+    watch = BadShare(p.max_bad, output)
+    for receipt in receipts.values():
+        watch.add(receipt.counts)
+    for receipt in make_missing(stage, p, inputs, job, engine, tasks, total, frozenset(receipts), monitor, models):
+        receipts[receipt.shard] = receipt
+        monitor.task_done(receipt)
+        watch.add(receipt.counts)
+    watch.close()
+    return [receipts[shard] for shard in range(total)]
+
+
+def planned(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], job: Job) -> tuple[list[Task], int]:
+    """The tasks, and how many shards they make."""
+    with blame(job, "plan"):
+        tasks = stage.plan(p, inputs)
+        return tasks, stage.partitions(p, inputs) if stage.exchange else len(tasks)
+
+
+def make_missing(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    job: Job,
+    engine: Engine,
+    tasks: list[Task],
+    total: int,
+    done: frozenset[int],
+    monitor: Monitor,
+    models: Models,
+) -> Iterator[Receipt]:
+    """Make and commit the shards that are not done, into the job's output, with the models that they need."""
+    spec = stage.accelerator(p, inputs) if len(done) < total else None
+    with nullcontext() if spec is None else _service(spec, engine, models) as service:
+        yield from _results(stage, replace(job, service=service), engine, tasks, total, done, monitor)
+
+
+def _results(
+    stage: Stage[Any],
+    job: Job,
+    engine: Engine,
+    tasks: list[Task],
+    total: int,
+    done: frozenset[int],
+    monitor: Monitor,
+) -> Iterator[Receipt]:
+    pending = [shard for shard in range(total) if shard not in done]
+    if not pending:
+        return
+    if stage.exchange:
+        specs = [dict(task.spec) for task in tasks]
+        spill = str(Path(job.work) / "spill")
+        merge = partial(merge_partition, job, done)
+        for _, text in engine.exchange(partial(split_task, job), specs, merge, total, spill=spill):
+            if text is not None:
+                yield Receipt.from_json(text)
+    elif stage.local:
+        for shard in pending:
+            yield Receipt.from_json(_run_here(job, (shard, dict(tasks[shard].spec)), monitor))
+    else:
+        items = [(shard, dict(tasks[shard].spec)) for shard in pending]
+        for _, text in engine.map(partial(run_task, job), items):
+            yield Receipt.from_json(text)
+
+
+def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> str:
+    """`run_task` in the driver; what it raises names its place, as an engine's tasks do."""
+    try:
+        return run_task(job, item, progress=monitor.progress)
+    except MegahourError:
+        raise
+    except Exception as error:
+        Failure.of(error, f"{job.output} task {item[0]}", item).throw()
+
+
+@contextmanager
+def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress]:
+    from megahour.serve.server import serve
+
+    # A process for each core that the engine's tasks may use: the model is most of the work, and waits for no one.
+    devices = models.devices or ("cpu",) * max(1, min(engine.workers, os.cpu_count() or 1))
+    with serve(spec, devices=devices, host=models.host) as service:
+        yield service.endpoint
+
+
+def close(
+    stage: Stage[Any],
+    p: Params,
+    inputs: Mapping[str, Artifact],
+    output: Artifact,
+    job: Job,
+    receipts: list[Receipt],
+) -> Manifest:
+    """Reduce the receipts, and write the books of the whole artifact: from then on it exists."""
+    summary = stage.finish(p, inputs, receipts)
+    counts = Counts()
+    for receipt in receipts:
+        counts.add(receipt.counts)
+    manifest = Manifest(
+        stage=stage.name,
+        version=stage.version,
+        fingerprint=job.fingerprint,
+        digest=content_digest(receipts, summary),
+        params=p.identity(),
+        inputs={role: artifact.manifest.digest for role, artifact in inputs.items()},
+        shards=len(receipts),
+        counts=counts,
+        summary=summary,
+    )
+    check(output.fs, output.root, job.owner, where=output.url, fresh=True)
+    finish(output, receipts, manifest)
+    return manifest
+
+
+def _add_wall(output: Artifact, seconds: float, engine: Engine) -> None:
+    before = output.wall() if output.fs.exists(output.root) else {}
+    total = {"seconds": round(before.get("seconds", 0.0) + seconds, 3), "workers": getattr(engine, "workers", 1)}
+    total["made_with"] = versions()  # of the last session that worked on it
+    publish_text(output.fs, output.path("timings/total.json"), json.dumps(total))

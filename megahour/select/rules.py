@@ -1,0 +1,104 @@
+"""The rules of `select` applied to a corpus, and refused where two sets would share a speaker or a recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from megahour.core.errors import ConfigError, NothingKept
+from megahour.corpus.transcripts.speaker_names import one_name
+from megahour.select.exchange import census
+from megahour.select.sample import Layout, lay_out
+from megahour.select.voices import grouped
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Inputs
+    from megahour.select.params import SelectParams, SetRule
+
+SHOWN = 5
+
+
+def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
+    """Sets and shards for these utterances.
+
+    Raises
+    ------
+    ConfigError: a named speaker who is not there or shares a recording with one of another set, or a set for which
+        no speakers are left.
+    NothingKept: no utterance passes the filters.
+    """
+    found = census(p, inputs)
+    hours, shared = found.hours, found.shared()
+    if not hours:
+        raise NothingKept(
+            f"select keeps none of {inputs['utterances'].manifest.counts.kept:,} records",
+            where="select",
+            remedy="; ".join(_filters(p, inputs)) or "look at what the stage before it kept",
+        )
+    rules = [_named_voices(rule, hours) for rule in p.sets]
+    leaders = grouped(shared) if p.shared_recordings == "join" else {}
+    _check_named(rules, hours, leaders)
+    made = lay_out(hours, rules, p.seed, p.shard_hours, leaders)
+    if empty := sorted({rule.name for rule in rules} - {shard.set for shard in made.shards}):
+        raise ConfigError(
+            f"no speakers are left for the sets {empty}: there are {len(hours)} speakers{_largest(leaders)}",
+            where="select",
+            remedy="let earlier sets take fewer, or leave these sets out"
+            + (", or set shared_recordings=drop" if leaders else ""),
+        )
+    contested = _contested(made, shared) if p.shared_recordings == "drop" else {}
+    return replace(made, spellings=found.spellings(), contested=contested)
+
+
+def _filters(p: SelectParams, inputs: Inputs) -> list[str]:
+    """The options that leave utterances out, as they are set."""
+    names = ("splits", "tiers", "min_confidence", "from_s", "until_s")
+    chosen = [f"--{name.replace('_', '-')} is {getattr(p, name)}" for name in names if getattr(p, name)]
+    return [*chosen, *(["--duplicates leaves the listed ones out"] if "duplicates" in inputs else [])]
+
+
+def _named_voices(rule: SetRule, hours: Mapping[str, float]) -> SetRule:
+    """The rule with voices for names."""
+    if rule.named is None:
+        return rule
+    return rule.model_copy(update={"named": [name if name in hours else one_name(name) for name in rule.named]})
+
+
+def _check_named(rules: list[SetRule], hours: Mapping[str, float], leaders: Mapping[str, str]) -> None:
+    wanted = {voice: rule.name for rule in rules for voice in rule.named or ()}
+    if missing := sorted(wanted.keys() - hours.keys()):
+        raise ConfigError(
+            f"no utterances of the named speakers {missing}",
+            where="select",
+            remedy="check their names, splits, tiers, min_confidence, from_s and until_s",
+        )
+    taken = {leaders[voice]: name for voice, name in wanted.items() if voice in leaders}
+    reached = sorted(v for v, leader in leaders.items() if leader in taken and wanted.get(v) != taken[leader])
+    if reached:
+        name = taken[leaders[reached[0]]]
+        more = f" and {len(reached) - SHOWN} more" if len(reached) > SHOWN else ""
+        raise ConfigError(
+            f"speakers {reached[:SHOWN]}{more} share recordings with the named speakers of the set {name!r}: "
+            "another set would hold part of them",
+            where="select",
+            remedy=f"name them for {name!r} too, or set shared_recordings=drop",
+        )
+
+
+def _largest(leaders: Mapping[str, str]) -> str:
+    if not leaders:
+        return ""
+    leader, size = max(Counter(leaders.values()).items(), key=lambda item: (item[1], item[0]))
+    return f", and {size} of them, among them {leader!r}, share recordings"
+
+
+def _contested(made: Layout, shared: Mapping[int, list[str]]) -> dict[int, str]:
+    """Places that two sets have speakers of, and which set may have each: the first in the order of the rules."""
+    contested = {}
+    for recording, voices in shared.items():
+        shards = [shard for voice in voices if (shard := made.shard_of(voice)) is not None]
+        if len({made.shards[shard].set for shard in shards}) > 1:
+            contested[recording] = made.shards[min(shards)].set
+    return contested

@@ -1,0 +1,168 @@
+"""The client side: stream sequences in, get keyed outputs as they complete, with a bounded number in flight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow.flight as flight
+
+from megahour.serve import wire
+from megahour.serve.call import Call, translated
+from megahour.serve.spec import AcceleratorError, SequenceFailedError, ServiceAddress
+
+WINDOW_FRAMES = 65_536
+Sequences = Iterable[tuple[int, np.ndarray]]
+OnFailure = Callable[[int, str], None]
+
+
+class Session(Protocol):
+    """What tasks program against: a connection to a service, or a model in this process (`local.serve_in_process`)."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def infer(
+        self,
+        sequences: Sequences,
+        *,
+        ordered: bool = False,
+        window_frames: int = WINDOW_FRAMES,
+        on_failure: OnFailure | None = None,
+    ) -> Iterator[tuple[int, wire.Outputs]]:
+        """Outputs {name: array (T', ...)} of each (key, features (T, F) float16 or float32), in order of completion.
+
+        The iterable is read in the caller's thread, as far ahead as `window_frames` allow: they bound the memory.
+
+        Parameters
+        ----------
+        ordered: yield in the order of `sequences`.
+        on_failure: called with (key, reason) for a sequence that failed for good; the others go on.
+
+        Raises
+        ------
+        SequenceFailedError: a sequence failed and `on_failure` is None.
+        AcceleratorError: the service is gone or refuses the request; a key is already in flight.
+        """
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Counters of the service, see `metrics.Meter.snapshot`."""
+        ...
+
+
+def client(service: ServiceAddress | str, token: str = "") -> FlightSession:
+    """Connect to a service by its `ServiceAddress`, or by address and token."""
+    return FlightSession(service if isinstance(service, ServiceAddress) else ServiceAddress(service, token))
+
+
+class SendWindow:
+    """What is in flight: bounds it, and restores the order when asked."""
+
+    def __init__(self, *, ordered: bool, limit_frames: int, on_failure: OnFailure | None) -> None:
+        self.limit_frames, self._ordered, self._on_failure = limit_frames, ordered, on_failure
+        self._frames: dict[int, int] = {}  # in order of departure
+        self._early: dict[int, wire.Outputs | str] = {}
+        self._total = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def has_room(self, frames: int) -> bool:
+        return not self._frames or self._total + frames <= self.limit_frames
+
+    def depart(self, sequence: wire.Keyed) -> None:
+        if sequence.key in self._frames:
+            raise AcceleratorError(f"key {sequence.key} is already in flight", remedy="give every sequence its own key")
+        self._frames[sequence.key] = sequence.frames
+        self._total += sequence.frames
+
+    def arrive(self, key: int, result: wire.Outputs | str) -> Iterator[tuple[int, wire.Outputs]]:
+        """Results that may be yielded now that this one is here."""
+        self._early[key] = result
+        ready = [key] if not self._ordered else list(self._in_order())
+        for next_key in ready:
+            self._total -= self._frames.pop(next_key)
+            outcome = self._early.pop(next_key)
+            if not isinstance(outcome, str):
+                yield next_key, outcome
+            elif self._on_failure is None:
+                raise SequenceFailedError(next_key, outcome)
+            else:
+                self._on_failure(next_key, outcome)
+
+    def _in_order(self) -> Iterator[int]:
+        for key in self._frames:
+            if key not in self._early:
+                return
+            yield key
+
+
+def as_sequence(key: int, features: np.ndarray) -> wire.Keyed:
+    """Raises AcceleratorError unless features are (T, F) with T, F >= 1."""
+    if features.ndim != 2 or 0 in features.shape:
+        raise AcceleratorError(
+            f"sequence {key}: features of shape {features.shape}", remedy="pass (T, F), both at least 1"
+        )
+    return wire.Keyed(key, features)
+
+
+class FlightSession:
+    """See `Session`. Several `infer` calls may run at the same time, from several threads."""
+
+    def __init__(self, service: ServiceAddress) -> None:
+        self.service = service
+        self._client = flight.connect(service.address)
+        headers = [(b"authorization", f"Bearer {service.token}".encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def infer(
+        self,
+        sequences: Sequences,
+        *,
+        ordered: bool = False,
+        window_frames: int = WINDOW_FRAMES,
+        on_failure: OnFailure | None = None,
+    ) -> Iterator[tuple[int, wire.Outputs]]:
+        """See `Session.infer`."""
+        window = SendWindow(ordered=ordered, limit_frames=window_frames, on_failure=on_failure)
+        call = Call(self._client, self._options, self.service.address)
+        try:
+            for key, features in sequences:
+                sequence = as_sequence(key, features)
+                while not window.has_room(sequence.frames):
+                    yield from self._arrived(call, window, block=True)
+                window.depart(sequence)
+                call.send(sequence, window_frames)
+                yield from self._arrived(call, window, block=False)
+            call.done()
+            while window:
+                yield from self._arrived(call, window, block=True)
+        except BaseException:  # GeneratorExit too: the caller may stop early
+            call.cancel()
+            raise
+        call.finish()
+
+    def _arrived(self, call: Call, window: SendWindow, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
+        for key, result in call.receive(block=block):
+            yield from window.arrive(key, result)
+
+    def metrics(self) -> dict[str, float]:
+        """See `Session.metrics`."""
+        with translated(self.service.address):
+            (result,) = self._client.do_action(flight.Action("metrics", b""), self._options)
+        return dict(json.loads(result.body.to_pybytes()))

@@ -1,0 +1,184 @@
+"""The network side of the service: streams of requests in, replies out, and the token at the door.
+
+While the queue is full a client's sequences are not read, gRPC's flow control fills, and its writes block: that is the
+back-pressure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from megahour.serve import wire
+from megahour.serve.batcher import Batcher, Pending
+from megahour.serve.segment import Segment, Segments, encode_handle
+from megahour.serve.spec import AcceleratorError
+
+log = logging.getLogger(__name__)
+
+
+HELD_SHARE = 8  # replies leave once they are an eighth of what the client has in flight …
+HELD_S = 0.2  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
+Answer = tuple[Sequence[Pending], pa.RecordBatch, bytes]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One client's call: replies wait here until its writer thread has sent them."""
+
+    batcher: Batcher
+    asked: int = 0
+    sent: int = 0
+    finished: bool = False  # the client has asked for everything it wants
+    broken: bool = False
+    _outbox: queue.SimpleQueue[Answer | bytes | None] = field(default_factory=queue.SimpleQueue)
+
+    def deliver(self, items: Sequence[Pending], reply: pa.RecordBatch, layout: bytes) -> None:
+        self._outbox.put((items, reply, layout))
+
+    def refuse(self, sequence: wire.Keyed | wire.Placed, reason: str) -> None:
+        """Answer a sequence that was never admitted."""
+        self._outbox.put(((), *wire.encode_failures([sequence.key], reason)))
+
+    def tell(self, message: bytes) -> None:
+        """Send a message without a batch."""
+        self._outbox.put(message)
+
+    def finish(self) -> None:
+        self.finished = True
+        self._outbox.put(None)
+
+    def write_all(self, writer: flight.MetadataRecordBatchWriter) -> None:
+        """Thread: send replies until every sequence of a finished stream is answered."""
+        while not (self.finished and self.sent == self.asked):
+            message = self._outbox.get()
+            if isinstance(message, bytes):
+                self._write(writer.write_metadata, message)
+            elif message is not None:
+                self._send(writer, self._company(writer, message))
+
+    def _company(self, writer: flight.MetadataRecordBatchWriter, first: Answer) -> list[Answer]:
+        """The replies that leave with this one."""
+        held, rows = [first], len(first[1])
+        until_s = time.monotonic() + HELD_S
+        while HELD_SHARE * rows < self.asked - self.sent:
+            try:
+                message = self._outbox.get(timeout=max(until_s - time.monotonic(), 0))
+            except queue.Empty:
+                break
+            if isinstance(message, tuple):
+                held.append(message)
+                rows += len(message[1])
+            elif message is not None:
+                self._write(writer.write_metadata, message)
+        return held
+
+    def _send(self, writer: flight.MetadataRecordBatchWriter, answers: Sequence[Answer]) -> None:
+        for layout, group in itertools.groupby(answers, key=lambda answer: answer[2]):
+            alike = list(group)
+            reply = wire.merge_replies([reply for _, reply, _ in alike])
+            self.sent += len(reply)
+            try:
+                self._write(writer.write_with_metadata, reply, layout)
+            finally:
+                self.batcher.release(sum(item.frames for items, _, _ in alike for item in items))
+
+    def _write(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self.broken:
+            return
+        try:
+            function(*arguments)
+        except (pa.ArrowException, OSError) as error:
+            self.broken = True
+            log.warning("a client went away before it took its replies: %s", error)
+
+
+class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """The Flight server: one DoExchange per stream of requests, and the action `metrics`."""
+
+    def __init__(self, batcher: Batcher, segments: Segments, host: str, port: int, token: str) -> None:
+        self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
+        super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        stream = Stream(self._batcher)
+        writer.begin(wire.REPLY_SCHEMA)
+        sender = threading.Thread(target=stream.write_all, args=(writer,), daemon=True)
+        sender.start()
+        with contextlib.ExitStack() as segments:  # closed after the last reply: no worker reads there any more
+            try:
+                with self._batcher.sender():
+                    for sequence in self._requests(reader, stream, segments):
+                        if stream.broken:
+                            return
+                        stream.asked += 1
+                        self._admit(stream, sequence)
+            except AcceleratorError as error:
+                raise flight.FlightServerError(str(error)) from error
+            finally:
+                if context.is_cancelled():
+                    stream.broken = True
+                if stream.broken:
+                    stream.asked -= self._batcher.forget(stream)
+                stream.finish()
+                sender.join()
+
+    def _requests(
+        self, reader: Any, stream: Stream, segments: contextlib.ExitStack
+    ) -> Iterator[wire.Keyed | wire.Placed]:
+        """The sequences of a call. A segment that is asked for is made, told to the client, and left in `segments`."""
+        segment: Segment | None = None
+        for chunk in reader:
+            if chunk.data is not None:
+                yield from wire.decode_request(chunk.data)
+                continue
+            message = wire.decode_message(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"")
+            if isinstance(message, list):
+                if segment is None:
+                    raise AcceleratorError("rows within a segment, but the call has none")
+                yield from segment.placed(message)
+            elif segment is not None:
+                raise AcceleratorError("the call has a segment already")
+            else:
+                if (segment := self._segments.make(message)) is not None:
+                    segments.callback(segment.close)
+                stream.tell(encode_handle(segment.handle if segment is not None else None))
+
+    def _admit(self, stream: Stream, sequence: wire.Keyed | wire.Placed) -> None:
+        try:
+            self._batcher.admit(Pending(sequence, stream))
+        except AcceleratorError as error:
+            self._meter.failure(1)
+            stream.refuse(sequence, str(error))
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        if action.type != "metrics":
+            raise flight.FlightServerError(f"unknown action {action.type!r}; there is: metrics")
+        return [json.dumps(self._meter.snapshot()).encode()]
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return [("metrics", "counters of the service as JSON")]
+
+
+class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses every call whose `authorization` header is not the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        given = headers.get("authorization", [""])[0].encode()
+        if self._expected and not hmac.compare_digest(given, self._expected):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")

@@ -1,0 +1,102 @@
+"""One key chooses the trainer: by its name, or as a function of that name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError, nearest
+from megahour.sync.params import TRAINERS, TrainerOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from megahour.sync.group.base import Group
+    from megahour.sync.trainers.base import Synchroniser
+
+
+def options_of(trainer: str, options: Mapping[str, Any]) -> TrainerOptions:
+    """Options of the trainer of that name; does not import torch.
+
+    >>> options_of("gtc", {"density": 0.001}).node_workers
+    1
+
+    Raises
+    ------
+    ConfigError: no such trainer or option, with the nearest one that there is, or a value that makes no sense.
+    """
+    if trainer not in TRAINERS:
+        raise ConfigError(
+            f'trainer "{trainer}" is unknown{nearest(trainer, TRAINERS)}', remedy=f"choose one of {', '.join(TRAINERS)}"
+        )
+    kind = TRAINERS[trainer]
+    return parse(kind, options, where=f"trainer {trainer}", remedy=f"its options are {', '.join(kind.model_fields)}")
+
+
+def from_config(config: Mapping[str, Any]) -> TrainerOptions:
+    """Options from a section of a configuration: `trainer`, and that trainer's options beside it.
+
+    >>> from_config({"trainer": "gtc", "threshold": 0.3, "clip_norm": 5}).clip_norm
+    5.0
+
+    Raises ConfigError as `options_of`.
+    """
+    options = dict(config)
+    return options_of(str(options.pop("trainer", "dense")), options)
+
+
+def build(
+    trainer: str,
+    model: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    group: Group | None = None,
+    **options: Any,
+) -> Synchroniser:
+    """The synchroniser of the trainer of that name, made of `model` and `optimiser`; a collective call.
+
+    The weights of all workers become those of rank 0. `group`: see `TrainerOptions.make`; `options`: of `sync.params`.
+
+    Raises ConfigError as `options_of` and `TrainerOptions.make`.
+    """
+    return options_of(trainer, options).make(model, optimiser, group=group)
+
+
+class TrainerFunction(Protocol):
+    """`build` of one trainer."""
+
+    def __call__(
+        self,
+        model: torch.nn.Module,
+        optimiser: torch.optim.Optimizer,
+        *,
+        group: Group | None = None,
+        **options: Any,
+    ) -> Synchroniser: ...
+
+
+def trainer_function(trainer: str) -> TrainerFunction:
+    """A function that makes synchronisers of one trainer, whose `help` lists the trainer's options."""
+
+    def make(
+        model: torch.nn.Module,
+        optimiser: torch.optim.Optimizer,
+        *,
+        group: Group | None = None,
+        **options: Any,
+    ) -> Synchroniser:
+        return build(trainer, model, optimiser, group=group, **options)
+
+    kind = TRAINERS[trainer]
+    make.__name__ = make.__qualname__ = trainer
+    lines = [f"{name}: {field.description}" for name, field in kind.model_fields.items()]
+    make.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__ or ""), "", "Parameters", "----------", *lines])
+    plain = list(inspect.signature(make).parameters.values())[:3]
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
+        for name, field in kind.model_fields.items()
+    ]
+    vars(make)["__signature__"] = inspect.Signature([*plain, *named])
+    return make

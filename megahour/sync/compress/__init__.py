@@ -1,0 +1,1 @@
+"""Gradients as few bits: the threshold codec, its residuals and thresholds."""

@@ -1,0 +1,1 @@
+"""Workers that exchange tensors: over the network, in threads, and after one is lost."""

@@ -1,0 +1,159 @@
+"""Where the calls of virtual workers meet: a result for each, once all have arrived."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from megahour.core.errors import MegahourError
+from megahour.sync.group.base import Traffic
+from megahour.sync.group.turns import Turn, TurnScheduler
+
+T = TypeVar("T")
+Cost = Callable[[str, int, int], float]
+"""Virtual seconds of a call after its last arrival, of its name, the bytes of one worker's tensor, and the workers."""
+
+
+class CollectiveCall:
+    """One call of `size` workers. Those who arrive leave an argument; the last has the results computed."""
+
+    def __init__(self, turns: TurnScheduler, call: str, kind: str, size: int) -> None:
+        self.turns, self.call, self.kind = turns, call, kind
+        self.ends_s: float | None = None
+        self.results: list[Any] = []
+        self._arguments: list[Any] = [_ABSENT] * size
+        self._came_s = [0.0] * size
+        self._missing = size
+        self._waiting: list[Turn] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether all have arrived."""
+        return not self._missing
+
+    def absent(self, place: int) -> bool:
+        """Whether the worker at `place` has not arrived."""
+        return self._arguments[place] is _ABSENT
+
+    def join(self, place: int, call: str, kind: str, argument: object) -> None:
+        """The worker at `place` arrives with `argument`; `kind` says what all calls must have in common."""
+        if (call, kind) != (self.call, self.kind):
+            raise MegahourError(
+                f"rank {self.turns.turn.rank} calls {call} {kind} where another calls {self.call} {self.kind}".strip(),
+                remedy="all workers of a group must make the same calls, in the same order, of equal shapes and dtypes",
+            )
+        self._arguments[place] = argument
+        self._came_s[place] = self.turns.turn.now_s
+        self._missing -= 1
+
+    def end(self, function: Callable[[list[Any]], list[Any]], seconds: float) -> None:
+        """Computes the results, which are there `seconds` after the last arrival, and wakes those who wait."""
+        self.results = function(self._arguments)
+        self._arguments = []
+        self.ends_s = max(self._came_s) + seconds
+        for turn in self._waiting:
+            self.turns.wake(turn, self.ends_s)
+
+    def leave(self, place: int, traffic: Traffic) -> Any:
+        """Waits for the result of the worker at `place`, and adds up the seconds that were waited and were not."""
+        turn = self.turns.turn
+        before_s = turn.now_s
+        if self.ends_s is None:
+            self._waiting.append(turn)
+            self.turns.wait(self.call)
+        assert self.ends_s is not None
+        self.turns.advance(self.ends_s)
+        exposed_s = turn.now_s - before_s
+        traffic.exposed_s += exposed_s
+        traffic.hidden_s += max(0.0, self.ends_s - self._came_s[place] - exposed_s)
+        return self.results[place]
+
+
+class VirtualWork(Generic[T]):
+    """A call under way: `Work`, of any result."""
+
+    def __init__(self, collective: CollectiveCall, place: int, traffic: Traffic) -> None:
+        self._collective, self._place, self._traffic = collective, place, traffic
+        self._left = False
+        self._result: T | None = None
+
+    def ready(self) -> bool:
+        """Whether `wait` would return at once."""
+        ends_s = self._collective.ends_s
+        return self._left or (ends_s is not None and ends_s <= self._collective.turns.turn.now_s)
+
+    def wait(self) -> T:
+        """Its result, once all have arrived and their tensors have travelled."""
+        if not self._left:
+            self._result = self._collective.leave(self._place, self._traffic)
+            self._left = True
+        return self._result  # type: ignore[return-value]
+
+
+class VirtualFork(Generic[T]):
+    """A second turn of a worker."""
+
+    def __init__(self, turns: TurnScheduler, rank: int, call: Callable[[], T]) -> None:
+        self._turns = turns
+        self._result: T | None = None
+        self._ends_s: float | None = None
+
+        def play() -> None:
+            self._result = call()
+            self._ends_s = turns.turn.now_s
+
+        turns.add(rank, turns.turn.now_s, play)
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self._ends_s is not None
+
+    def wait(self) -> T:
+        """What `call` returned, once it has ended."""
+        self._turns.wait_until(self.ready, "the end of a fork")
+        assert self._ends_s is not None
+        self._turns.advance(self._ends_s)
+        return self._result  # type: ignore[return-value]
+
+
+class Channel:
+    """What the groups of the same workers share: the calls that not all of them have made yet."""
+
+    def __init__(self, turns: TurnScheduler, ranks: tuple[int, ...], cost: Cost) -> None:
+        self.turns, self.ranks, self.cost = turns, ranks, cost
+        self._made = [0] * len(ranks)
+        self._open: dict[int, CollectiveCall] = {}
+        self._pairs: dict[tuple[int, int, int], deque[CollectiveCall]] = {}
+
+    def collective(self, rank: int, call: str, kind: str) -> CollectiveCall:
+        """That of the next collective call of `rank`."""
+        number = self._made[rank]
+        self._made[rank] += 1
+        collective = self._open.get(number)
+        if collective is None:
+            collective = self._open[number] = CollectiveCall(self.turns, call, kind, len(self.ranks))
+        if min(self._made) > number:
+            del self._open[number]
+        return collective
+
+    def pair(self, rank: int, peer: int, tag: int, kind: str) -> tuple[CollectiveCall, int]:
+        """The first collective of two ranks under `tag` at which `rank` is missing, and its place there."""
+        low, high = sorted((rank, peer))
+        place = int(rank > peer)
+        queue = self._pairs.setdefault((low, high, tag), deque())
+        if queue and queue[0].absent(place):
+            return queue.popleft(), place
+        collective = CollectiveCall(self.turns, f"exchange of ranks {low} and {high} with tag {tag}", kind, 2)
+        queue.append(collective)
+        return collective, place
+
+
+def kind_of(tensor: Tensor) -> str:
+    """What tensors of one call must have in common."""
+    return f"of {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+_ABSENT = object()

@@ -1,0 +1,113 @@
+"""What is known of a worker that does not answer: it has told of its error, or it is lost.
+
+Those who notice say so, and whoever says nothing is lost. A worker that an exception ends writes it down first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from torch._C._distributed_c10d import Store
+
+from megahour.sync.group.base import WorkerLostError
+
+T = TypeVar("T")
+_POLL_S = 0.05
+_FAILED = "megahour/failed"
+_ANSWER_S = 1.0  # of a store that is there
+
+
+def lost_ranks(store: Store | None, name: str, rank: int, size: int, suspect: int | None, grace_s: float) -> list[int]:
+    """Ranks of those who are lost, as far as can be known after `grace_s`; empty: all answer, or no one can be asked.
+
+    Each who calls this writes its rank to `store` under `name`. The suspect, to whom the broken connection led, is lost
+    unless it says in time that it is a victim itself; then those are who say nothing. Without a store, or where its
+    host is lost too, the suspect is named.
+    """
+    suspected = [] if suspect is None else [suspect]
+    if store is None:
+        return suspected
+    answered: set[int] = set()
+    in_time(lambda: _ask(store, name, rank, range(size), grace_s, answered), grace_s + _ANSWER_S)
+    if rank not in answered or (suspect is not None and suspect not in answered):
+        return suspected
+    return [other for other in range(size) if other not in answered]
+
+
+class Failures:
+    """Which worker of a process group an exception has ended; the first is the cause of what others then meet.
+
+    Parameters
+    ----------
+    store: of the process group; None: no one can be told.
+    rank: of this worker there.
+    """
+
+    def __init__(self, store: Store | None, rank: int) -> None:
+        self._store, self._rank = store, rank
+
+    def tell(self, error: BaseException) -> None:
+        """Writes down that `error` ends this worker."""
+        if (store := self._store) is not None:
+            what = f"worker {self._rank} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            in_time(lambda: store.compare_set(_FAILED, "", what), _ANSWER_S)
+
+    def told(self) -> str:
+        """Which worker has failed first, and by what error; empty where none has, or no one can be asked."""
+        if (store := self._store) is None:
+            return ""
+        return in_time(lambda: store.get(_FAILED).decode() if store.check([_FAILED]) else "", _ANSWER_S) or ""
+
+    def tell_at_exit(self) -> None:
+        """While this object exists, an uncaught exception that ends the process is reported to the other workers."""
+        if not isinstance(sys.excepthook, _Hook):
+            sys.excepthook = _Hook(sys.excepthook)
+        _told_at_exit.add(self)
+
+
+class _Hook:
+    """Does what was done before, and tells."""
+
+    def __init__(self, before: Callable[[type[BaseException], BaseException, TracebackType | None], object]) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._before(kind, error, trace)
+        if isinstance(error, Exception) and not isinstance(error, WorkerLostError):  # Ctrl-C reaches all
+            for failures in list(_told_at_exit):
+                failures.tell(error)
+
+
+_told_at_exit: weakref.WeakSet[Failures] = weakref.WeakSet()
+
+
+def in_time(call: Callable[[], T], seconds: float) -> T | None:
+    """What `call`, to a store, returns; None where the store's host is gone or stands still."""
+    found: list[T] = []
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):
+            found.append(call())
+
+    asking = threading.Thread(target=run, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return found[0] if found else None
+
+
+def _ask(store: Store, name: str, rank: int, ranks: Sequence[int], grace_s: float, answered: set[int]) -> None:
+    ends_s = time.monotonic() + grace_s
+    try:
+        store.set(f"{name}/{rank}", "here")
+        while len(answered) < len(ranks) and time.monotonic() < ends_s:
+            answered.update(other for other in ranks if other not in answered and store.check([f"{name}/{other}"]))
+            time.sleep(_POLL_S)
+    except RuntimeError:
+        answered.clear()  # the store's host is gone: what it knew says nothing of the others

@@ -1,0 +1,153 @@
+"""Calls of a `TorchGroup` under way, and the threads beside the training loop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from megahour.core.errors import MegahourError
+from megahour.sync.group.base import Traffic
+from megahour.sync.group.mesh import of_transport
+
+T = TypeVar("T")
+Blame = Callable[[str, Exception], MegahourError]
+"""Makes the error of a failed call, which it names, from what was raised."""
+
+
+class TorchCall(Protocol):
+    """Messages under way."""
+
+    def end(self) -> None:
+        """Does the rest and waits; raises what is `of_transport` where a worker is lost."""
+        ...
+
+
+class TorchWork:
+    """`Work` of processes: ended by whoever comes first, a helper thread or the one that waits."""
+
+    def __init__(
+        self, name: str, call: TorchCall, result: Callable[[], Tensor], clock: Stopwatch, blame: Blame
+    ) -> None:
+        self._name, self._call, self._result, self._clock, self._blame = name, call, result, clock, blame
+        self._began_s = time.monotonic()
+        self._ended_s = 0.0
+        self._taken = threading.Lock()
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        self._value: Tensor | None = None
+
+    def run(self) -> None:
+        """Ends the call, unless another thread does."""
+        if not self._taken.acquire(blocking=False):
+            return
+        try:
+            self._call.end()
+        except Exception as error:  # whatever it is, it is for the one who waits
+            self._error = error
+        self._ended_s = time.monotonic()
+        self._ended.set()
+
+    def wait(self) -> Tensor:
+        """Its result, once it has ended."""
+        if self._value is None:
+            before_s = time.monotonic()
+            self.run()
+            self._ended.wait()  # whoever runs it keeps to the time limit
+            self._clock.add(before_s, self._began_s, self._ended_s)
+            if self._error is not None:
+                if not of_transport(self._error):
+                    raise self._error
+                raise self._blame(self._name, self._error) from self._error
+            self._value = self._result()
+        return self._value
+
+
+class Ready:
+    """`Work` that is done: a worker alone."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def wait(self) -> Tensor:
+        """Its result."""
+        return self._value
+
+
+class Stopwatch:
+    """Adds up bytes and seconds, from any thread; what other threads than the one that made it wait for is hidden."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
+
+    def count(self, sent_bytes: int, received_bytes: int) -> None:
+        """Payload of a call."""
+        with self._lock:
+            self._traffic.sent_bytes += sent_bytes
+            self._traffic.received_bytes += received_bytes
+
+    def add(self, waited_from_s: float, began_s: float, ended_s: float) -> None:
+        """A call that began and ended so, and was waited for from a moment to now."""
+        mine = threading.get_ident() == self._owner
+        exposed_s = time.monotonic() - waited_from_s if mine else 0.0
+        with self._lock:
+            self._traffic.exposed_s += exposed_s
+            self._traffic.hidden_s += max(0.0, (min(waited_from_s, ended_s) if mine else ended_s) - began_s)
+
+
+class Helper:
+    """A thread that ends works in the order in which they began; it starts with the first, and ends with the helper."""
+
+    def __init__(self) -> None:
+        self._works: queue.SimpleQueue[TorchWork | None] = queue.SimpleQueue()
+        self._started = False
+
+    def take(self, work: TorchWork) -> None:
+        """Ends `work` as soon as those before it have ended."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=_serve, args=(self._works,), name="sync-helper", daemon=True).start()
+            weakref.finalize(self, self._works.put, None)
+        self._works.put(work)
+
+
+def _serve(works: queue.SimpleQueue[TorchWork | None]) -> None:
+    """What a helper's thread does until None comes; it holds no work, nor the helper, longer than it needs."""
+    while (work := works.get()) is not None:
+        work.run()
+        del work
+
+
+class TorchFork(Generic[T]):
+    """A second thread of a worker."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="sync-fork", daemon=True)
+        self._thread.start()
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> T:
+        """What `call` returned, once it has ended; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:
+            self._error = error

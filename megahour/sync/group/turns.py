@@ -1,0 +1,173 @@
+"""Threads that take turns: exactly one runs, and which is next follows from their virtual clocks and numbers alone.
+
+A turn runs until it waits for something or its clock passes that of another; then the one with the earliest clock
+runs, the lower rank among equals. So what the turns do to each other happens in the order of virtual
+time (a discrete event simulation), the same in every run. Each worker has its own state of torch's random generator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import threading
+from collections.abc import Callable
+
+import torch
+
+from megahour.sync.group.base import WorkerLostError
+
+
+class Stopped(BaseException):
+    """Unwinds the turns that are left when another has failed; no `except Exception` should stop it."""
+
+
+class Turn:
+    """One thread: the worker it belongs to, its clock in virtual seconds, and the call in which it waits."""
+
+    def __init__(self, rank: int, number: int, now_s: float) -> None:
+        self.rank, self.number, self.now_s = rank, number, now_s
+        self.call = ""
+        self.ended = False
+        self.lost: WorkerLostError | None = None
+        self.woken = threading.Semaphore(0)
+
+
+class TurnScheduler:
+    """Who runs, who may run next, and how the play ends."""
+
+    def __init__(self, workers: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        self._random = [torch.get_rng_state() for _ in range(workers)]
+        self._queue: list[tuple[float, int, int, Turn]] = []
+        self._conditions: list[tuple[Turn, Callable[[], bool]]] = []
+        self._over = threading.Event()
+        self._stopping = False
+        self.turns: list[Turn] = []
+        self.running: Turn | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def turn(self) -> Turn:
+        """The turn that runs now: the caller's."""
+        assert self.running is not None
+        if self._stopping:
+            raise Stopped
+        return self.running
+
+    def add(self, rank: int, now_s: float, play: Callable[[], None]) -> Turn:
+        """A new turn of worker `rank`, which begins at `now_s`."""
+        turn = Turn(rank, len(self.turns), now_s)
+        self.turns.append(turn)
+        self._push(turn)
+        threading.Thread(target=self._play, args=(turn, play), name=f"worker-{rank}", daemon=True).start()
+        return turn
+
+    def play(self) -> None:
+        """Runs all turns to their ends; raises the first error of any, with its worker named."""
+        self._pass_on()
+        try:
+            self._over.wait()
+        finally:
+            self._stopping = True
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, call: str) -> None:
+        """Lets others run until another turn calls `wake` with this one; `call` names it in messages."""
+        turn = self.turn
+        turn.call = call
+        self._pass_on()
+        self._resume(turn)
+
+    def wait_until(self, condition: Callable[[], bool], call: str) -> None:
+        """Lets others run until `condition()` is true; it is asked whenever a turn ends or a clock moves."""
+        turn = self.turn
+        if not condition():
+            self._conditions.append((turn, condition))
+            self.wait(call)
+
+    def wake(self, turn: Turn, now_s: float) -> None:
+        """`turn`, which waits, may go on at `now_s`."""
+        turn.now_s = max(turn.now_s, now_s)
+        self._push(turn)
+
+    def advance(self, now_s: float) -> None:
+        """Moves this turn's clock on to `now_s`; those with earlier clocks run first."""
+        turn = self.turn
+        self._meet_conditions(turn.now_s)
+        turn.now_s = max(turn.now_s, now_s)
+        if self._queue and self._queue[0][:2] < (turn.now_s, turn.rank):
+            self._push(turn)
+            self._pass_on()
+            self._resume(turn)
+
+    def _push(self, turn: Turn) -> None:
+        heapq.heappush(self._queue, (turn.now_s, turn.rank, turn.number, turn))
+
+    def _resume(self, turn: Turn) -> None:
+        turn.woken.acquire()
+        if self._stopping:
+            raise Stopped
+        turn.call = ""
+        lost, turn.lost = turn.lost, None
+        if lost is not None:
+            raise lost
+
+    def _pass_on(self) -> None:
+        """Chooses the next turn and lets it run; called by the one that runs now."""
+        last = self.running
+        if last is not None and not self._stopping:
+            self._meet_conditions(last.now_s)
+        if not self._queue and not self._stopping:
+            self._lose()
+        chosen = self._next()
+        if chosen is None:
+            self._over.set()
+            return
+        if last is None or last.rank != chosen.rank:
+            if last is not None:
+                self._random[last.rank] = torch.get_rng_state()
+            torch.set_rng_state(self._random[chosen.rank])
+        self.running = chosen
+        chosen.woken.release()
+
+    def _meet_conditions(self, now_s: float) -> None:
+        """Those whose conditions are true may go on from `now_s`, the clock of the turn that made them so."""
+        met = [pair for pair in self._conditions if pair[1]()]
+        self._conditions = [pair for pair in self._conditions if pair not in met]
+        for turn, _ in met:
+            self.wake(turn, now_s)
+
+    def _next(self) -> Turn | None:
+        if self._stopping:
+            return next((turn for turn in self.turns if not turn.ended), None)
+        return heapq.heappop(self._queue)[3] if self._queue else None
+
+    def _lose(self) -> None:
+        """No turn can continue: those that wait get an error, as the others will not come."""
+        waiting = [turn for turn in self.turns if not turn.ended]
+        self._conditions.clear()
+        gone = sorted({turn.rank for turn in self.turns} - {turn.rank for turn in waiting})
+        why = f"ranks {gone} have ended" if gone else "; ".join(f"rank {t.rank} waits in {t.call}" for t in waiting)
+        for turn in waiting:
+            turn.lost = WorkerLostError(
+                f"{turn.call} cannot end: {why}",
+                where=f"rank {turn.rank}",
+                remedy="all workers of a group must make the same calls; give weight 0 where there is no batch",
+            )
+            self._push(turn)
+
+    def _play(self, turn: Turn, play: Callable[[], None]) -> None:
+        turn.woken.acquire()
+        try:
+            with contextlib.suppress(Stopped):
+                if not self._stopping:
+                    play()
+        except BaseException as error:
+            if self.error is None:
+                error.add_note(f"in virtual worker {turn.rank}")
+                self.error = error
+            self._stopping = True
+        finally:
+            turn.ended = True
+            self._pass_on()

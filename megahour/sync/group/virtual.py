@@ -1,0 +1,176 @@
+"""N workers in one process, for tests and experiments at large N: the same synchronisers, the same bits every time.
+
+    results = virtual.run(train, workers=64)          # train(group) is what each worker does
+
+Workers are threads that take turns (`turns`). Collective calls are computed once all have arrived, sums in the order of
+ranks as in `TorchGroup`. Time is virtual: it moves where a worker calls `group.compute(seconds)` and in calls of the
+group, by what `cost` says of them, so stragglers and staleness are simulated deterministically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group import wire
+from megahour.sync.group.base import Traffic
+from megahour.sync.group.collective_call import Channel, Cost, VirtualFork, VirtualWork, kind_of
+from megahour.sync.group.ledger import SharedLedger
+from megahour.sync.group.turns import TurnScheduler
+
+T = TypeVar("T")
+
+
+def run(function: Callable[[VirtualGroup], T], workers: int, *, seed: int = 0, cost: Cost | None = None) -> list[T]:
+    """What `function(group)` returns on each of `workers` virtual workers, in the order of ranks.
+
+    Every worker begins with torch's random generator seeded with `seed` and keeps a state of its own; the caller's is
+    left alone. `cost(call, bytes, workers)` gives the virtual seconds of a call ("all_reduce", "exchange", …) after its
+    last arrival; none by default. An exception in one worker ends all and is raised, with a note that names the rank; a
+    call that cannot end, as another worker has returned, raises `WorkerLostError` in those who wait for it.
+    """
+    if workers < 1:
+        raise ConfigError(f"{workers} workers", remedy="give at least one")
+    results: list[Any] = [None] * workers
+    with torch.random.fork_rng(devices=[]):
+        turns = TurnScheduler(workers, seed)
+        channel = Channel(turns, tuple(range(workers)), cost or (lambda call, size_bytes, size: 0.0))
+
+        def work(group: VirtualGroup) -> None:
+            results[group.rank] = function(group)
+
+        for rank in range(workers):
+            turns.add(rank, 0.0, partial(work, VirtualGroup(channel, rank, Traffic())))
+        turns.play()
+    return results
+
+
+class VirtualGroup:
+    """`Group` of virtual workers, made by `run` and `split`; groups of one worker share its `traffic`.
+
+    What `all_gather` returns is the same tensor for all workers: do not write to it.
+    """
+
+    def __init__(self, channel: Channel, rank: int, traffic: Traffic) -> None:
+        self._channel, self._turns = channel, channel.turns
+        self.rank, self.size, self.traffic = rank, len(channel.ranks), traffic
+
+    def all_reduce(self, tensor: Tensor) -> VirtualWork[Tensor]:
+        """Sum over the workers, in place, in the order of ranks: the bits of `TorchGroup`."""
+        self._count(wire.reduce_bytes(tensor, self.rank, self.size))
+        return self._meet("all_reduce", kind_of(tensor), tensor, _sum_all, tensor.nbytes)
+
+    def all_gather(self, tensor: Tensor) -> VirtualWork[Tensor]:
+        """(size, *tensor.shape): every worker's tensor, in the order of ranks; shared, not to be written to."""
+        self._count(wire.gather_bytes(tensor, self.size))
+        return self._meet("all_gather", kind_of(tensor), tensor.detach().clone(), _stack_all, tensor.nbytes)
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
+        """Overwrites `tensor` with that of rank `source`."""
+        sent, received = wire.broadcast_bytes(tensor, self.rank, source, self.size)
+        self.traffic.sent_bytes += sent
+        self.traffic.received_bytes += received
+
+        def copy(tensors: list[Tensor]) -> list[Tensor]:
+            for rank, other in enumerate(tensors):
+                if rank != source:
+                    other.copy_(tensors[source])
+            return tensors
+
+        self._meet(f"broadcast from {source}", kind_of(tensor), tensor.detach(), copy, tensor.nbytes).wait()
+
+    def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> VirtualWork[Tensor]:
+        """The tensor of `peer`, as it was when it called `exchange` with our rank and that tag; in `out` if given."""
+        if peer == self.rank or not 0 <= peer < self.size:
+            raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
+        self._count(tensor.nbytes)
+        collective, place = self._channel.pair(self.rank, peer, tag, kind_of(tensor))
+        collective.join(place, collective.call, kind_of(tensor), (tensor.detach().clone(), out))
+        if collective.full:
+            collective.end(_swap, self._channel.cost("exchange", tensor.nbytes, 2))
+        return VirtualWork(collective, place, self.traffic)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> VirtualGroup | None:
+        """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
+        ranks = [tuple(group) for group in groups]
+        wire.check_parts(ranks, self.size)
+
+        def make(_: list[object]) -> list[dict[int, tuple[Channel, int]]]:
+            found: dict[int, tuple[Channel, int]] = {}
+            for group in ranks:
+                channel = Channel(self._turns, tuple(self._channel.ranks[rank] for rank in group), self._channel.cost)
+                found |= {rank: (channel, place) for place, rank in enumerate(group)}
+            return [found] * self.size
+
+        found = self._meet("split", str(ranks), None, make, 0).wait().get(self.rank)
+        return None if found is None else VirtualGroup(*found, self.traffic)
+
+    def together(self, function: Callable[[list[Any]], list[T]], argument: object) -> T:
+        """This worker's element of `function([argument of rank 0, of rank 1, …])`, which is called once.
+
+        Benchmarks compute the gradients of all workers by it, as one stacked product.
+        """
+        return self._meet("together", "", argument, function, 0).wait()
+
+    def compute(self, seconds: float) -> None:
+        """Lets this worker's clock go on by `seconds`: what its own work takes."""
+        self._turns.advance(self._turns.turn.now_s + seconds)
+
+    @property
+    def now_s(self) -> float:
+        """This worker's clock in virtual seconds; a fork has one of its own."""
+        return self._turns.turn.now_s
+
+    def fork(self, call: Callable[[], T]) -> VirtualFork[T]:
+        """Runs `call` as a second turn of this worker, from its time on: its communication thread."""
+        return VirtualFork(self._turns, self._channel.ranks[self.rank], call)
+
+    def ledger(self) -> SharedLedger:
+        """Words that all workers of this group can read; all make it at the same place."""
+        return SharedLedger(self._meet("ledger", "", {}, lambda made: made[:1] * self.size, 0).wait())
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = 0.0) -> None:
+        """Waits until `condition()`, of what turns of this worker share, is true; `what` names it in messages.
+
+        It is asked whenever a turn ends or a clock moves, whatever `poll_s` is.
+        """
+        before_s = self.now_s
+        self._turns.wait_until(condition, what)
+        self.traffic.exposed_s += self.now_s - before_s
+
+    def _count(self, size_bytes: int) -> None:
+        self.traffic.sent_bytes += size_bytes
+        self.traffic.received_bytes += size_bytes
+
+    def _meet(
+        self, call: str, kind: str, argument: object, function: Callable[[list[Any]], list[T]], size_bytes: int
+    ) -> VirtualWork[T]:
+        collective = self._channel.collective(self.rank, call, kind)
+        collective.join(self.rank, call, kind, argument)
+        if collective.full:
+            collective.end(function, self._channel.cost(call.partition(" ")[0], size_bytes, self.size))
+        return VirtualWork(collective, self.rank, self.traffic)
+
+
+def _swap(both: list[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
+    (one, into_one), (other, into_other) = both
+    arriving = ((other, into_one), (one, into_other))
+    return [sent if into is None else into.detach().copy_(sent) for sent, into in arriving]
+
+
+def _sum_all(tensors: list[Tensor]) -> list[Tensor]:
+    total = tensors[0].detach().clone()
+    for other in tensors[1:]:
+        total += other.detach()
+    for tensor in tensors:
+        tensor.detach().copy_(total)
+    return tensors
+
+
+def _stack_all(tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(tensors)] * len(tensors)

@@ -1,0 +1,265 @@
+"""Options of each trainer: what `sync.gtc(model, optimiser, …)`, a configuration and a recipe may set."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    import torch
+
+    from megahour.sync.group.base import Group
+    from megahour.sync.trainers.base import Synchroniser
+
+
+class TrainerOptions(BaseModel):
+    """What all trainers have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    implementation: ClassVar[str]
+    """Module and name below `sync.trainers` of what takes (model, optimiser, group, options)."""
+    in_step: ClassVar[bool] = True
+    """Whether all workers take every step together."""
+    wraps_model: ClassVar[bool] = False
+    """Whether the model must be called as `model(batch)` after the trainer is made: torch's own trainers."""
+
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
+    )
+
+    @property
+    def node_workers(self) -> int:
+        """Consecutive ranks that count as one."""
+        return 1
+
+    def for_run(self, total_steps: int) -> Self:
+        """These options for a run whose workers take `total_steps` steps."""
+        return self
+
+    def make(
+        self, model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, group: Group | None = None
+    ) -> Synchroniser:
+        """The synchroniser of `model` and `optimiser`; a collective call.
+
+        group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
+
+        Raises ConfigError for a model or an optimiser that the trainer cannot take.
+        """
+        base = importlib.import_module("megahour.sync.trainers.base")
+        wrapped = importlib.import_module("megahour.sync.trainers.wrapped")
+        module, _, name = self.implementation.partition(".")
+        wrapped.check_model(model)
+        base.check_optimiser(optimiser)
+        call = getattr(importlib.import_module(f"megahour.sync.trainers.{module}"), name)
+        made: Synchroniser = call(model, optimiser, base.default_group(group), self)
+        return made
+
+
+class DenseOptions(TrainerOptions):
+    """The mean of all gradients in every step: what the other trainers are measured by. Sends 2 D fp32 values."""
+
+    implementation = "dense.Dense"
+
+    clip: Literal["local", "mean"] = Field(
+        "local", description="which gradient is clipped: each worker's own, before it is sent, or the mean of all"
+    )
+    backwards: int | None = Field(
+        None,
+        ge=1,
+        description="backward calls of a step, where it is the same number on all workers: sums then travel during the "
+        "last one; not with clip=local; None: any number, sums travel in `step`",
+    )
+    bucket_bytes: int = Field(4 << 20, ge=1, description="size of a message, about; raise it where latency is high")
+
+    @model_validator(mode="after")
+    def _clips_what_it_knows(self) -> Self:
+        if self.backwards is not None and self.clip_norm is not None and self.clip == "local":
+            raise ValueError(
+                f"backwards={self.backwards} with clip_norm={self.clip_norm} of the local gradient, whose norm is "
+                'known too late: give clip="mean", or backwards=None'
+            )
+        return self
+
+
+class GtcOptions(TrainerOptions):
+    """Gradient threshold compression: sends a thousandth of the gradient, and loses nothing. See `trainers.gtc`."""
+
+    implementation = "gtc.Gtc"
+
+    threshold: float | None = Field(
+        None, gt=0, description="τ in units of the gradient, fixed; or give `density`. 0.01 to 10 is usual"
+    )
+    density: float | None = Field(
+        None, gt=0, le=0.5, description="share of the elements to send, which τ then follows; 0.001 is usual"
+    )
+    warmup_steps: int = Field(
+        0, ge=0, description="steps in which τ rises to its value; some hundreds where the loss jumps at the start"
+    )
+    warmup_from: float = Field(0.1, gt=0, le=1, description="share of τ in the first of these steps")
+    node_size: int = Field(
+        1,
+        ge=1,
+        description="workers of a node, consecutive ranks: they sum densely, and nodes send to each other; "
+        "LOCAL_WORLD_SIZE where a node's own network is fast",
+    )
+    capacity: float = Field(
+        1 / 16, gt=0, le=1, description="largest share of the elements in a message; the rest waits in the residual"
+    )
+    section_elements: int = Field(
+        2**23, ge=1, le=2**31, description="elements of a section; while one is sent the next is encoded"
+    )
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Self:
+        if (self.threshold is None) == (self.density is None):
+            raise ValueError("threshold and density: give one of the two, threshold=0.3, say, or density=0.001")
+        t = self.threshold
+        if t is not None and not 2.0**-60 <= t * self.warmup_from <= t <= 2.0**60:
+            raise ValueError(f"threshold {t} is outside 2^-60 to 2^60; 0.01 to 10 is usual")
+        return self
+
+    @property
+    def node_workers(self) -> int:
+        return self.node_size
+
+
+class BmufOptions(TrainerOptions):
+    """Blockwise model-update filtering: local steps, and a filtered mean of the models once a block.
+
+    Sends 2 D fp32 values every `block_steps` steps.
+    """
+
+    implementation = "bmuf.Bmuf"
+
+    block_steps: int = Field(
+        100, ge=1, description="steps of a block; fewer cost more bandwidth and follow more closely"
+    )
+    warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each and without momentum")
+    total_steps: int | None = Field(
+        None, ge=1, description="steps of the whole run, for the cap of η and the warning; `train` fills it in"
+    )
+    eta: float | None = Field(
+        None, ge=0, lt=1, description="block momentum η; None: that of equation 6, ζ / (N (1 - η)) = C"
+    )
+    eta_cap: float | Literal["auto"] | None = Field(
+        "auto",
+        description="largest η; auto: with the η of equation 6 and known total_steps, 1 - 20 / blocks, so that the "
+        "momentum's memory fits 20 times into the run; None: no cap, as in the paper: less accurate with 128 workers",
+    )
+    zeta: float = Field(1.0, gt=0, description="block learning rate ζ")
+    constant: float = Field(1.0, ge=1, description="C of equation 6")
+    form: Literal["nesterov", "classical", "literal"] = Field(
+        "nesterov",
+        description="nesterov: Chen and Huo's; classical: without look-ahead; literal: equation 5 of "
+        '"Realizing petabyte scale acoustic modeling" as printed, which trains worse',
+    )
+    inner: Literal["keep", "reset", "mean"] = Field(
+        "keep",
+        description="the optimiser's own state at a block's edge: each worker keeps its own; reset: cleared; mean: "
+        "averaged, which sends as many bytes as it has",
+    )
+
+    @model_validator(mode="after")
+    def _cap_is_momentum(self) -> Self:
+        if isinstance(self.eta_cap, float) and not 0 <= self.eta_cap < 1:
+            raise ValueError(f"eta_cap = {self.eta_cap} is not in [0, 1)")
+        return self
+
+    def for_run(self, total_steps: int) -> Self:
+        return self.model_copy(update={"total_steps": total_steps}) if self.total_steps is None else self
+
+
+class GossipOptions(TrainerOptions):
+    """Asynchronous SGD on a ring (ADPSGD, and H-ADPSGD with nodes): no worker waits for another's gradient.
+
+    Sends 2 D fp32 values a mixing, between two workers D.
+    """
+
+    implementation = "gossip.Gossip"
+    in_step = False
+
+    node_size: int = Field(
+        1, ge=1, description="consecutive ranks that step together as one node (H-ADPSGD's super-learner); 1: ADPSGD"
+    )
+    order: Literal["atc", "cta"] = Field(
+        "atc",
+        description="atc: step, then mix, and wait for the network; cta (IBM's): mix during the next gradient. "
+        "atc trains better on large rings, cta hides a slow network",
+    )
+    every: int = Field(1, ge=1, description="steps from one mixing to the next; more save bandwidth and mix less")
+    max_lag: int = Field(1, ge=1, description="steps that a mixing may take with cta before the step waits for it")
+    max_staleness: int = Field(
+        8, ge=2, description="mixings that weights may have had since the gradient of a step was begun, at most"
+    )
+
+    @property
+    def node_workers(self) -> int:
+        return self.node_size
+
+
+class LocalSgdOptions(TrainerOptions):
+    """Local steps, and the mean of the models after each period. Sends 2 D fp32 values a period."""
+
+    implementation = "local_sgd.LocalSgd"
+
+    period_steps: int = Field(16, ge=1, description="steps from mean to mean; more save bandwidth and cost accuracy")
+    warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each")
+
+
+class DdpOptions(TrainerOptions):
+    """torch's DistributedDataParallel: the plain mean of gradients, summed during backward by gloo or NCCL."""
+
+    implementation = "ddp.Ddp"
+    wraps_model = True
+    hook: ClassVar[Literal["", "bf16", "powersgd"]] = ""
+
+    backwards: int = Field(1, ge=1, description="forward and backward calls of a step, the last of which sums")
+    find_unused_parameters: bool = Field(False, description="as DDP's: set it where a step leaves parameters out")
+
+
+class DdpPowersgdOptions(DdpOptions):
+    """`ddp` with torch's PowerSGD hook (Vogels et al., NeurIPS 2019), error feedback and warm start."""
+
+    hook = "powersgd"
+
+    rank: int = Field(1, ge=1, description="rank of the approximation of each matrix; more is closer and larger")
+    start_step: int = Field(10, ge=2, description="step from which on gradients are compressed")
+    min_compression_rate: float = Field(2.0, gt=0, description="matrices that shrink by less travel whole")
+
+
+class DdpBf16Options(DdpOptions):
+    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic."""
+
+    hook = "bf16"
+
+
+class ZeroOptions(DdpOptions):
+    """ZeRO stage 1 (Rajbhandari et al., SC 2020): each worker holds the optimiser's state of a part of the model."""
+
+    implementation = "zero.zero"
+
+
+class FsdpOptions(TrainerOptions):
+    """torch's `fully_shard`: each worker holds a part of every parameter; forward and backward gather them."""
+
+    implementation = "fsdp.Fsdp"
+    wraps_model = True
+
+    modules: tuple[str, ...] = Field((), description="submodules that are gathered on their own, to save memory")
+
+
+TRAINERS: dict[str, type[TrainerOptions]] = {
+    "dense": DenseOptions,
+    "gtc": GtcOptions,
+    "bmuf": BmufOptions,
+    "gossip": GossipOptions,
+    "local_sgd": LocalSgdOptions,
+    "ddp": DdpOptions,
+    "ddp_powersgd": DdpPowersgdOptions,
+    "ddp_bf16": DdpBf16Options,
+    "zero": ZeroOptions,
+    "fsdp": FsdpOptions,
+}

@@ -1,0 +1,1 @@
+"""Ten ways to train one model with N workers."""

@@ -1,0 +1,134 @@
+"""Blockwise model-update filtering on vectors: what happens at the edge of a block (Chen and Huo, ICASSP 2016).
+
+With W̄(t) the mean of the workers' models after block t, which began at B(t-1), their Nesterov block momentum is
+
+    G(t) = W̄(t) - B(t-1)
+    Δ(t) = η_t Δ(t-1) + ζ G(t)
+    W(t) = W(t-1) + Δ(t)                    the global model
+    B(t) = W(t) + η_{t+1} Δ(t)              where all workers begin the next block: the look-ahead
+
+which is Nesterov's method with the workers' mean progress as its gradient step. Since B(t-1) = W(t-1) + η_t Δ(t-1),
+
+    W(t) = B(t-1) + ζ (W̄(t) - B(t-1)),     Δ(t) = W(t) - W(t-1)
+
+and so it is computed here: with ζ = 1 the global model is the workers' mean itself, not up to rounding.
+
+Parthasarathi et al. ("Realizing Petabyte Scale Acoustic Modeling", equation 5) print
+
+    W_g(t) = W_g(t-1) + Δ(t) + η_{t+1} Δ(t),     G(t) = W̄(t) - W_g(t-1)
+
+with one model W_g. Read literally, the look-ahead stays in the global model and the next one is added to it: a steady
+progress G moves it by (1 + η) ζ G / (1 - η) a block instead of ζ G / (1 - η). CNTK and fairseq compute this form.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from megahour.core.errors import ConfigError
+
+Form = Literal["nesterov", "classical", "literal"]
+MEMORIES = 20.0
+"""A run should be this many times as long as the momentum remembers, or the cold start of Δ is felt at its end."""
+
+
+class UpdateFilter(Protocol):
+    """The global model and its momentum, vectors (D,) in fp32."""
+
+    start: Tensor
+    """Where all workers began the block that is under way, B(t-1)."""
+    memory: Tensor
+    """W(t-1) of the Nesterov form, Δ(t-1) of the others."""
+
+    def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
+        """Ends block t with the workers' mean W̄(t), (D,), and sets `start` to B(t); `mean` may be overwritten."""
+        ...
+
+    @property
+    def model(self) -> Tensor:
+        """The global model W(t), (D,)."""
+        ...
+
+
+class Nesterov:
+    """Chen and Huo's Nesterov block momentum; the memory is W(t-1)."""
+
+    def __init__(self, model: Tensor) -> None:
+        self.start, self.memory = model.clone(), model.clone()
+
+    def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
+        del eta  # is in `start` already
+        new = mean if zeta == 1 else self.start.lerp_(mean, zeta)
+        self.start = new + next_eta * (new - self.memory) if next_eta else new.clone()
+        self.memory.copy_(new)
+
+    @property
+    def model(self) -> Tensor:
+        return self.memory
+
+
+class Classical:
+    """Chen and Huo's classical block momentum, B(t) = W(t) and G(t) = W̄(t) - W(t-1); the memory is Δ(t-1)."""
+
+    def __init__(self, model: Tensor) -> None:
+        self.start, self.memory = model.clone(), model.new_zeros(model.shape)
+
+    def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
+        del next_eta
+        self.memory.mul_(eta).add_(mean, alpha=zeta).sub_(self.start, alpha=zeta)
+        self.start += self.memory
+
+    @property
+    def model(self) -> Tensor:
+        return self.start
+
+
+class Literal5(Classical):
+    """Equation 5 of "Realizing Petabyte Scale Acoustic Modeling" as printed; the memory is Δ(t-1)."""
+
+    def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
+        super().advance(mean, eta, next_eta, zeta)
+        self.start.add_(self.memory, alpha=next_eta)
+
+
+FORMS: dict[Form, type[Nesterov] | type[Classical]] = {
+    "nesterov": Nesterov,
+    "classical": Classical,
+    "literal": Literal5,
+}
+
+
+def block_momentum(workers: int, zeta: float = 1.0, constant: float = 1.0) -> float:
+    """η of equation 6, ζ / (N (1 - η)) = C: 1 - ζ / (N C), where C ≥ 1; 0 for one worker with ζ = C = 1.
+
+    A steady progress G a block then moves the model by ζ G / (1 - η) = N C G: as far as N workers' steps one after the
+    other, and C times that.
+
+    >>> block_momentum(16)
+    0.9375
+    """
+    if constant < 1:
+        raise ConfigError(f"C = {constant} of equation 6 is below 1", remedy="C ≥ 1; 1 is the usual")
+    eta = 1.0 - zeta / (workers * constant)
+    if zeta <= 0 or eta < 0:
+        raise ConfigError(
+            f"block learning rate ζ = {zeta} with N = {workers}, C = {constant} gives η = {eta:.3g}",
+            remedy="0 < ζ ≤ N C; 1 is the usual",
+        )
+    return eta
+
+
+def memories(blocks: float, eta: float) -> float:
+    """R: how many times the momentum's memory of 1 / (1 - η) blocks fits into a run of `blocks`."""
+    return blocks * (1.0 - eta)
+
+
+def cap(blocks: float, eta: float) -> float:
+    """The largest momentum up to `eta` whose memory fits `MEMORIES` times into a run of `blocks`: 1 - 20 / blocks.
+
+    >>> cap(blocks=100, eta=block_momentum(64))
+    0.8
+    """
+    return min(eta, max(0.0, 1.0 - MEMORIES / blocks)) if blocks > 0 else 0.0

@@ -1,0 +1,187 @@
+"""BMUF: workers train alone for a block of steps, then their mean moves a global model that has momentum of its own.
+
+Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block parallel
+optimization and blockwise model-update filtering", ICASSP 2016. The arithmetic is in `block_momentum`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import MegahourError
+from megahour.sync.group.base import Group
+from megahour.sync.params import BmufOptions
+from megahour.sync.trainers import base, block_momentum, replicas
+from megahour.sync.trainers.flat import Flat, broadcast_model
+
+LOG = logging.getLogger(__name__)
+
+
+def momentum(options: BmufOptions, workers: int, *, tell: bool) -> float:
+    """η for `workers` workers: of equation 6 unless given, capped; `tell`s of a run that is too short for it."""
+    asked = options.eta
+    if asked is None:
+        asked = block_momentum.block_momentum(workers, options.zeta, options.constant)
+    eta = min(asked, options.eta_cap) if isinstance(options.eta_cap, float) else asked
+    if options.total_steps is None or workers == 1:
+        return eta
+    blocks = (options.total_steps - options.warmup_steps) / options.block_steps
+    if options.eta_cap == "auto" and options.eta is None:
+        eta = block_momentum.cap(blocks, asked)
+        if eta < asked and tell:
+            LOG.info("block momentum %.4f lowered to %.4f: the run has %.0f blocks", asked, eta, blocks)
+    if tell:
+        warn(eta, blocks)
+    return eta
+
+
+def warn(eta: float, blocks: float) -> None:
+    """Logs a warning where the momentum remembers too much of a run of `blocks`."""
+    ratio = block_momentum.memories(blocks, eta)
+    if eta and ratio < block_momentum.MEMORIES * (1 - 1e-9):
+        LOG.warning(
+            "block momentum %.4f remembers %.0f blocks, and the run has %.0f: R = %.1f is below %.0f, where BMUF "
+            "loses accuracy (a run of 128 workers lost 2.5 %% in the paper); lower it to %.4f or shorten blocks",
+            *(eta, 1 / (1 - eta), blocks, ratio, block_momentum.MEMORIES, block_momentum.cap(blocks, eta)),
+        )
+
+
+class Bmuf:
+    """Workers step alone and meet once a block.
+
+    With one worker, ζ = C = 1 and the default form it is the plain loop, bit for bit, whatever the optimiser; weights
+    of float64 are rounded to fp32 at a block's edge. The optimiser steps locally, with the learning rate of one worker:
+    η makes up for the workers' number. A lost worker is noticed at the block's edge: `WorkerLostError`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        options: BmufOptions,
+    ) -> None:
+        self.model, self.optimiser, self.group, self.options = model, optimiser, group, options
+        self.metrics: dict[str, float] = {}
+        broadcast_model(model, group)
+        self.flat = Flat(model)
+        self.filter: block_momentum.UpdateFilter = block_momentum.FORMS[options.form](self.flat.weights())
+        self.eta = momentum(options, group.size, tell=group.rank == 0)
+        self._steps = self._block_steps = self._blocks = 0
+        self._weight = 0.0
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """One local step, and at a block's edge the filtered mean of all workers' models.
+
+        `weight` 0 leaves this worker's step out; workers count in the mean by the sum of their weights in the block.
+        With a scaler a step with an infinity or NaN is left out by this worker alone: no one else hears of it. A worker
+        whose weights are not finite at a block's edge is left out of the mean, gets the others' and is named.
+
+        Raises
+        ------
+        WorkerLostError: another worker does not come to the edge of the block. The global model in `state()` is that of
+            the block's beginning, the weights are this worker's own.
+        """
+        base.check_weight(weight)
+        if weight:
+            base.step_alone(self.flat.parameters, self.optimiser, self.options.clip_norm, scaler, self.metrics)
+        self._steps += 1
+        self._block_steps += 1
+        self._weight += weight
+        warming = self._steps <= self.options.warmup_steps
+        if warming or self._block_steps >= self.options.block_steps:
+            self._end_block(warming)
+
+    def finish(self) -> None:
+        """Ends the block that is under way and leaves the global model in `model`: W(t), not the look-ahead B(t).
+
+        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers
+        where one has another model.
+        """
+        if self._block_steps:
+            self._end_block(self._steps <= self.options.warmup_steps)
+        base.end_together(self.group)
+        self.flat.set_weights(self.filter.model)
+        replicas.end_with_one_model(self.model, self.group)
+        if self.options.total_steps is None and self._blocks and self.group.rank == 0:
+            warn(self.eta, self._blocks)
+
+    def state(self) -> dict[str, Tensor]:
+        """The global model and its momentum, this worker's weights (D,) in fp32, and where it is in its block."""
+        return {
+            "start": self.filter.start.clone(),
+            "memory": self.filter.memory.clone(),
+            "weights": self.flat.weights(),
+            "position": torch.tensor([self._steps, self._block_steps, self._blocks]),
+            "weight": torch.tensor([self._weight], dtype=torch.float64),
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Goes on where the workers of `states` were; η is that of the new number of workers.
+
+        With as many workers as before each takes its own part, and the next bits are those of a run that was not
+        interrupted. With another number all go on from the mean of the models that the old workers had in their open
+        block, each with an equal share of what they counted; the momentum is common and kept.
+        """
+        names = ("start", "memory", "weights", "position", "weight")
+        own = base.own_state("bmuf", states, self.group.rank, names)
+        self.flat.views(own["weights"])  # raises where they are another model's, before anything is changed
+        device = self.flat.device
+        self.filter.start = own["start"].to(device).clone()
+        self.filter.memory = own["memory"].to(device).clone()
+        self._steps, self._block_steps, self._blocks = own["position"].tolist()
+        if len(states) == self.group.size:
+            self._weight = float(own["weight"])
+            self.flat.set_weights(own["weights"].to(device))
+            return
+        weights = [float(state["weight"]) for state in states]
+        self._weight = sum(weights) / self.group.size
+        mean = self.filter.start.clone()
+        if self._weight:
+            mean.zero_()
+            for state, weight in zip(states, weights, strict=True):
+                mean.add_(state["weights"].to(device), alpha=weight / sum(weights))
+        self.flat.set_weights(mean)
+
+    @torch.no_grad()
+    def _end_block(self, warming: bool) -> None:
+        mean = self.flat.weights()
+        finite = bool(mean.isfinite().all())
+        if not finite:
+            LOG.warning("rank %d: weights are not finite after step %d; left out", self.group.rank, self._steps)
+        agreed = base.agree(self.group, self._weight if finite else 0.0, finite)
+        if agreed.total:
+            self._move(mean, agreed.share, warming)
+        elif not agreed.finite:
+            raise MegahourError(
+                f"no worker has finite weights after step {self._steps}",
+                where="bmuf",
+                remedy="go back to a checkpoint with a lower learning rate, clip_norm or block momentum",
+            )
+        self._blocks += not warming
+        self._block_steps, self._weight = 0, 0.0
+
+    def _move(self, mean: Tensor, share: float, warming: bool) -> None:
+        """The filtered mean of all workers' models becomes that of every worker."""
+        local = mean.clone() if share else None
+        mean = mean.mul_(share) if share else mean.zero_()
+        self.group.all_reduce(mean).wait()
+        if local is not None:
+            self.metrics["consensus_distance"] = float(torch.linalg.vector_norm(local.sub_(mean)))
+        before = self.filter.model.clone()
+        if warming:
+            self.filter = block_momentum.FORMS[self.options.form](mean)
+        else:
+            self.filter.advance(mean, self.eta, self.eta, self.options.zeta)
+        self.flat.set_weights(self.filter.start)
+        moved = torch.linalg.vector_norm(before.sub_(self.filter.model))
+        self.metrics |= {"block_momentum": 0.0 if warming else self.eta, "block_update_norm": float(moved)}
+        if self.options.inner == "reset":
+            self.optimiser.state.clear()
+        elif self.options.inner == "mean":
+            replicas.average_memories(self.optimiser, self.group, share)

@@ -1,0 +1,197 @@
+"""PyTorch's own data parallelism, as a baseline behind the same calls: DDP, with PowerSGD or bf16 on the wire."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.nn.parallel import DistributedDataParallel
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.base import Group
+from megahour.sync.params import DdpOptions, DdpPowersgdOptions
+from megahour.sync.trainers import replicas
+from megahour.sync.trainers.base import own_state, step_alone
+from megahour.sync.trainers.bf16_hook import bf16_mean
+from megahour.sync.trainers.flat import trainable
+
+
+class Ddp:
+    """DistributedDataParallel, with bf16 or PowerSGD on the wire where the options say so.
+
+    Call the model as `model(batch)`: that goes through DDP's forward from now on. All workers need a batch in every
+    step: a worker without one makes the others wait in backward until the process group's own time limit. The group is
+    all of a process group (no part, no virtual workers). Gradients are clipped after the mean: DDP does not see a
+    worker's own. PowerSGD's gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with
+    several. `metrics`: `gradient_norm` of the mean.
+
+    A lost worker raises torch's own error in `backward`, after the process group's time limit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        options: DdpOptions,
+    ) -> None:
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
+        self._backwards, self._hook, self._powersgd = options.backwards, options.hook, _powersgd_state(options)
+        self._parameters = trainable(model)
+        self._calls = self._compressed = 0
+        self._ddp: DistributedDataParallel | None = None
+        process_group = process_group_of(group, "ddp")
+        if process_group is not None:
+            inner = _Inner(model)
+            settings: dict[str, Any] = {_SYNC_BUFFERS: False}  # else who evaluates alone would wait for the others
+            if self._powersgd is not None:
+                # The hook begins its second and third sum in callbacks. With several buckets their order may differ
+                # between workers, which gloo, as it matches sums by order, answers by ending the process.
+                settings["bucket_cap_mb"] = 1 + sum(p.numel() * p.element_size() for p in self._parameters) / 2**20
+            self._ddp = DistributedDataParallel(
+                inner,
+                process_group=process_group,
+                find_unused_parameters=options.find_unused_parameters,
+                **settings,
+            )
+            self._register(process_group)
+            self._own_forward = vars(model).get("forward")
+            model.forward = _Forward(self._forward, model.forward)
+
+    def _register(self, process_group: dist.ProcessGroup) -> None:
+        assert self._ddp is not None
+        if self._hook == "bf16":
+            self._ddp.register_comm_hook(process_group, bf16_mean)
+        elif self._powersgd is not None:
+            self._powersgd.process_group = process_group
+            self._ddp.register_comm_hook(self._powersgd, powersgd.powerSGD_hook)
+
+    def _forward(self, *arguments: Any, **named: Any) -> Any:
+        assert self._ddp is not None
+        if torch.is_grad_enabled():
+            self._calls += 1
+            self._ddp.require_backward_grad_sync = self._calls % self._backwards == 0
+        return self._ddp(*arguments, **named)
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """The optimiser's step with the plain mean of gradients, which backward has left in `parameter.grad`.
+
+        Raises ConfigError for a weight other than 1, and where the model was not called as `model(batch)`, as often as
+        `backwards` says: its gradients would not be the mean.
+        """
+        check_plain_mean("ddp", weight)
+        self.check_calls()
+        step_alone(self._parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+        self.count()
+
+    def check_calls(self) -> None:
+        """Raises ConfigError unless DDP has seen the forward calls of this step, and after `finish`."""
+        if self._ddp is None and self._group.size > 1:
+            raise ConfigError("a step after finish()", remedy="make the trainer again to go on")
+        if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
+            raise ConfigError(
+                f"{self._calls} calls of model(batch) since the last step, with backwards={self._backwards}",
+                remedy="compute the loss from model(batch); for accumulation say how many calls a step has",
+            )
+
+    def count(self) -> None:
+        """Counts the payload bytes of a ring's sums, which send 2 (N - 1)/N of the gradient each; ends the step."""
+        sums, self._calls = self._calls // self._backwards, 0
+        elements = float(sums * sum(parameter.numel() for parameter in self._parameters))
+        if self._powersgd is not None and self._powersgd.total_numel_after_compression > self._compressed:
+            elements = self._powersgd.total_numel_after_compression - self._compressed
+            self._compressed = self._powersgd.total_numel_after_compression
+        size_bytes = round(elements * (2 if self._hook == "bf16" else 4) * 2 * (1 - 1 / self._group.size))
+        self._group.traffic.sent_bytes += size_bytes
+        self._group.traffic.received_bytes += size_bytes
+
+    def finish(self) -> None:
+        """Gives the model its own forward back and averages floating-point buffers. A collective call."""
+        if self._ddp is not None:
+            del self._model.forward
+            if self._own_forward is not None:  # as torch.compile's modules have
+                self._model.forward = self._own_forward
+            self._ddp = None
+        replicas.average_buffers(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """Empty. PowerSGD's error memory, which torch keys by buckets that it may rebuild, starts from zeros."""
+        return {}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        own_state("ddp", states, self._group.rank, ())
+
+
+def _powersgd_state(options: DdpOptions) -> powersgd.PowerSGDState | None:
+    if not isinstance(options, DdpPowersgdOptions):
+        return None
+    return powersgd.PowerSGDState(
+        None,
+        matrix_approximation_rank=options.rank,
+        start_powerSGD_iter=options.start_step,
+        min_compression_rate=options.min_compression_rate,
+    )
+
+
+# Of torch 2.13 on, and before.
+_SYNC_BUFFERS = "forward_sync_buffers"
+if _SYNC_BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
+    _SYNC_BUFFERS = "broadcast_buffers"
+
+
+class _Forward:
+    """DDP's forward in the place of a model's own; a copy of the model (EMA, a file) has its own again, without DDP."""
+
+    def __init__(self, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+        self._call, self._original = call, original
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._call(*arguments, **named)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        return copy.deepcopy(self._original, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _the_same, (self._original,)
+
+
+def _the_same(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return forward
+
+
+class _Inner(nn.Module):
+    """A module whose forward is that of `model`, so that DDP can stand in front of it while users call `model`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._original = model.forward
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return self._original(*arguments, **named)
+
+
+def process_group_of(group: Group, trainer: str) -> dist.ProcessGroup | None:
+    """The process group that torch's own trainers work with; None for a worker alone.
+
+    Raises ConfigError for virtual workers and parts of groups, which they do not know.
+    """
+    process_group: dist.ProcessGroup | None = getattr(group, "process_group", None)
+    if process_group is None and group.size > 1:
+        raise ConfigError(f"{trainer} works on processes of torch.distributed only", remedy="use dense on this group")
+    return process_group
+
+
+def check_plain_mean(trainer: str, weight: float) -> None:
+    """Raises ConfigError unless `weight` is 1."""
+    if weight != 1.0:
+        raise ConfigError(f"weight {weight}: {trainer} takes the plain mean over workers", remedy="use dense")

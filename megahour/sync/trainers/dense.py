@@ -1,0 +1,127 @@
+"""Synchronous SGD: every step, the mean over workers of the whole gradient. What all other trainers are measured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.base import Group
+from megahour.sync.params import DenseOptions
+from megahour.sync.trainers import replicas
+from megahour.sync.trainers.base import (
+    agree,
+    check_shared,
+    check_weight,
+    end_together,
+    own_state,
+    step_alone,
+    unscale,
+    update,
+)
+from megahour.sync.trainers.buckets import Buckets
+from megahour.sync.trainers.flat import broadcast_model, trainable
+
+Clip = Literal["local", "mean"]
+
+
+class Dense:
+    """Mean gradients g = Σ w_i g_i / Σ w_i, and the optimiser's step with them on all workers.
+
+    A worker alone takes the plain loop's steps, bit for bit. With several, a parameter that had no gradient has one of
+    zeros, so that weight decay and momentum act on it. `metrics`: `gradient_norm` before clipping, where it was needed.
+    A lost worker raises `WorkerLostError` on all others before they change the weights.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        options: DenseOptions,
+    ) -> None:
+        broadcast_model(model, group)
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group = model, optimiser, group
+        self._clip_norm, self._clip_mean = options.clip_norm, options.clip == "mean"
+        self._early = options.backwards is not None
+        self._parameters = trainable(model)
+        self._buckets: Buckets | None = None
+        if group.size > 1:
+            self._buckets = Buckets(self._parameters, group, options.backwards, options.bucket_bytes)
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """One step of all workers with Σ w_i g_i / Σ w_i; nothing happens where no worker has weight.
+
+        Raises ConfigError for a weight that `backwards` does not allow, `WorkerLostError` with unchanged weights.
+        """
+        check_weight(weight)
+        if self._buckets is None:
+            if weight:
+                step_alone(self._parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+            return
+        if self._early:
+            self._step_early(self._buckets, weight, scaler)
+        else:
+            self._step(self._buckets, weight, scaler)
+        self._buckets.rest()
+
+    def _step(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
+        check_shared(self._parameters, self._optimiser)
+        unscale(self._optimiser, scaler)
+        scale, finite = 1.0, True
+        if weight and (scaler is not None or (self._clip_norm is not None and not self._clip_mean)):
+            norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
+            self.metrics["gradient_norm"] = norm
+            finite = math.isfinite(norm)
+            if self._clip_norm is not None and not self._clip_mean and finite:
+                scale = min(1.0, self._clip_norm / (norm + 1e-6))
+        agreed = agree(self._group, weight, finite or scaler is None)
+        if not agreed.total:
+            return
+        if agreed.finite:
+            buckets.send(scale * agreed.share)
+            buckets.receive(1.0)
+            if self._clip_mean and self._clip_norm is not None:
+                self._clip()
+        update(self._optimiser, scaler, agreed.finite)
+
+    def _step_early(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
+        """Buckets left during backward, of scaled gradients where there is a scaler: an infinity reaches all."""
+        if weight not in (0.0, 1.0) or (not weight and buckets.begun):
+            raise ConfigError(
+                f"weight {weight} of a gradient that has been sent with weight 1",
+                remedy="make the trainer with backwards=None",
+            )
+        buckets.send(weight)
+        total = agree(self._group, weight).total
+        buckets.receive(1.0 / total if total else 1.0)
+        if total:
+            step_alone(self._parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
+
+    def _clip(self) -> None:
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm or math.inf)
+        self.metrics["gradient_norm"] = float(norm)
+
+    def finish(self) -> None:
+        """Averages floating-point buffers; the weights are the same on all workers after each step. Collective.
+
+        Raises MegahourError on all workers where one has another model.
+        """
+        end_together(self._group)
+        replicas.end_with_one_model(self._model, self._group)
+        if self._buckets is not None:
+            self._buckets.close()
+
+    def state(self) -> dict[str, Tensor]:
+        """Empty: what the model and the optimiser hold is all."""
+        return {}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Nothing is to be done, whatever the number of workers was. ConfigError: it is another trainer's state."""
+        own_state("dense", states, self._group.rank, ())

@@ -1,0 +1,162 @@
+"""A model's weights and gradients as one vector each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.base import Group
+
+
+class Flat:
+    """Vectors (D,) of a model's trainable parameters, in the order of `model.parameters()`.
+
+    A parameter that modules share is there once, one with `requires_grad=False` is not. D is the number of elements;
+    parameter i has those of `bounds[i]` to `bounds[i + 1]`. Parameters stay where they are, as the optimiser and
+    checkpoints know them: vectors are filled from them and written back. All parameters must be real numbers, on one
+    device.
+
+    Parameters
+    ----------
+    model: any module.
+    dtype: of the vectors, whatever that of the parameters.
+    """
+
+    def __init__(self, model: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
+        self.parameters = trainable(model)
+        check_real(self.parameters)
+        self.device = self.parameters[0].device
+        self.dtype = dtype
+        self.bounds = [0]
+        for parameter in self.parameters:
+            self.bounds.append(self.bounds[-1] + parameter.numel())
+        self.numel = self.bounds[-1]
+
+    def empty(self) -> Tensor:
+        """A vector (D,) with any content."""
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def zeros(self) -> Tensor:
+        """A vector (D,) of zeros."""
+        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of `vector` (D,) in the shapes of the parameters; no copies."""
+        if vector.shape != (self.numel,):
+            raise ConfigError(f"a vector of shape {tuple(vector.shape)} for {self.numel} trainable weights")
+        parts = torch.split_with_sizes(vector, [parameter.numel() for parameter in self.parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+
+    @torch.no_grad()
+    def weights(self, out: Tensor | None = None) -> Tensor:
+        """The weights (D,), copied into `out` or a new vector."""
+        out = self.empty() if out is None else out
+        torch._foreach_copy_(self.views(out), list(self.parameters))
+        return out
+
+    @torch.no_grad()
+    def set_weights(self, vector: Tensor) -> None:
+        """Copies `vector` (D,) into the parameters."""
+        torch._foreach_copy_(list(self.parameters), self.views(vector))
+
+    @torch.no_grad()
+    def gradient(self, out: Tensor | None = None) -> Tensor:
+        """The gradient (D,), copied into `out` or a new vector; zero where a parameter has none."""
+        out = self.empty() if out is None else out
+        gather_gradients(self.parameters, self.views(out))
+        return out
+
+    @torch.no_grad()
+    def set_gradient(self, vector: Tensor) -> None:
+        """Makes `vector` (D,) the gradient of the parameters: `parameter.grad` are views of it, where dtypes allow."""
+        scatter_gradients(self.parameters, self.views(vector))
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """A model's parameters that have gradients, each once.
+
+    Raises ConfigError where there is none, or where they are sparse, on several devices or not yet materialised.
+    """
+    found = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not found:
+        raise ConfigError("the model has no trainable parameter", remedy="set requires_grad before making the trainer")
+    devices = {str(parameter.device) for parameter in found}
+    if len(devices) > 1:
+        raise ConfigError(f"parameters are on {sorted(devices)}", remedy="move the model to one device a worker")
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in found):
+        raise ConfigError("a lazy module's parameters have no shape yet", remedy="run the model once on one batch")
+    return found
+
+
+def check_real(parameters: Sequence[nn.Parameter]) -> None:
+    """Raises ConfigError for complex parameters, of which a vector of floats would keep the real part only."""
+    shapes = [tuple(parameter.shape) for parameter in parameters if parameter.is_complex()]
+    if shapes:
+        raise ConfigError(
+            f"{len(shapes)} parameters are complex, of shapes {shapes[:3]}",
+            remedy="keep them as real ones of shape (…, 2), and use torch.view_as_complex in forward; or take ddp",
+        )
+
+
+@torch.no_grad()
+def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float = 1.0) -> None:
+    """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0."""
+    from_, to = [], []
+    for parameter, view in zip(parameters, views, strict=True):
+        gradient = parameter.grad
+        if gradient is None or scale == 0.0:
+            view.zero_()
+        elif gradient.is_sparse:
+            raise ConfigError("a parameter's gradient is sparse", remedy="make the embedding with sparse=False")
+        elif scale != 1.0 and gradient.dtype == view.dtype:
+            torch.mul(gradient, scale, out=view)
+        elif scale != 1.0:
+            view.copy_(gradient).mul_(scale)
+        elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
+            from_.append(gradient)
+            to.append(view)
+    if from_:
+        torch._foreach_copy_(to, from_)
+
+
+@torch.no_grad()
+def scatter_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
+    """Makes `views` the parameters' gradients; copies only where a parameter has another dtype or layout.
+
+    A gradient has its parameter's strides, as backward makes it: fused optimisers go through both as they lie in
+    memory. A parameter that has been frozen gets none, as in a plain loop.
+    """
+    for parameter, view in zip(parameters, views, strict=True):
+        if not parameter.requires_grad:
+            continue
+        if view.dtype == parameter.dtype and parameter.is_contiguous():
+            parameter.grad = view
+        elif parameter.is_contiguous():
+            parameter.grad = view.to(parameter.dtype)
+        else:
+            parameter.grad = torch.empty_like(parameter).copy_(view)
+
+
+@torch.no_grad()
+def broadcast_model(model: nn.Module, group: Group, source: int = 0) -> None:
+    """All workers get the parameters and buffers of rank `source`: models that were not seeded alike are equal then.
+
+    One message for each dtype. A collective call; with one worker it does nothing.
+    """
+    if group.size == 1:
+        return
+    tensors = unique([*model.parameters(), *model.buffers()])
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+        same = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+        vector = torch.cat([tensor.reshape(-1) for tensor in same])
+        group.broadcast(vector, source)
+        for tensor, part in zip(same, torch.split_with_sizes(vector, [tensor.numel() for tensor in same]), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def unique(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Each tensor once, in order."""
+    return list({id(tensor): tensor for tensor in tensors}.values())

@@ -1,0 +1,104 @@
+"""PyTorch's FSDP2 as a baseline behind the same calls: weights, gradients and optimiser state in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.base import Group
+from megahour.sync.params import FsdpOptions
+from megahour.sync.trainers.base import (
+    check_shared,
+    own_state,
+    unscale,
+    update,
+)
+from megahour.sync.trainers.ddp import check_plain_mean, process_group_of
+from megahour.sync.trainers.flat import broadcast_model, trainable
+
+
+class Fsdp:
+    """torch's `fully_shard`: each worker holds a part of every parameter; forward and backward gather them.
+
+    The optimiser's parameters become the parts (DTensors), in place. Call the model as `model(batch)`, and on all
+    workers: forward is a collective call, in evaluation too. All need a batch in every step. FSDP refuses scalar and
+    non-contiguous parameters, and its DTensors fused optimisers. `metrics`: `gradient_norm` of the mean.
+
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first) or trains what is not the
+    model's, and for a name in `modules` that there is not. A lost worker raises torch's own error, after the process
+    group's time limit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        options: FsdpOptions,
+    ) -> None:
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
+        process_group = process_group_of(group, "fsdp")
+        self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))
+        if process_group is not None:
+            if optimiser.state:
+                raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
+            check_shared(trainable(model), optimiser)
+            broadcast_model(model, group)
+            whole = dict(model.named_parameters())
+            mesh = DeviceMesh.from_group(process_group, next(model.parameters()).device.type)
+            for module in [*(_submodule(model, name) for name in options.modules), model]:
+                fully_shard(module, mesh=mesh)
+            parts = dict(model.named_parameters())
+            new = {parameter: parts[name] for name, parameter in whole.items()}
+            for settings in optimiser.param_groups:
+                settings["params"] = [new.get(parameter, parameter) for parameter in settings["params"]]
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """Each worker updates its parts with the mean gradient. Raises ConfigError for a weight other than 1."""
+        check_plain_mean("fsdp", weight)
+        unscale(self._optimiser, scaler)
+        finite = True
+        if self._clip_norm is not None or scaler is not None:
+            parameters = [p for settings in self._optimiser.param_groups for p in settings["params"]]
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self.metrics["gradient_norm"] = float(norm)
+            finite = scaler is None or bool(norm.isfinite())
+            if self._clip_norm is not None and finite:
+                nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
+        update(self._optimiser, scaler, finite)
+        size_bytes = round(3 * self._size_bytes * (1 - 1 / self._group.size))
+        self._group.traffic.sent_bytes += size_bytes
+        self._group.traffic.received_bytes += size_bytes
+
+    def finish(self) -> None:
+        """Gathers the weights: `model.parameters()` are whole tensors on all workers. A collective call.
+
+        The model stays FSDP's: a later `state_dict()` has DTensors, of which `full_tensor()` is a collective call.
+        """
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+
+    def state(self) -> dict[str, Tensor]:
+        """Empty: weights and optimiser hold all, as DTensors."""
+        return {}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        own_state("fsdp", states, self._group.rank, ())
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError as error:
+        raise ConfigError(f'the model has no module "{name}"', remedy="give names of named_modules()") from error

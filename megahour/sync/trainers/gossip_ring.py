@@ -1,0 +1,274 @@
+"""Neighbours on a ring average their weights in pairs, each worker in its own time.
+
+Edge i of the ring joins worker i, who asks, with the next one, who serves. One mixing of an edge is
+
+    s_i, s_j: both partners' weights now;    both send theirs;    x_i += a (s_j - s_i),    x_j += a (s_i - s_j)
+
+with a = 1/3. When all edges mix at once, x becomes x T with T of 1/3 on the diagonal and on either side of it: IBM's
+ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in [-1/3, 1]: every disagreement is damped;
+with a = 1/2 that between odd and even workers would swing for ever. Two workers have one edge: the first asks the
+other, a = 1/2, and both hold the mean.
+
+**The average is conserved**: what two partners add are the same numbers with opposite signs, as fl(s_j - s_i) is
+-fl(s_i - s_j). So the sum of all that a mixing adds, whatever has become of x_i and x_j meanwhile, is exactly zero.
+What remains is the rounding of the additions to x, at most half a unit in the last place.
+
+**There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and no lock is
+held in a call. A serving thread waits for messages of the asker of its edge only, an asking thread for those of one
+server only. A server that has a request makes its part of the mixing without waiting for anybody else, so its asker
+does not wait for ever; and a server that has none waits for an asker that is in no mixing, and so waits for no one.
+Who waits for whom are paths of length one; there is no circle. (One thread that asked the next worker before it served
+the last would wait in a circle of all; taking turns by parity, as Lian et al. (2018) do, helps even rings only.)
+
+**A straggler slows only itself**: its serving thread answers while its gradient is computed.
+
+**A worker that is lost** is skipped by both its neighbours, who name it: the asker asks the next, who serves the one
+before, and so the ring closes. Where only a connection is lost and both its ends live, the ring becomes a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from megahour.sync.group.base import Group, WorkerLostError
+from megahour.sync.group.ledger import Ledger
+
+LOG = logging.getLogger(__name__)
+_BYE, _MIX = 0, 1
+_POLL_S = 0.05
+_CACHED = 1 << 16  # elements that are still in the cache when they are read again
+_REQUEST, _ANSWER, _WEIGHTS = range(3)  # tags, of which each direction of a pair has its own
+
+
+class Fork(Protocol):
+    """A second thread of this worker."""
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def wait(self) -> Any:
+        """What it returned, once it has ended."""
+        ...
+
+
+class Forking(Group, Protocol):
+    """A group whose workers can have a second thread; TorchGroup and VirtualGroup are."""
+
+    def fork(self, call: Callable[[], Any]) -> Fork:
+        """Runs `call` in a second thread."""
+        ...
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = ...) -> None:
+        """Waits until `condition()`, of what threads of this worker share; WorkerLostError, of `what`: it took long."""
+        ...
+
+    def ledger(self) -> Ledger:
+        """Words that all workers can read, also where connections are broken; all make it at the same place."""
+        ...
+
+
+@dataclass
+class MixingCounts:
+    """What a worker's mixings came to."""
+
+    mixed: int = 0
+    refused: int = 0
+    left_out: int = 0
+    distance: float = 0.0
+    """‖s_j - s_i‖₂ of the last one."""
+    lost: set[int] = field(default_factory=set)
+
+
+def difference(own: Tensor, other: Tensor) -> float:
+    """Makes `other`, s_j, s_j - s_i, with `own` s_i, both (D,), and returns its norm; the partner's is its negative."""
+    squares = 0.0
+    for mine, theirs in zip(*(torch.split(of, _CACHED) for of in (own, other)), strict=True):
+        theirs.sub_(mine)
+        squares += float(theirs.dot(theirs))
+    return math.sqrt(squares)
+
+
+class _Buffers:
+    """What one edge sends and gets, both (D,): fresh memory for each mixing would cost as much as sending."""
+
+    def __init__(self, elements: int) -> None:
+        self._elements = elements
+        self.renew()
+
+    def renew(self) -> None:
+        """Behind a call that failed: what is still under way must not arrive in the next one."""
+        self.own, self.other = (torch.empty(self._elements) for _ in range(2))
+
+
+class Ring:
+    """One worker's two edges, and the weights (D,) that its threads share: hold `lock` to read or change them.
+
+    Parameters
+    ----------
+    group: the ring, in the order of ranks; at least two.
+    weights: (D,), changed in place.
+    max_staleness: mixings that the weights may have while a gradient is computed; requests beyond are refused.
+    names: what the workers are called in messages.
+    ledger: where a worker says that it asks no more.
+    """
+
+    def __init__(
+        self, group: Forking, weights: Tensor, max_staleness: int, names: Sequence[str], ledger: Ledger
+    ) -> None:
+        self.group, self.weights, self.max_staleness, self.names = group, weights, max_staleness, names
+        self._ledger, self._closed = ledger, 0
+        pair = group.size == 2
+        self.share = 1 / 2 if pair else 1 / 3
+        self._asks, self._serves = not pair or group.rank == 0, not pair or group.rank == 1
+        self.lock = threading.Lock()
+        self.counts = MixingCounts()
+        self.staleness = 0  # mixings since the weights were last read for a gradient; set back by whoever reads them
+        self._busy = False  # the serving thread has a request
+        self._asked = _Buffers(self.weights.numel() if self._asks else 0)
+        self._served = _Buffers(self.weights.numel() if self._serves else 0)
+        self._asking: Fork | None = None
+        self._serving: Fork | None = None
+        self._open = False
+        self._begin()  # from now on: the one before may be faster than we are
+
+    def check(self) -> None:
+        """Raises what has ended the serving thread, if it was an error: no one waits for it before the end."""
+        if self._serving is not None and self._serving.ready():
+            self._serving.wait()
+
+    def ask(self) -> None:
+        """Begins a mixing with the next worker; the one before must have ended. The second of two is asked only."""
+        self._begin()
+        if self._asks:
+            self._asking = self.group.fork(self._ask)
+
+    def asking(self) -> bool:
+        """Whether a mixing that this worker began is under way."""
+        return self._asking is not None and not self._asking.ready()
+
+    def wait(self) -> None:
+        """Until the mixing that this worker began has ended."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.wait()
+
+    def settle(self) -> None:
+        """Until all mixings have been added, where every worker has called `wait` and none has asked since."""
+        self.group.wait_until(lambda: not self._busy, "the end of a mixing")
+
+    def close(self) -> None:
+        """No more mixings: says so to the next worker, and serves the one before until that says so."""
+        self.wait()
+        if self._open and self._asks:
+            self._to_next(lambda peer: self._exchange(_BYE, peer, _REQUEST, asks=True))
+            self._ledger.first(f"{self._closed}/bye/{self.group.rank}", "said")
+        if self._serving is not None:
+            self._serving.wait()
+        self._serving, self._open, self._closed = None, False, self._closed + 1
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._open = True
+            self._serving = self.group.fork(self._serve) if self._serves else None
+
+    def _ask(self) -> None:
+        def mix(peer: int) -> None:
+            self._exchange(_MIX, peer, _REQUEST, asks=True)
+            if self._exchange(_MIX, peer, _ANSWER, asks=True) == _MIX:
+                self._mix(peer, self._asked, asks=True)
+            else:
+                self.counts.refused += 1
+
+        self._to_next(mix)
+
+    def _serve(self) -> None:
+        before = self._neighbour(-1)
+        while (peer := self._neighbour(-1)) is not None and (peer == before or not self._asks_no_more(peer)):
+            before = peer
+            try:
+                if self._exchange(_MIX, peer, _REQUEST, asks=False) == _BYE:
+                    return
+                self._busy = True
+                takes = self.staleness < self.max_staleness - 1  # one is left for the mixing that we may have begun
+                self._exchange(_MIX if takes else _BYE, peer, _ANSWER, asks=False)
+                if takes:
+                    self._mix(peer, self._served, asks=False)
+            except WorkerLostError as error:
+                self._lose(peer, error)
+            finally:
+                self._busy = False
+
+    def _asks_no_more(self, peer: int) -> bool:
+        """Whether `peer` has said good-bye to the one between us, who is lost: waiting for it would not end.
+
+        Who has got the answer of one that then died has had the time to say so when this returns.
+        """
+        ends_s = time.monotonic() + self._ledger.patience_s / 5
+        with contextlib.suppress(WorkerLostError):  # no ledger: no one can say so
+            while self._ledger.get(f"{self._closed}/bye/{peer}") is None:
+                if time.monotonic() >= ends_s:
+                    return False
+                time.sleep(_POLL_S)
+            return True
+        return False
+
+    def _mix(self, peer: int, buffers: _Buffers, *, asks: bool) -> None:
+        own, other = buffers.own, buffers.other
+        with self.lock:
+            own.copy_(self.weights)
+        try:
+            self._send(own, peer, _WEIGHTS, asks=asks, out=other)
+        except WorkerLostError:
+            buffers.renew()
+            raise
+        distance = difference(own, other)
+        if math.isfinite(distance):
+            with self.lock:
+                self.weights.add_(other.to(self.weights.device), alpha=self.share)
+                self.staleness += 1
+                self.counts.mixed += 1
+                self.counts.distance = distance
+        else:  # the partner sees the same distance and leaves it out, too
+            self.counts.left_out += 1
+            LOG.warning("%s and %s: weights are not finite; not mixed", self.names[self.group.rank], self.names[peer])
+
+    def _to_next(self, call: Callable[[int], Any]) -> None:
+        """`call(peer)` with the next worker that is not lost."""
+        while (peer := self._neighbour(1)) is not None:
+            try:
+                call(peer)
+                return
+            except WorkerLostError as error:
+                self._lose(peer, error)
+
+    def _neighbour(self, direction: int) -> int | None:
+        """The next worker, or the one before, that is not lost; None where this one is alone."""
+        size, rank = self.group.size, self.group.rank
+        around = ((rank + direction * i) % size for i in range(1, size))
+        return next((peer for peer in around if peer not in self.counts.lost), None)
+
+    def _lose(self, peer: int, error: WorkerLostError) -> None:
+        with self.lock:
+            known = peer in self.counts.lost
+            self.counts.lost.add(peer)
+        if not known:
+            LOG.warning("%s: %s is lost, skipped: %s", self.names[self.group.rank], self.names[peer], error.message)
+
+    def _exchange(self, word: int, peer: int, tag: int, *, asks: bool) -> int:
+        return int(self._send(torch.tensor([word]), peer, tag, asks=asks))
+
+    def _send(self, tensor: Tensor, peer: int, tag: int, *, asks: bool, out: Tensor | None = None) -> Tensor:
+        """Our tensor for theirs. The last two of a ring have two edges: tags say which of the two asks."""
+        asker, server = (self.group.rank, peer) if asks else (peer, self.group.rank)
+        return self.group.exchange(tensor, peer, 2 * tag + int(asker > server), out).wait()

@@ -1,0 +1,117 @@
+"""Local SGD: workers train alone and every few steps become their mean.
+
+S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019; with steps of averaging after each at first,
+post-local SGD: T. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import MegahourError
+from megahour.sync.group.base import Group
+from megahour.sync.params import LocalSgdOptions
+from megahour.sync.trainers import replicas
+from megahour.sync.trainers.base import (
+    agree,
+    check_weight,
+    end_together,
+    own_state,
+    step_alone,
+)
+from megahour.sync.trainers.flat import Flat, broadcast_model
+
+
+class LocalSgd:
+    """Local steps; after each period of them W ← Σ v_i W_i / Σ v_i, v_i the sum of the period's weights.
+
+    A worker alone takes the plain loop's steps, bit for bit. The optimiser steps locally and keeps its own memory. A
+    lost worker raises `WorkerLostError` when the next mean is due; the weights are then this worker's own.
+
+    `metrics`: `gradient_norm` before clipping, where it was needed; `consensus_distance`, the L2 distance of this
+    worker's weights from the last mean, just before it was taken.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        group: Group,
+        options: LocalSgdOptions,
+    ) -> None:
+        broadcast_model(model, group)
+        self.metrics: dict[str, float] = {}
+        self._model, self._optimiser, self._group, self._options = model, optimiser, group, options
+        self._flat = Flat(model)
+        self._steps = self._local_steps = 0
+        self._weight = 0.0
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """A local step, none with `weight` 0; and the mean of all workers' weights where it is due.
+
+        With a scaler a step with an infinity or NaN is left out by this worker alone.
+        """
+        check_weight(weight)
+        if weight:
+            step_alone(self._flat.parameters, self._optimiser, self._options.clip_norm, scaler, self.metrics)
+        self._steps += 1
+        self._local_steps += 1
+        self._weight += weight
+        if self._steps <= self._options.warmup_steps or self._local_steps >= self._options.period_steps:
+            self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        weight, self._weight, self._local_steps = self._weight, 0.0, 0
+        if self._group.size == 1:
+            return
+        own = self._flat.weights()
+        agreed = agree(self._group, weight, bool(own.isfinite().all()))
+        if not agreed.finite:
+            raise MegahourError(
+                f"a worker's weights are not finite after step {self._steps}",
+                where=f"rank {self._group.rank}",
+                remedy="go back to a checkpoint with a lower learning rate, or clip gradients",
+            )
+        if agreed.total:
+            mean = self._group.all_reduce(own * agreed.share).wait()
+            self.metrics["consensus_distance"] = float(torch.linalg.vector_norm(own.sub_(mean)))
+            self._flat.set_weights(mean)
+
+    def finish(self) -> None:
+        """Takes the mean of what has been trained since the last one, and of floating-point buffers. Collective.
+
+        Raises MegahourError on all workers where one has another model.
+        """
+        if self._local_steps:
+            self._average()
+        end_together(self._group)
+        replicas.end_with_one_model(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """This worker's weights (D,) in fp32, their part in the next mean, and where it is in its period."""
+        return {
+            "weights": self._flat.weights(),
+            "weight": torch.tensor([self._weight], dtype=torch.float64),
+            "position": torch.tensor([self._steps, self._local_steps]),
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Each takes its own part; where the number of workers has changed, all go on from the old workers' mean."""
+        own = own_state("local_sgd", states, self._group.rank, ("weights", "weight", "position"))
+        self._steps, self._local_steps = own["position"].tolist()
+        if len(states) == self._group.size:
+            self._weight = float(own["weight"])
+            self._flat.set_weights(own["weights"].to(self._flat.device))
+            return
+        weights = [float(state["weight"]) for state in states]
+        self._weight = sum(weights) / self._group.size
+        shares = [weight / sum(weights) for weight in weights] if sum(weights) else [1 / len(states)] * len(states)
+        mean = self._flat.zeros()
+        for state, share in zip(states, shares, strict=True):
+            mean.add_(state["weights"].to(mean), alpha=share)
+        self._flat.set_weights(mean)

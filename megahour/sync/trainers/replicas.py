@@ -1,0 +1,107 @@
+"""What workers that train models of their own hold beside the weights: buffers and the optimisers' memories."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from megahour.core.errors import MegahourError
+from megahour.sync.group.base import Group
+from megahour.sync.trainers.flat import unique
+
+
+def average_buffers(model: nn.Module, group: Group) -> None:
+    """Floating-point buffers (running means and variances) become the workers' mean; others stay. A collective call.
+
+    Raises `WorkerLostError` as `Group.all_reduce`.
+    """
+    buffers = buffers_of(model)
+    if group.size > 1 and buffers.numel():
+        set_buffers(model, group.all_reduce(buffers.div_(group.size)).wait())
+
+
+def end_with_one_model(model: nn.Module, group: Group) -> None:
+    """What `finish` ends with: `average_buffers`, and proof that all workers hold the same model. A collective call.
+
+    Raises MegahourError on all workers where a parameter or a floating-point buffer of one has other bits.
+    """
+    average_buffers(model, group)
+    if group.size == 1:
+        return
+    floating = {id(tensor) for tensor in _floating(model)}
+    named = [*model.named_parameters(), *((n, buffer) for n, buffer in model.named_buffers() if id(buffer) in floating)]
+    found = group.all_gather(torch.tensor([digest([tensor]) for _, tensor in named], dtype=torch.int64)).wait()
+    apart = (found != found[0]).tolist()
+    if others := [rank for rank, row in enumerate(apart) if any(row)]:
+        where = next(name for place, (name, _) in enumerate(named) if any(row[place] for row in apart))
+        raise MegahourError(
+            f"workers {', '.join(map(str, others))} end with another model than worker 0: {where} differs",
+            where=f"rank {group.rank}",
+            remedy="change weights by the trainer's steps alone, on machines of one kind; go back to a checkpoint",
+        )
+
+
+@torch.no_grad()
+def buffers_of(model: nn.Module) -> Tensor:
+    """The floating-point buffers as one vector (B,), of zero length where there are none.
+
+    In float64: the mean of one of float32 that is the same on all workers (a window, a constant) keeps its bits.
+    """
+    parts = [buffer.detach().reshape(-1).to(torch.float64) for buffer in _floating(model)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
+@torch.no_grad()
+def set_buffers(model: nn.Module, vector: Tensor) -> None:
+    """Copies `vector` (B,) into the floating-point buffers."""
+    _copy_parts(_floating(model), vector)
+
+
+def digest(tensors: Sequence[Tensor]) -> int:
+    """64 bits of the bytes of all: other bits of any tensor give another number."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return int.from_bytes(found.digest(), "little", signed=True)
+
+
+def _floating(model: nn.Module) -> list[Tensor]:
+    return unique(buffer for buffer in model.buffers() if buffer.is_floating_point())
+
+
+@torch.no_grad()
+def average_memories(optimiser: torch.optim.Optimizer, group: Group, share: float) -> None:
+    """The optimiser's tensors of a parameter's shape (momenta, second moments) become Σ share · theirs; a collective.
+
+    Where workers hold different numbers of them, as one that has had no batch yet does, all keep their own.
+    """
+    tensors = [
+        optimiser.state[parameter][name]
+        for settings in optimiser.param_groups
+        for parameter in settings["params"]
+        for name in sorted(optimiser.state.get(parameter, {}))
+        if name != "step" and _like(optimiser.state[parameter][name], parameter)
+    ]
+    counts = group.all_gather(torch.tensor([len(tensors)])).wait()
+    if tensors and bool((counts == len(tensors)).all()):
+        _average(tensors, group, share)
+
+
+def _like(value: object, parameter: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()
+
+
+def _average(tensors: Sequence[Tensor], group: Group, share: float) -> None:
+    """Each becomes Σ over workers of share · theirs, summed in float32, as one message."""
+    vector = torch.cat([tensor.detach().reshape(-1).to(torch.float32) for tensor in tensors]).mul_(share)
+    group.all_reduce(vector).wait()
+    _copy_parts(tensors, vector)
+
+
+def _copy_parts(tensors: Sequence[Tensor], vector: Tensor) -> None:
+    parts = torch.split_with_sizes(vector, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))

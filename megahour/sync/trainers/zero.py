@@ -1,0 +1,102 @@
+"""PyTorch's ZeRO-1 as a baseline behind the same calls: DDP's gradients, an optimiser in parts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.base import Group
+from megahour.sync.params import ZeroOptions
+from megahour.sync.trainers.base import step_alone
+from megahour.sync.trainers.ddp import Ddp, check_plain_mean, process_group_of
+from megahour.sync.trainers.flat import trainable
+
+
+def zero(model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: ZeroOptions) -> Ddp | Zero:
+    """ZeRO stage 1: updates a part of the parameters and sends it to all. Gradients are those of `Ddp`.
+
+    `optimiser` gives the class and its settings, and goes on giving them (learning rate schedules), but its own state
+    stays empty; the parts are in `state()`. A worker alone takes the plain loop's steps.
+
+    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first), or settings that are not in
+    its `defaults`, from which the parts are made.
+    """
+    alone = process_group_of(group, "zero") is None
+    mean = Ddp(model, optimiser, group, options)
+    return mean if alone else Zero(model, optimiser, group, options.clip_norm, mean)
+
+
+def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
+    """Names of the settings that the optimiser's constructor takes. Raises ConfigError where a value is not known."""
+    _, _, *rest = inspect.signature(type(optimiser).__init__).parameters.values()
+    names = [p.name for p in rest if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if unknown := [name for name in names if name not in optimiser.defaults]:
+        raise ConfigError(
+            f"{type(optimiser).__name__} is made with {', '.join(unknown)}, of which its `defaults` do not tell",
+            remedy="keep all settings in `defaults` under the constructor's names: zero makes another for each part",
+        )
+    return names
+
+
+class Zero:
+    """`Synchroniser` made by `zero`."""
+
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, clip_norm: float | None, mean: Ddp
+    ) -> None:
+        if optimiser.state:
+            raise ConfigError("the optimiser has a state", remedy="make the trainer first, then restore its state()")
+        self.metrics = mean.metrics
+        self._optimiser, self._clip_norm, self._mean, self._group = optimiser, clip_norm, mean, group
+        self._parameters = trainable(model)
+        known = _settings_of(optimiser)
+        self._parts = ZeroRedundancyOptimizer(
+            [dict(settings) for settings in optimiser.param_groups],
+            type(optimiser),
+            process_group=process_group_of(group, "zero"),
+            **{name: value for name, value in optimiser.defaults.items() if name in known},
+        )
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """Each worker updates its part with the mean gradient and sends it; raises as `Ddp.step`."""
+        check_plain_mean("zero", weight)
+        self._mean.check_calls()
+        for ours, theirs in zip(self._optimiser.param_groups, self._parts.param_groups, strict=True):
+            theirs.update({name: value for name, value in ours.items() if name != "params"})
+        step_alone(self._parameters, self._parts, self._clip_norm, scaler, self.metrics)
+        self._mean.count()
+        sent = sum(p.numel() * p.element_size() for g in self._parts.optim.param_groups for p in g["params"])
+        total = sum(p.numel() * p.element_size() for p in self._parameters)
+        self._group.traffic.sent_bytes += sent * (self._group.size - 1)
+        self._group.traffic.received_bytes += total - sent
+
+    def finish(self) -> None:
+        """As `Ddp.finish`; the weights are the same on all workers after each step."""
+        self._mean.finish()
+
+    def state(self) -> dict[str, Tensor]:
+        """This worker's part of the optimiser's state: `{number of the parameter}.{name}`."""
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
+        return {
+            f"{numbers[parameter]}.{name}": torch.as_tensor(value).detach().clone()
+            for parameter, values in self._parts.optim.state.items()
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Takes what belongs to this worker's part from the states of all, whoever had it."""
+        own = {parameter for settings in self._parts.optim.param_groups for parameter in settings["params"]}
+        for state in states:
+            for key, value in state.items():
+                number, name = key.split(".", 1)
+                parameter = self._parameters[int(number)]
+                if parameter in own:
+                    device = parameter.device if value.dim() else value.device
+                    self._parts.optim.state[parameter][name] = value.to(device).clone()

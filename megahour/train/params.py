@@ -1,0 +1,197 @@
+"""What a user may set of `train`: parameters, their defaults and what they change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from megahour.core.config import Params
+from megahour.core.errors import ConfigError
+from megahour.sync.build import options_of
+from megahour.sync.params import TRAINERS, TrainerOptions
+
+POLICY: dict[str, JsonValue] = {"policy": True}
+
+
+CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_model)
+
+
+class TrainParams(Params):
+    """Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets."""
+
+    kind: Literal["lstm", "blstm", "tdnn"] = Field(
+        "lstm",
+        description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides",
+    )
+    layers: int = Field(2, ge=1, le=64, description="layers; more fit more data and train more slowly")
+    hidden: int = Field(
+        256, ge=1, le=8192, description="units per layer (blstm: and per direction); raise it with the hours of data"
+    )
+    lookahead: int = Field(
+        3,
+        ge=0,
+        le=64,
+        description="stacked frames that an lstm sees ahead: latency for accuracy; the other kinds ignore it",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of outputs dropped in training; raise it when held-out loss rises while loss falls",
+    )
+    criterion: Literal["ce", "ctc"] = Field(
+        "ce", description="ce: frame labels from `units`; ctc: characters of the text, without an alignment"
+    )
+    sets: list[str] = Field(["labelled"], description="sets whose labels are trained on")
+    unlabelled_sets: list[str] = Field(["unlabelled"], description="sets whose teacher targets are trained on")
+    held_out: float = Field(
+        0.05, ge=0.0, lt=1.0, description="share of the labelled data that is only evaluated, for the curves"
+    )
+    held_out_by: Literal["speaker", "utterance"] = Field(
+        "speaker",
+        description="hold out whole speakers, at least one, or single utterances where there are few speakers",
+    )
+    stack: int = Field(
+        3,
+        ge=1,
+        le=16,
+        description="10 ms frames joined into one: 3 makes 30 ms steps, a third as many",
+    )
+    offsets: list[int] = Field(
+        [0, 1, 2],
+        min_length=1,
+        description="first frames that passes rotate through, each below `stack`: more views of the same audio",
+    )
+    epochs: int = Field(10, ge=0, description="passes in chunks over the labelled sets (without targets)")
+    whole_epochs: int = Field(2, ge=0, description="passes over whole utterances after them")
+    unlabelled_epochs: int = Field(1, ge=1, description="passes over the unlabelled sets (with targets)")
+    sub_epochs: int = Field(
+        6, ge=1, description="parts of such a pass; each is followed by a pass over the labelled sets"
+    )
+    whole_sub_epochs: int = Field(1, ge=0, description="last parts that train on whole utterances")
+    labelled_gain: float = Field(1.2, gt=0.0, description="learning rate on labelled data relative to unlabelled")
+    chunk_frames: int = Field(
+        32, ge=1, description="stacked frames of a chunk; shorter is faster and sees less context"
+    )
+    batch_frames: int = Field(
+        2048, ge=1, description="stacked frames of a batch, on average; halve it when memory runs out"
+    )
+    window_shards: int = Field(8, ge=1, description="shards shuffled together; more mix better and open more files")
+    learning_rate: float = Field(
+        2e-3, gt=0.0, description="learning rate at the start; halve it when the loss diverges"
+    )
+    final_learning_rate: float = Field(
+        1e-4, gt=0.0, description="learning rate at the end, reached by exponential decay"
+    )
+    warm_up: float = Field(
+        0.02, ge=0.0, le=1.0, description="share of the steps over which the learning rate rises from zero"
+    )
+    weight_decay: float = Field(0.0, ge=0.0, description="weight decay of AdamW")
+    clip: float = Field(1.0, gt=0.0, description="largest gradient norm; lower it when the loss jumps")
+    time_masks: int = Field(
+        0, ge=0, description="bands of time masked in each piece (SpecAugment); try 1 or 2 on little data"
+    )
+    time_mask_frames: int = Field(8, ge=0, description="largest width of a time mask, in stacked frames")
+    mel_masks: int = Field(0, ge=0, description="bands of mels masked in each piece (SpecAugment)")
+    mel_mask: int = Field(12, ge=0, description="largest width of a mel mask, in mels")
+    warp: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="largest stretch of the mel axis, as by another vocal tract; try 0.1 on few speakers",
+    )
+    noise: float = Field(
+        0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
+    )
+    rows: int = Field(20, ge=1, description="points of the training curve")
+    threads: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="replicas that share a batch, one core each; they change rounding, and so the result",
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        description="processes that train together; on one machine, at most one for every `threads` cores",
+    )
+    trainer: str = Field("dense", description="how workers agree: " + ", ".join(CHOICES))
+    trainer_options: dict[str, Any] = Field(
+        {}, description="options of the trainer, such as {threshold: 0.3}: see docs/stages.md"
+    )
+    seed: int = Field(1, ge=0, description="seed of weights, order, masks and dropout")
+    checkpoint_s: float = Field(
+        20.0, ge=0.0, description="seconds between checkpoints, about; 0: after every step", json_schema_extra=POLICY
+    )
+    tensorboard: bool = Field(
+        True,
+        description="also write TensorBoard files into the work directory, where it is installed",
+        json_schema_extra=POLICY,
+    )
+    mlflow: str = Field(
+        "",
+        description="also send the meters' rows to this MLflow experiment (extra `mlflow`)",
+        json_schema_extra=POLICY,
+    )
+    alarm: str = Field(
+        "",
+        description="command to run with a message when the loss diverges, training stalls, or ends by an error",
+        json_schema_extra=POLICY,
+    )
+    stall_s: float = Field(
+        120.0,
+        gt=0.0,
+        description="seconds without a step after which the alarm calls it a stall",
+        json_schema_extra=POLICY,
+    )
+    timeout_s: float = Field(
+        300.0,
+        gt=0.0,
+        description="seconds that a worker waits for another before it counts as lost",
+        json_schema_extra=POLICY,
+    )
+    max_restarts: int = Field(100, ge=0, description="times that lost workers are restarted", json_schema_extra=POLICY)
+    nodes: int = Field(1, ge=1, description="machines that share the workers", json_schema_extra=POLICY)
+    min_nodes: int = Field(1, ge=1, description="machines that suffice to continue", json_schema_extra=POLICY)
+    rendezvous: str = Field(
+        "", description="HOST:PORT of the first machine, where the others join", json_schema_extra=POLICY
+    )
+
+    @property
+    def synchroniser(self) -> TrainerOptions:
+        """The trainer with its options. ConfigError: there is no such trainer or option."""
+        return options_of(self.trainer, {**self.trainer_options, "clip_norm": self.clip})
+
+    def check_roles(self, roles: Collection[str]) -> None:
+        """Raises ConfigError: the criterion asks for other inputs."""
+        if self.criterion == "ctc" and "targets" in roles:
+            raise ConfigError("targets are a teacher's senones; they do not go with criterion ctc", where="train")
+        if self.criterion == "ce" and "units" not in roles:
+            remedy = "give units: an artifact, or criterion: ctc"
+            raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)
+
+    @model_validator(mode="after")
+    def _offsets_fit(self) -> TrainParams:
+        if any(not 0 <= offset < self.stack for offset in self.offsets):
+            raise ValueError(f"offsets {self.offsets} must be from 0 to stack − 1 = {self.stack - 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_fit(self) -> TrainParams:
+        if self.trainer in TRAINERS and self.trainer not in CHOICES:
+            raise ValueError(f"{self.trainer} must wrap the model, for scripts only: use dense")
+        for name in ("clip_norm", "backwards"):
+            if name in self.trainer_options:
+                raise ValueError(f"`{name}` in trainer_options: use `clip`, and leave `backwards`")
+        node_workers = self.synchroniser.node_workers
+        if self.workers // self.nodes % node_workers:
+            raise ValueError(f"node_size {node_workers} does not divide the workers of a machine")
+        if self.workers % self.nodes or not self.min_nodes <= self.nodes:
+            raise ValueError(
+                f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
+            )
+        if self.nodes > 1 and not self.rendezvous:
+            raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
+        return self

@@ -1,0 +1,62 @@
+"""Which unexpected errors no restart mends: those of the program, and those that come again and again at one place.
+
+Most others (an allocation that failed, a connection that torch reports in its own way, a file system that was away for
+a moment) are gone after a restart from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import torch
+
+from megahour.sync.group.mesh import of_transport
+
+REPEATS = 3
+"""Starts in a row that may end with the same words, with no new checkpoint between them."""
+
+_OF_PROGRAM = (TypeError, ValueError, LookupError, AttributeError, NameError, AssertionError, ArithmeticError)
+_OF_MACHINE = re.compile(
+    r"alloc|out of memory|CUDA|cuDNN|cuBLAS|HIP error|device-side|mmap|shared memory|unavailable|pthread|thread|signal",
+    re.IGNORECASE,
+)
+
+
+def of_program(error: Exception) -> bool:
+    """Whether `error` is one of the program or its data (a type, a key, a shape), which comes in each start.
+
+    torch raises RuntimeError for shapes as for memory, devices and connections; the latter are known by their words.
+    """
+    if isinstance(error, RuntimeError):
+        machine = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError) or _OF_MACHINE.search(str(error))
+        return not (machine or of_transport(error))
+    return isinstance(error, _OF_PROGRAM)
+
+
+def comes_again(error: Exception, path: Path, start: int, checkpoints: Path) -> bool:
+    """Whether this is the last of `REPEATS` starts of a worker that ended so. One that cannot be counted is not.
+
+    Parameters
+    ----------
+    path: where the worker counts; it ends, and is started again, each time.
+    start: number of this start of the workers.
+    checkpoints: the folder whose newest entry tells that the run has got on.
+    """
+    now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
+    try:
+        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        starts = before["starts"] if now.items() <= before.items() and before["starts"][-1] < start else []
+        starts = [*starts, start]
+        path.write_text(json.dumps(now | {"starts": starts}), "utf-8")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return len(starts) >= REPEATS
+
+
+def _newest(folder: Path) -> str:
+    try:
+        return max((path.name for path in folder.iterdir()), default="")
+    except OSError:
+        return ""

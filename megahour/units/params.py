@@ -1,0 +1,35 @@
+"""What a user may set of `units`: parameters, their defaults and what they change."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from megahour.core.config import Params
+
+
+class SenonesParams(Params):
+    """Senones, their tree and frame alignments of the labelled sets, from a flat start."""
+
+    sets: list[str] = Field(["labelled"], description="sets with transcripts that are aligned")
+    senones: int = Field(300, ge=2, le=32_767, description="leaves of the trees, silence among them")
+    min_frames: float = Field(60.0, ge=1, description="10 ms frames that each side of a split must have")
+    iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone")
+    mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end; doubled every two passes")
+
+
+class LexiconParams(Params):
+    """Pronunciations of all words, by rule, by spelling or from a dictionary."""
+
+    source: Literal["espeak", "graphemes", "dictionary"] = Field("espeak", description="where pronunciations come from")
+    dictionary: str = Field("", description="file or URL of a dictionary, lines `WORD(2)  AH N D`; for its source")
+    language: str = Field("en-us", description="espeak-ng's name of the language; for its source")
+    sets: list[str] = Field([], description="sets whose transcripts give words; empty: all of the given tables")
+
+    def identity(self) -> dict[str, Any]:
+        """With a digest of the dictionary, so that a changed one is read again."""
+        from megahour.units.texts import files_digest
+
+        files = [self.dictionary] if self.dictionary else []
+        return {**super().identity(), "dictionary_sha256": files_digest(files)}

@@ -1,0 +1,69 @@
+"""Cues that an alignment does not explain are refused with their reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from speech import UNITS, say, sentences
+
+from megahour.align.anchors import Anchoring
+from megahour.align.confidence import Aligned, Costs, align_document, refusals, unforced
+from megahour.align.ctc import Problem, quantise
+from megahour.align.document import Document, spell
+
+RNG_SEED = 11
+
+
+def made(spoken: list[str], written: list[str], costs: Costs | None = None) -> tuple[Aligned, Document]:
+    text = spell([(10 * i, float("nan"), cue) for i, cue in enumerate(written)], UNITS)
+    posteriors = quantise(say(spoken, np.random.default_rng(RNG_SEED), errors=0.05).log_probs)
+    return align_document(posteriors, text, costs or Costs(), Anchoring(every_frames=400)), text
+
+
+def why(aligned: Aligned, text: Document, loss: float = 3.0, longest: int = 100) -> list[str]:
+    return [str(reason) for reason in refusals(aligned, text, max_loss_nats=loss, longest_word_frames=longest)]
+
+
+def test_good_cues_have_no_reason() -> None:
+    spoken = sentences(20, np.random.default_rng(RNG_SEED))
+    assert why(*made(spoken, spoken)) == [""] * 20
+
+
+def test_unspoken_text_is_named_so_and_text_without_anchors_differently() -> None:
+    every = sentences(20, np.random.default_rng(RNG_SEED))
+    aligned, text = made(every[:9] + every[10:], every)
+    assert why(aligned, text) == [""] * 9 + ["unspoken"] + [""] * 10
+    nowhere = replace(aligned, refused=~aligned.spoken)
+    assert why(nowhere, text)[9] == "no-anchor"
+
+
+def test_a_cue_that_was_said_otherwise_costs_too_much() -> None:
+    """Every third letter is another one. Where skipping is dear, the path keeps the cue; it is not to be believed."""
+    spoken = sentences(20, np.random.default_rng(RNG_SEED))
+    wrong = "".join("z" if i % 3 == 1 and letter != " " else letter for i, letter in enumerate(spoken[7]))
+    aligned, text = made(spoken, [*spoken[:7], wrong, *spoken[8:]], Costs(skip_ratio=100.0))
+    assert aligned.spoken.all()
+    reasons = why(aligned, text, loss=1.0)
+    assert reasons[7] == "high-loss"
+    assert sum(map(bool, reasons)) == 1
+
+
+def test_one_endless_word_is_not_believed() -> None:
+    """Sentences read as one word of fifty seconds."""
+    spoken = sentences(12, np.random.default_rng(RNG_SEED))
+    joined = ["".join(cue.split()) for cue in spoken]
+    aligned, text = made(joined, [joined[0], joined[1] + joined[2], *joined[3:]])
+    assert why(aligned, text, longest=400) == ["", "endless-word", *[""] * 9]
+
+
+def test_an_anchor_inside_a_cue_that_was_better_left_out_goes() -> None:
+    problem = Problem(
+        np.tile(np.array([1, 2, 3, 4, 5], np.int32), 3),
+        np.array([0, 5, 10, 15], np.int32),
+        np.array([9.0, 9.0, 9.0], np.float32),
+        np.ones(4, bool),
+    )
+    anchors = [(2, 100), (5, 200), (7, 300), (12, 400)]
+    loss = np.array([0.5, 3.0, np.nan])  # the middle cue costs 15 nats, leaving it out 9
+    assert unforced(anchors, problem, loss) == [(2, 100), (5, 200), (12, 400)]

@@ -1,0 +1,43 @@
+"""What `megahour doctor` makes of what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from megahour.cli import doctor
+from megahour.cli.doctor import examine, java_is_new_enough
+from megahour.core.extras import EXTRAS
+
+
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', True),
+        ('openjdk version "25" 2025-09-16', True),
+        ('java version "1.8.0_402"', False),
+        ('openjdk version "11.0.22" 2024-01-16', False),
+        (None, False),
+    ],
+)
+def test_spark_needs_java_17(version: str | None, good: bool) -> None:
+    assert java_is_new_enough(version) is good
+
+
+def test_required_findings_come_with_a_version_here() -> None:
+    required = [finding for finding in examine() if finding.required]
+    assert len(required) > 8
+    assert all(finding.ok and finding.detail for finding in required)
+
+
+def test_every_extra_is_reported_with_its_versions() -> None:
+    found = {finding.name: finding for finding in examine()}
+    assert {f"[{extra}]" for extra in EXTRAS.values()} <= found.keys()
+    assert "torch 2." in found["[train]"].detail
+
+
+def test_what_an_extra_lacks_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = doctor.util.find_spec
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == "kaldifst" else spec(name))
+    (finding,) = (finding for finding in examine() if finding.name == "[decode]")
+    assert (finding.ok, finding.required) == (False, False)
+    assert finding.detail.endswith('pip install "megahour[decode]" (kaldifst)')

@@ -1,0 +1,214 @@
+"""An output that cannot be written ends any command with its path and a remedy, on one line each, not a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from command_line import command, megahour, ran
+from toy_stages import TOY_STAGES, write_recipe
+
+from megahour.cli import stage_table
+from megahour.cli.main import app
+from megahour.cli.recipe import load_stage
+from megahour.cli.stage_table import STAGES
+from megahour.core.errors import MegahourError
+from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.surroundings import explained, explaining
+from megahour.core.verify import verify
+from megahour.lm.cli.commands import COMMANDS as LM
+
+
+@pytest.fixture(autouse=True)
+def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, entry in TOY_STAGES.items():
+        monkeypatch.setitem(stage_table.STAGES, name, entry)
+
+
+@contextmanager
+def small_disk(folder: Path, *options: str) -> Iterator[Path]:
+    """A file system of its own, of a megabyte, at `folder`; it takes a superuser to make one."""
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", ",".join(("size=1m", *options)), "tmpfs", str(folder)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("only a superuser can mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def refused(*words: str | Path) -> str:
+    """What a command in this process says that ends with an error."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code, done.output
+    if isinstance(done.exception, SystemExit):
+        return done.output
+    known = explained(done.exception) if done.exception else None
+    assert known is not None, f"a traceback of {done.exception!r}"
+    assert known.remedy
+    return str(known)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("not a folder")
+    return tmp_path / "file"
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Artifact:
+    """A finished artifact of no shards, which is an input to any stage."""
+    made = Artifact(tmp_path / "empty")
+    made.fs.makedirs(made.root)
+    finish(made, [], Manifest("made", 1, "f", content_digest([], {}), {}, {}, 0, Counts(), {}))
+    return made
+
+
+ASKED: dict[str, list[str]] = {
+    "import": ["--format", "kaldi", "--source", "FILE"],
+    "ingest": ["--source", "FILE"],
+    "compose": ["--source", "FILE"],
+    "import-features": ["--source", "FILE", "--train", "FILE"],
+    "language-model": ["--text", "EMPTY"],
+    "lm-words": ["--text", "EMPTY"],
+    "lm-interpolate": ["--text", "EMPTY"],
+    "lm-perplexity": ["--text", "EMPTY"],
+    "lm-prune": ["--ngrams", "3"],
+    "lexicon": ["--lm", "EMPTY"],
+    "train": ["--criterion", "ctc"],
+    "graph": ["--units", "EMPTY"],
+    "score": ["--selection", "EMPTY"],
+    "report": ["--score", "EMPTY"],
+}
+"""What stages check before they look at their output."""
+
+
+@pytest.mark.parametrize("name", [*STAGES, *TOY_STAGES])
+def test_every_stage_names_an_output_that_cannot_be(name: str, file: Path, empty: Artifact) -> None:
+    inputs = [
+        word
+        for spec in load_stage(name).inputs
+        if not spec.optional
+        for word in (f"--{spec.role.replace('_', '-')}", empty.url)
+    ]
+    values = {"FILE": str(file), "EMPTY": empty.url}
+    required = [values.get(word, word) for word in ASKED.get(name, [])]
+    said = refused(name, *inputs, *required, "--out", file / "out")
+    assert f"{file}" in said
+    assert "Not a directory" in said
+    assert "Remedy: choose a place that you may write to" in said
+
+
+@pytest.mark.parametrize("name", ["train", "convert", "interpolate", "prune", "rescore", "cluster"])
+def test_every_command_of_language_models_does(name: str, file: Path, tmp_path: Path) -> None:
+    assert name in LM
+    (tmp_path / "text").write_text("a b\n" * 5)
+    model = tmp_path / "lm.arpa"
+    CliRunner().invoke(app, ["lm", "train", str(tmp_path / "text"), "--out", str(model)], catch_exceptions=False)
+    (tmp_path / "nbest").write_text('{"id": "u", "nbest": [{"text": "a", "score": 0}]}\n')
+    words: dict[str, list[str | Path]] = {
+        "train": [tmp_path / "text", "--out", file / "a.arpa"],
+        "convert": [model, file / "a.arpa"],
+        "interpolate": [model, model, "--weights", "0.5,0.5", "--out", file / "a.arpa"],
+        "prune": [model, "--ngrams", "3", "--out", file / "a.arpa"],
+        "rescore": [model, tmp_path / "nbest", "--out", file / "a.jsonl"],
+        "cluster": [tmp_path / "text", "--out", file / "lm"],
+    }
+    assert str(file) in refused("lm", name, *words[name])
+
+
+def test_the_other_commands_do(file: Path, empty: Artifact, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    below = f"run={file / 'run'}"
+    assert str(file) in refused("run", recipe, below)
+    assert str(file) in refused("docs", file / "stages.md")
+    assert str(file) in refused("report", empty.url, "--out", file / "page.html")
+    assert str(file) in refused("verify", file / "artifact")
+    for name in ("plan", "status"):
+        done = CliRunner().invoke(app, [name, str(recipe), below])
+        assert done.exit_code == 0, "they write nothing, and see that nothing is there"
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("/proc/none/numbers", "/proc/none"),
+        ("nosuch://place/numbers", "Protocol not known: nosuch"),
+        ("s3://megahour-no-such-bucket/numbers", "s3://megahour-no-such-bucket/numbers: "),
+    ],
+)
+def test_places_that_are_none(out: str, told: str, s3_url: str) -> None:
+    assert told in refused("toy-count", "--out", out)
+
+
+def test_a_read_only_disk(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a b\n" * 5)
+    with small_disk(tmp_path / "disk", "ro") as disk:
+        assert "Read-only file system" in refused("toy-count", "--out", disk / "numbers")
+        assert "Read-only file system" in refused("lm", "train", tmp_path / "text", "--out", disk / "a.arpa")
+
+
+def test_a_full_disk_ends_a_stage_with_a_line_and_with_room_it_goes_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        out, words = disk / "numbers", ("--shards", "6", "--rows", "30000", "--workers", "1")
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - 350_000))
+        said = ran("toy-count", "--out", str(out), *words, code=1).stderr
+        assert "No space left on device" in said
+        assert f"{out}" in said
+        assert "Remedy: make room, or choose another disk; the same command goes on where it stopped" in said
+        committed = Artifact(out).committed()
+        assert 0 < len(committed) < 6
+        (disk / "filler").unlink()
+        assert f"{len(committed)} of them made before" in megahour("toy-count", "--out", str(out), *words)
+        assert verify(Artifact(out)) == []
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "100MB")], ids=["in memory", "on disk"])
+def test_a_full_disk_ends_a_language_model_with_a_line(tmp_path: Path, memory: tuple[str, ...]) -> None:
+    words = " ".join(f"w{i}" for i in range(60_000))
+    (tmp_path / "text").write_text("\n".join(words[i : i + 200] for i in range(0, len(words), 200)))
+    with small_disk(tmp_path / "disk") as disk:
+        said = refused("lm", "train", tmp_path / "text", "--out", disk / "a.arpa", *memory)
+        assert str(disk) in said
+        assert "No space left" in said or "free" in said
+        assert not (disk / "a.arpa").exists()
+
+
+def test_a_limit_of_the_size_of_files_is_named(tmp_path: Path) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    words = command("toy-count", "--out", str(tmp_path / "numbers"), "--rows", "30000", "--workers", "1")
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limited, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "File too large" in done.stderr
+    assert "ulimit -f" in done.stderr
+
+
+def test_a_full_disk_without_a_path_gets_that_of_the_fullest() -> None:
+    def raised(number: int) -> MegahourError:
+        with pytest.raises(MegahourError) as caught, explaining("here", "/proc", "/"):
+            raise OSError(number, os.strerror(number))
+        return caught.value
+
+    assert raised(errno.ENOSPC).where == "/proc", "it has no room at all"
+    assert raised(errno.EIO).where == "here"
+
+
+def test_an_error_of_the_program_keeps_its_traceback() -> None:
+    for error in (ValueError("no"), OSError("of no number"), KeyError("x")):
+        assert explained(error) is None
+        with pytest.raises(type(error)), explaining("here"):
+            raise error

@@ -1,0 +1,61 @@
+"""Recipes: order, overrides and variables; test_recipe_mistakes.py has what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_stages import TOY_STAGES, write_recipe
+
+from megahour.cli import stage_table
+from megahour.cli.recipe import load_recipe, load_stage
+from megahour.cli.stage_command import reference
+from megahour.cli.stage_table import STAGES
+
+RECIPES = Path(__file__).parents[2] / "megahour" / "recipes"
+
+
+@pytest.fixture(autouse=True)
+def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, entry in TOY_STAGES.items():
+        monkeypatch.setitem(stage_table.STAGES, name, entry)
+
+
+def test_steps_run_after_what_they_read(tmp_path: Path) -> None:
+    loaded = load_recipe(write_recipe(tmp_path))
+    assert [step.name for step in loaded.steps] == ["numbers", "grouped"]
+    assert loaded.steps[1].inputs == {"numbers": f"{tmp_path}/run/numbers"}
+
+
+def test_the_seed_of_the_recipe_reaches_every_stage_that_has_one(tmp_path: Path) -> None:
+    assert load_recipe(write_recipe(tmp_path)).steps[0].params.identity()["seed"] == 10
+    assert load_recipe(write_recipe(tmp_path), ["numbers.seed=3"]).steps[0].params.identity()["seed"] == 3
+
+
+def test_variables_and_overrides(tmp_path: Path) -> None:
+    loaded = load_recipe(write_recipe(tmp_path), ["vars.word=other", "numbers.weights=[3, 4]", "run=elsewhere"])
+    assert loaded.steps[0].params.identity()["kind"] == "other"
+    assert loaded.steps[0].params.identity()["weights"] == [3.0, 4.0]
+    assert loaded.run == "elsewhere"
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_the_table_of_stages_tells_the_truth(name: str) -> None:
+    stage = load_stage(name)
+    first_line = (stage.params.__doc__ or "").strip().splitlines()[0]
+    assert stage.name == name
+    assert STAGES[name][2] == first_line, "the summary in stage_table.STAGES is the first line of the Params docstring"
+    for key, info in stage.params.model_fields.items():
+        assert info.description, f"{name}.{key} has no description"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_of_the_repository_loads(path: Path) -> None:
+    assert load_recipe(path).steps
+
+
+def test_the_reference_page_is_made_from_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "stages.md"
+    for name in TOY_STAGES:
+        monkeypatch.delitem(stage_table.STAGES, name)
+    assert page.read_text("utf-8") == reference(), "run `make docs`"

@@ -1,0 +1,82 @@
+"""What a stage asks of its parameters and inputs is asked of every step before the recipe starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from megahour.cli.recipe import load_recipe, resolve
+from megahour.core.errors import ConfigError
+
+FEATURES, LEXICON = "elsewhere/features", "elsewhere/lexicon"
+HYPOTHESES = {"baseline": "elsewhere/a", "student": "elsewhere/b"}
+TRUTH = ("raw", "recordings", "utterances")
+
+# A step's stage, inputs and parameters, and the expected message.
+STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
+    "no source": ("ingest", {}, {}, "step made: neither a source nor the raw input"),
+    "two sources": ("ingest", {"raw": "elsewhere/raw"}, {"source": "talks"}, "both a source and the raw input"),
+    "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'step made, licences: "cc by" is no SPDX'),
+    "no network": ("ingest", {}, {"source": "talks", "allow_private": ["intranet"]}, '"intranet" is no network'),
+    "no pattern": ("ingest", {}, {"source": "talks", "speaker_pattern": "("}, "is no regular expression"),
+    "no group": ("ingest", {}, {"source": "talks", "speaker_pattern": "a"}, '"a" has 0 groups'),
+    "no language": ("ingest", {}, {"source": "talks", "text_languages": ["xx"]}, "xx: not known to the language model"),
+    "imported licence": (
+        "import", {}, {"format": "kaldi", "source": "data", "licences": ["cc by"]}, '"cc by" is no SPDX',
+    ),
+    "no clips": ("compose", {}, {}, "clips come from `source` or from the input `clips`"),
+    "clips twice": ("compose", {"clips": "elsewhere/clips"}, {"source": "clips"}, "one of them"),
+    "passages": (
+        "compose", {}, {"source": "clips", "passages": 2, "passage_languages": ["fr"]}, "passages come from the input",
+    ),
+    "too few sentences": ("sentences", {}, {"count": 3, "shards": 4}, "3 sentences cannot fill 4 shards"),
+    "no words": ("lexicon", {}, {}, "no words"),
+    "no dictionary": ("lexicon", {}, {"source": "dictionary"}, "source is dictionary, but none is given"),
+    "no text": ("language-model", {}, {}, "step made: no text"),
+    "no text on a cluster": ("lm-words", {}, {}, "step made: no text"),
+    "no cepstra": ("import-features", {}, {"train": "a.transcription"}, "no source"),
+    "no transcriptions": ("import-features", {}, {"source": "an4"}, "no transcriptions"),
+    "no units": ("graph", {"lm": "elsewhere/lm", "lexicon": LEXICON}, {}, "topology hmm needs the input `units`"),
+    "no model": (
+        "graph", {"lm": "elsewhere/lm", "lexicon": LEXICON}, {"topology": "ctc"}, "model is made by train or",
+    ),
+    "no labels": ("train", {"features": FEATURES}, {}, "criterion ce needs `units`"),
+    "senones for ctc": (
+        "train", {"features": FEATURES, "targets": "elsewhere/t"}, {"criterion": "ctc"}, "do not go with criterion ctc",
+    ),
+    "no references": ("score", HYPOTHESES, {}, "step made: no references"),
+    "half a truth": (
+        "score", {**HYPOTHESES, "features": FEATURES, "raw": "elsewhere/raw"}, {}, "the truth needs the inputs",
+    ),
+    "nothing to report": ("report", {}, {}, "a report about nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "inputs", "values", "told"), STEPS.values(), ids=STEPS)
+def test_a_step_that_cannot_run_is_refused_with_the_recipe(
+    tmp_path: Path, stage: str, inputs: dict[str, str], values: dict[str, object], told: str
+) -> None:
+    """It stands behind a step that would take its time."""
+    slow = {"stage": "synthesise", "hours": 100}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"steps": {"first": slow, "made": {"stage": stage, "inputs": inputs, **values}}}))
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert str(caught.value).startswith(f"{path}: step made")
+    assert told in str(caught.value)
+
+
+def test_what_goes_together_is_taken() -> None:
+    steps = {
+        "ctc": {"stage": "train", "criterion": "ctc", "inputs": {"features": FEATURES}},
+        "senones": {"stage": "train", "inputs": {"features": FEATURES, "units": "elsewhere/u", "targets": "else/t"}},
+        "words": {"stage": "lexicon", "source": "dictionary", "dictionary": "cmudict"},
+        "letters": {"stage": "lexicon", "inputs": {"lm": "elsewhere/lm"}},
+        "graph": {"inputs": {"lm": "elsewhere/lm", "lexicon": "letters", "model": "ctc"}, "topology": "ctc"},
+        "truth": {"stage": "score", "inputs": {**HYPOTHESES, "selection": "a/s", **dict.fromkeys(TRUTH, "a/x")}},
+        "text": {"stage": "language-model", "source": ["text.txt"]},
+        "ingest": {"source": "/nowhere", "speaker_pattern": "_([a-z]+)_"},  # to ask reads nothing
+    }
+    assert len(resolve({"steps": steps}, name="good", where="good.yaml").steps) == len(steps)

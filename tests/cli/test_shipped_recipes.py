@@ -1,0 +1,64 @@
+"""The recipes of the package: listed, run by name, copied to be edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import megahour
+
+from megahour.cli.recipe import load_recipe
+from megahour.cli.shipped_recipes import FOLDER, copy, find_recipe, names, summaries
+from megahour.core.errors import ConfigError
+
+
+def test_they_are_listed_with_what_they_are_about() -> None:
+    assert [name for name, _ in summaries()] == names() == ["an4", "asterisk", "demo", "fsdd", "language-model"]
+    printed = megahour("recipes")
+    assert all(name in printed for name in names())
+    assert "semi-supervised student" in printed
+
+
+@pytest.mark.parametrize("given", ["demo", "recipes/demo.yaml", "demo.yaml"])
+def test_one_is_run_by_its_name(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any folder; `recipes/demo.yaml` is what older notes and scripts say."""
+    monkeypatch.chdir(tmp_path)
+    loaded = load_recipe(given, ["raw.hours=2"])
+    assert (loaded.name, loaded.run, len(loaded.steps)) == ("demo", "runs/demo", 28)
+    assert loaded.resolved["steps"]["raw"]["hours"] == 2
+
+
+def test_a_file_of_yours_comes_first_and_a_folder_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo").mkdir()  # somebody's artifacts
+    assert find_recipe("demo") == FOLDER / "demo.yaml"
+    Path("demo.yaml").write_text("run: here\n")
+    assert find_recipe("demo.yaml") == Path("demo.yaml")
+    assert find_recipe(tmp_path / "elsewhere" / "demo.yaml") == tmp_path / "elsewhere" / "demo.yaml"
+
+
+def test_an_unknown_name_gets_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = megahour("run", "dmeo", code=1)
+    assert 'error: dmeo: no such recipe – did you mean "demo"?' in printed
+    assert "one of an4, asterisk, demo, fsdd, language-model" in printed
+
+
+def test_a_copy_is_the_recipe_and_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = megahour("recipes", "demo", "--copy")
+    assert "megahour run demo.yaml" in printed
+    assert Path("demo.yaml").read_bytes() == (FOLDER / "demo.yaml").read_bytes()
+    Path("demo.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match="there already"):
+        copy("demo", Path())
+    assert Path("demo.yaml").read_text() == "mine"
+
+
+def test_a_name_alone_prints_the_recipe() -> None:
+    assert yaml.safe_load(megahour("recipes", "fsdd"))["run"] == "runs/fsdd-${held_out}"
+
+
+def test_verify_takes_a_name(tmp_path: Path) -> None:
+    assert "missing or unfinished" in megahour("verify", "demo", f"run={tmp_path}/nothing", code=1)

@@ -1,0 +1,80 @@
+"""The command of each stage: its options have names of their own, and mean what the parameters of the name mean."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from made_artifacts import utterances
+from trainings import training_data
+
+from megahour.cli.main import GROUPS, app
+from megahour.cli.recipe import load_stage
+from megahour.cli.stage_command import stage_command
+from megahour.cli.stage_table import NEXT, STAGES
+from megahour.core.store import Artifact
+
+SMALL = ("--hidden", "8", "--layers", "1", "--epochs", "2", "--whole-epochs", "0", "--batch-frames", "120")
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it."""
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        yield (*path, name), command
+
+
+def test_no_command_has_two_options_of_one_name() -> None:
+    """click only warns, and gives the second its value."""
+    found = dict(commands(app))
+    assert ("train",) in found
+    assert any(words[0] in GROUPS for words in found)
+    for words, command in found.items():
+        names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        assert len(names) == len(set(names)), words
+
+
+def test_the_help_of_every_command_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for words, _ in commands(app):
+            done = CliRunner().invoke(app, [*words, "--help"], catch_exceptions=False)
+            assert done.exit_code == 0, (words, done.output)
+
+
+@pytest.mark.slow
+def test_train_with_two_workers_trains_with_two(tmp_path: Path) -> None:
+    data = training_data(tmp_path / "data", utterances(24, speakers=4), shards=2)
+    inputs = [word for role, artifact in data.items() for word in (f"--{role}", artifact.url)]
+    out = tmp_path / "model"
+    done = CliRunner().invoke(
+        stage_command("train"), [*inputs, "--out", str(out), *SMALL, "--workers", "2", "--no-tensorboard"]
+    )
+    assert done.exit_code == 0, done.output
+    assert Artifact(out).manifest.params["workers"] == 2
+    meters = tmp_path.glob(".work/*/meters/steps-*.jsonl")
+    assert sorted(path.name for path in meters) == ["steps-00000.jsonl", "steps-00001.jsonl"]
+
+
+def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_path: Path) -> None:
+    out = str(tmp_path / "text")
+    done = CliRunner().invoke(stage_command("sentences"), ["--out", out, "--count", "8", "--workers", "1"])
+    next_, command = done.stdout.splitlines()[-2:]
+    assert next_ == "Next:"
+    assert command.endswith(f"  megahour language-model --text {out} --out {tmp_path}/language-model")
+    quiet = CliRunner().invoke(stage_command("sentences"), ["--out", out, "--count", "8", "--quiet"])
+    assert quiet.stdout.splitlines() == [f"{out}: 4 shards, 8 records kept"]
+
+
+def test_likely_next_stages_take_the_artifact() -> None:
+    for made, (following, role) in NEXT.items():
+        assert made in STAGES
+        assert role in {spec.role for spec in load_stage(following).inputs}, made

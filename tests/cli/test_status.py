@@ -1,0 +1,70 @@
+"""`status --json` and `plan --json`: where a recipe stands, for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from command_line import megahour, ran
+from toy_stages import write_recipe
+
+KEYS = ["number", "name", "stage", "state", "why", "shards", "records", "bytes", "seconds", "path"]
+
+
+def shown(command: str, *arguments: str) -> dict[str, Any]:
+    overview: dict[str, Any] = json.loads(ran(command, *arguments, "--json").stdout)
+    assert list(overview) == ["recipe", "run", "steps", "steps_to_run", "seconds_to_run"]
+    assert all(list(step) == KEYS for step in overview["steps"])
+    return overview
+
+
+def test_nothing_is_there_yet(tmp_path: Path) -> None:
+    overview = shown("status", str(write_recipe(tmp_path)))
+    numbers, grouped = overview["steps"]
+    assert numbers == {
+        "number": 1, "name": "numbers", "stage": "toy-count", "state": "missing", "why": "not made yet",
+        "shards": {"done": 0, "total": None}, "records": None, "bytes": None, "seconds": None,
+        "path": str(tmp_path / "run" / "numbers"),
+    }  # fmt: skip
+    assert (grouped["number"], grouped["why"]) == (2, "after numbers")
+    assert (overview["recipe"], overview["run"]) == ("toy", str(tmp_path / "run"))
+    assert (overview["steps_to_run"], overview["seconds_to_run"]) == (2, None), "no step was timed yet"
+
+
+def test_a_finished_run_has_counts_bytes_and_seconds(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    few = ("numbers.bad_every=10", "numbers.max_bad=0.2")
+    megahour("run", recipe, *few)
+    overview = shown("plan", recipe, *few)
+    numbers, grouped = overview["steps"]
+    assert (numbers["state"], numbers["shards"]) == ("done", {"done": 3, "total": 3})
+    assert numbers["records"] == {"in": 15, "kept": 13, "dropped": {"bad-number": 2}}
+    assert numbers["bytes"] == sum(file.stat().st_size for file in (tmp_path / "run/numbers/shards").iterdir())
+    assert numbers["seconds"] > 0
+    assert (overview["steps_to_run"], overview["seconds_to_run"]) == (0, 0.0)
+    again = shown("plan", recipe)
+    assert [step["state"] for step in again["steps"]] == ["stale", "stale"]
+    assert abs(again["seconds_to_run"] - numbers["seconds"] - grouped["seconds"]) < 1e-6
+
+
+def test_a_step_that_was_stopped_says_how_much_is_left(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    megahour("run", recipe)
+    for step, shards in (("numbers", 3), ("grouped", 3)):
+        (tmp_path / "run" / step / "manifest.json").unlink()
+        (tmp_path / "run" / step / "receipts" / "00001.json").unlink()
+        overview = shown("status", recipe)
+        (found,) = (each for each in overview["steps"] if each["name"] == step)
+        assert (found["state"], found["shards"]) == ("partial", {"done": shards - 1, "total": shards})
+        assert "2 of 3" in megahour("status", recipe)
+        megahour("run", recipe)
+
+
+def test_damaged_receipts_leave_the_size_open(tmp_path: Path) -> None:
+    recipe = str(write_recipe(tmp_path))
+    megahour("run", recipe)
+    (tmp_path / "run" / "numbers" / "receipts.jsonl").write_text("{")
+    numbers = shown("status", recipe)["steps"][0]
+    assert numbers["bytes"] is None
+    assert numbers["records"]["kept"] == 15

@@ -1,0 +1,95 @@
+"""Errors of disks, file systems and stores become a line with a place and a remedy; those of the program do not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from megahour.core.errors import BadRecord, MegahourError, StoreError
+from megahour.core.surroundings import explained, explaining, is_of_a_store
+
+
+def remedy(error: BaseException) -> str:
+    known = explained(error)
+    assert isinstance(known, StoreError)
+    return known.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+        (errno.EACCES, "a place that you may write to"),
+        (errno.EROFS, "a place that you may write to"),
+        (errno.ENOTDIR, "a place that you may write to"),
+        (errno.ENAMETOOLONG, "give another path"),
+        (errno.ELOOP, "give another path"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENOENT, "check the path"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EIO, "check the disk and the network"),
+    ],
+)
+def test_each_error_has_its_remedy(number: int, words: str) -> None:
+    assert words in remedy(OSError(number, os.strerror(number), "/data/x"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (FileNotFoundError, "check the path"),
+        (PermissionError, "a place that you may write to"),
+        (FileExistsError, "a place that you may write to"),
+        (IsADirectoryError, "a place that you may write to"),
+        (ConnectionError, "check the disk and the network"),
+        (TimeoutError, "check the disk and the network"),
+    ],
+)
+def test_stores_raise_kinds_of_errors_without_numbers(kind: type[OSError], words: str) -> None:
+    assert words in remedy(kind("the bucket"))
+
+
+def test_the_place_and_the_words_are_those_of_the_error() -> None:
+    known = explained(FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/x"))
+    assert str(known).startswith("/data/x: No such file or directory\nRemedy:")
+    assert str(explained(FileNotFoundError("bucket/key"))).startswith("bucket/key\nRemedy:")
+
+
+def test_a_stores_client_is_named_as_the_store() -> None:
+    error = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})("no keys")
+    assert is_of_a_store(error)
+    assert not is_of_a_store(ValueError("no"))
+    assert str(explained(error)) == (
+        "the store cannot be used: no keys\nRemedy: check the address, the credentials and the network"
+    )
+
+
+def test_what_explains_itself_stays_as_it_is() -> None:
+    own = BadRecord("nan-audio")
+    assert explained(own) is own
+    with pytest.raises(BadRecord) as caught, explaining("here"):
+        raise own
+    assert caught.value is own
+    assert caught.value.where == ""
+
+
+def where(number: int, *disks: str | Path, filename: str | None = None) -> str:
+    with pytest.raises(MegahourError) as caught, explaining("here", *disks):
+        raise OSError(number, os.strerror(number), filename)
+    return caught.value.where
+
+
+def test_an_error_without_a_path_gets_one(tmp_path: Path) -> None:
+    """Of a full disk that of the fullest; `/proc` has no room at all."""
+    below = tmp_path / "not" / "there" / "yet"
+    assert where(errno.EIO) == "here"
+    assert where(errno.EIO, filename="/data/x") == "/data/x"
+    assert where(errno.ENOSPC) == "here"
+    assert where(errno.ENOSPC, below, "/proc") == "/proc"
+    assert where(errno.ENOSPC, "/proc/not/there", below) == "/proc/not/there"
+    assert where(errno.EDQUOT, below, "/proc") == "/proc"
+    assert where(errno.ENOSPC, "/proc", below, filename="/data/x") == "/data/x"

@@ -1,0 +1,216 @@
+"""Decoding: every format to int16 mono at one rate, in bounded memory, and each kind of damage by its name."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_media import encode, murmur
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.audio import AudioLimits, Decoder, FlacEncoder, decode, encode_flac
+
+FORMATS = [
+    ("WAV", "PCM_16"),
+    ("WAV", "PCM_24"),
+    ("WAV", "FLOAT"),
+    ("FLAC", "PCM_16"),
+    ("OGG", "VORBIS"),
+    ("OGG", "OPUS"),
+    ("MP3", "MPEG_LAYER_III"),
+    ("AIFF", "PCM_16"),
+    ("AU", "PCM_16"),
+    ("W64", "PCM_16"),
+    ("NIST", "PCM_16"),
+]
+
+
+def reason_of(data: bytes, **limits: float) -> str:
+    with pytest.raises(BadRecord) as caught:
+        decode(io.BytesIO(data), 16_000, limits=AudioLimits(**limits))  # type: ignore[arg-type]
+    assert caught.value.detail, "a reason without a detail helps nobody"
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(("kind", "subtype"), [("WAV", "PCM_16"), ("FLAC", "PCM_16")])
+def test_lossless_files_come_back_sample_for_sample(kind: str, subtype: str) -> None:
+    samples = murmur(5)
+    samples[:2] = (-32768, 32767)
+    assert np.array_equal(decode(io.BytesIO(encode(samples, kind=kind, subtype=subtype)), 16_000)[:, 0], samples)
+
+
+@pytest.mark.parametrize(("kind", "subtype"), FORMATS)
+def test_every_format_keeps_its_length_and_level(kind: str, subtype: str) -> None:
+    samples = murmur(5)
+    written = samples if subtype.startswith("PCM_16") or kind in ("OGG", "MP3") else samples / 32768
+    out = decode(io.BytesIO(encode(written, kind=kind, subtype=subtype)), 16_000)[:, 0]
+    assert abs(len(out) - len(samples)) <= 2 * 1152
+    assert np.std(out.astype(float)) == pytest.approx(np.std(samples.astype(float)), rel=0.05)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100, 48_000])
+def test_resampling_keeps_a_tone_and_its_length(rate_hz: int) -> None:
+    t = np.arange(3 * rate_hz) / rate_hz
+    out = decode(io.BytesIO(encode((0.5 * np.sin(2 * np.pi * 1000 * t)), rate_hz)), 16_000)[:, 0]
+    assert abs(len(out) - 48_000) <= 1
+    expected = 16384 * np.sin(2 * np.pi * 1000 * np.arange(len(out)) / 16_000)
+    inside = slice(800, -800)
+    assert np.abs(out[inside] - expected[inside]).max() < 20
+
+
+def test_channels_are_mixed_or_split() -> None:
+    left, right = murmur(1), murmur(1, seed=1)
+    data = encode(np.stack([left, right], axis=1))
+    mixed = decode(io.BytesIO(data), 16_000)[:, 0]
+    split = decode(io.BytesIO(data), 16_000, channels="split")
+    assert np.abs(mixed - (left.astype(int) + right) / 2).max() <= 0.5
+    assert np.array_equal(split, np.stack([left, right], axis=1))
+
+
+@pytest.mark.parametrize(("kind", "subtype"), FORMATS)
+@pytest.mark.parametrize("share", [0.4, 0.75, 0.97])
+def test_a_file_that_was_cut_is_truncated(kind: str, subtype: str, share: float) -> None:
+    samples = murmur(20)
+    data = encode(samples / 32768 if subtype == "FLOAT" else samples, kind=kind, subtype=subtype)
+    assert reason_of(data[: int(len(data) * share)]) == "truncated-audio"
+
+
+def test_files_without_samples() -> None:
+    assert reason_of(b"") == "zero-length-audio"
+    assert reason_of(encode(np.zeros(0, np.int16))) == "zero-length-audio"
+
+
+def test_files_that_are_no_audio() -> None:
+    assert reason_of(b"<html>not found</html>" * 100) == "unreadable-audio"
+    assert reason_of(bytes(10_000)) == "unreadable-audio"
+
+
+def test_a_wav_header_that_lies_about_its_length() -> None:
+    data = bytearray(encode(murmur(5)))
+    at = data.find(b"data") + 4
+    for claimed in (1000, 2_000_000_000):
+        data[at : at + 4] = struct.pack("<I", claimed)
+        assert reason_of(bytes(data), min_seconds=0) == "header-lies"
+
+
+def test_a_wav_stream_of_unknown_length_is_what_is_there() -> None:
+    data = bytearray(encode(murmur(5)))
+    at = data.find(b"data") + 4
+    data[at : at + 4] = b"\xff\xff\xff\xff"
+    assert len(decode(io.BytesIO(bytes(data)), 16_000)) == 80_000
+
+
+@pytest.mark.parametrize(
+    ("claimed", "reason"), [(16_000, "header-lies"), (0, "unknown-length"), (10**7, "truncated-audio")]
+)
+def test_a_flac_header_that_lies_about_its_length(claimed: int, reason: str) -> None:
+    data = bytearray(encode(murmur(20), kind="FLAC"))
+    fields = int.from_bytes(data[18:26], "big") >> 36 << 36  # STREAMINFO's last 36 bits of eight bytes: total samples
+    data[18:26] = (fields | claimed).to_bytes(8, "big")
+    assert reason_of(bytes(data)) == reason
+
+
+def test_damage_in_the_middle_of_a_flac() -> None:
+    data = bytearray(encode(murmur(30), kind="FLAC"))
+    data[len(data) // 2 : len(data) // 2 + 64] = bytes(range(64))
+    assert reason_of(bytes(data)) == "corrupt-audio"
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_floats_that_are_no_numbers(poison: float) -> None:
+    samples = (murmur(5) / 32768).astype(np.float32)
+    samples[70_000] = poison
+    assert reason_of(encode(samples, subtype="FLOAT")) == "nan-audio"
+
+
+def test_silence_and_near_silence() -> None:
+    assert reason_of(encode(np.zeros(16_000, np.int16))) == "silent-audio"
+    assert reason_of(encode((murmur(1) // 1000).astype(np.int16))) == "silent-audio"
+
+
+def test_clipping_is_measured_before_the_mix() -> None:
+    loud = np.clip(murmur(2).astype(np.int32) * 20, -32768, 32767).astype(np.int16)
+    assert reason_of(encode(loud)) == "clipped-audio"
+    assert reason_of(encode(np.stack([loud, murmur(2)], axis=1)), max_clipped=0.2) == "clipped-audio"
+    decoder = Decoder(io.BytesIO(encode(loud)), 16_000, limits=AudioLimits(max_clipped=1))
+    list(decoder.blocks())
+    assert decoder.stats.clipped_share == pytest.approx(np.mean((loud >= 32767) | (loud == -32768)), abs=1e-3)
+
+
+def test_limits_of_rate_channels_and_length() -> None:
+    assert reason_of(encode(murmur(1), 1_000)) == "sample-rate"
+    assert reason_of(encode(np.zeros((100, 20), np.int16))) == "too-many-channels"
+    assert reason_of(encode(murmur(2)), max_seconds=1) == "too-long"
+    assert reason_of(encode(murmur(0.05))) == "too-short"
+    assert reason_of(encode(murmur(1)), max_bytes=1000) == "too-large"
+
+
+def sparse_wav(path: Path, seconds: int, rate_hz: int, channels: int) -> Path:
+    """An honest header with silence that takes no space on disk."""
+    size = seconds * rate_hz * channels * 2
+    form = struct.pack("<HHIIHH", 1, channels, rate_hz, rate_hz * channels * 2, channels * 2, 16)
+    header = b"RIFF" + struct.pack("<I", size + 36) + b"WAVEfmt " + struct.pack("<I", 16) + form
+    with path.open("wb") as file:
+        file.write(header + b"data" + struct.pack("<I", size))
+        file.truncate(44 + size)
+    return path
+
+
+@pytest.mark.parametrize(("seconds", "rate_hz", "channels", "reason"), [
+    (65_000, 16_000, 1, "too-long"),
+    (11_000, 48_000, 2, "silent-audio"),
+])  # fmt: skip
+def test_two_sparse_gigabytes_cost_little_time_and_memory(
+    tmp_path: Path, seconds: int, rate_hz: int, channels: int, reason: str
+) -> None:
+    path = sparse_wav(tmp_path / "big.wav", seconds, rate_hz, channels)
+    assert path.stat().st_size > 2e9
+    tracemalloc.start()
+    started = time.process_time()
+    with path.open("rb") as file, pytest.raises(BadRecord) as caught:
+        for _ in Decoder(file, 16_000).blocks():
+            pass
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert caught.value.reason == reason
+    assert time.process_time() - started < 15
+    assert peak_bytes < 16e6
+
+
+def test_memory_does_not_grow_with_length() -> None:
+    peaks = []
+    for seconds in (30, 300):
+        data = encode(murmur(seconds), kind="FLAC")
+        tracemalloc.start()
+        for _ in Decoder(io.BytesIO(data), 16_000).blocks():
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.2 + 1e5
+
+
+def test_a_read_error_is_raised_and_not_taken_for_the_end_of_the_file() -> None:
+    class Unplugged(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 100_000:
+                raise ConnectionError("the network is gone")
+            return super().read(size)
+
+    with pytest.raises(ConnectionError, match="gone"):
+        decode(Unplugged(encode(murmur(20), kind="FLAC")), 16_000)
+
+
+def test_flac_bytes_depend_on_the_samples_only() -> None:
+    samples = murmur(3)
+    whole = encode_flac(samples, 16_000)
+    target = io.BytesIO()
+    with FlacEncoder(target, 16_000) as flac:
+        for start in range(0, len(samples), 7_000):
+            flac.write(samples[start : start + 7_000])
+    assert whole == target.getvalue() == encode_flac(samples, 16_000)
+    assert np.array_equal(decode(io.BytesIO(whole), 16_000)[:, 0], samples)

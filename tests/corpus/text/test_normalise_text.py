@@ -1,0 +1,107 @@
+"""Normalisation: written text as it is spoken, each word with its place in the raw text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megahour.corpus.generate.sentences import sentences
+from megahour.corpus.text.languages.lookup import fold
+from megahour.corpus.text.normalise import normalise
+
+
+@pytest.mark.parametrize(
+    ("raw", "spoken"),
+    [
+        ("On May 3rd, 25 people paid $40.", "on may third twenty five people paid forty dollars"),
+        ("At 3:05, 10:30 or 9 p.m.", "at three oh five ten thirty or nine p m"),
+        ("She was born on May 3, 1985.", "she was born on may third nineteen eighty five"),
+        ("In 2004 it cost $3.25.", "in two thousand four it cost three dollars and twenty five cents"),
+        ("4.5% of $1,200", "four point five percent of one thousand two hundred dollars"),
+        ("$1, £0.50 and $5 million", "one dollar fifty pence and five million dollars"),
+        ("₹1,50,000 or 50¢", "one hundred fifty thousand rupees or fifty cents"),
+        ("Mr. Smith’s on Park St. by St. Mary", "mister smith's on park street by saint mary"),
+        ("Call 555-1234.", "call five five five one two three four"),
+        ("(555) 010-4567", "five five five zero one zero four five six seven"),
+        ("the 1990s, the 80s and 1905", "the nineteen nineties the eighties and nineteen oh five"),
+        ("½ of it, 3/4, 1-2-3, 007", "one half of it three quarters one two three zero zero seven"),
+        ("-5 °C, Q&A, U.S.A., No. 7", "minus five degrees celsius q and a u s a number seven"),
+        ("B2B mp3s don't—can't", "b two b mp three s don't can't"),
+        ("1234567890123456", "one two three four five six seven eight nine zero one two three four five six"),
+        ("Song #5 – then press #.", "song number five then press pound"),
+        ("…!?", ""),
+    ],
+)  # fmt: skip
+def test_english(raw: str, spoken: str) -> None:
+    assert normalise(raw).text == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "spoken"),
+    [
+        ("es", "El 5 % de 1.000 y 21€", "el cinco por ciento de mil y veintiún euros"),
+        ("fr", "L’an 21, le 1er, 3,50 €", "l'an vingt et un le premier trois euros cinquante"),
+        ("it", "21 case, 100", "ventuno case cento"),
+        ("ru", "25% и 2$, 1-й", "двадцать пять процентов и два доллара первый"),
+        ("de-AT", "1.234 Straßen", "eintausendzweihundertvierunddreissig strassen"),
+        ("xx", "42 foo", "42 foo"),
+        ("hi", "हिन्दी भाषा", "हिन्दी भाषा"),
+        ("ar", "مرحبا بالعالم", "مرحبا بالعالم"),
+        ("zh", "你好", "你好"),
+    ],
+)
+def test_other_languages(language: str, raw: str, spoken: str) -> None:
+    assert normalise(raw, language).text == spoken
+
+
+def test_each_word_knows_where_it_came_from() -> None:
+    raw = "On May 3rd, 25 people"
+    found = normalise(raw)
+    assert [raw[a:b] for a, b in zip(found.offsets, found.ends, strict=True)] == [
+        "On",
+        "May",
+        "3rd",
+        "25",
+        "25",
+        "people",
+    ]
+
+
+def test_generated_sentences_are_read_as_they_are_spoken() -> None:
+    for sentence in itertools.islice(sentences("train", 7), 1500):
+        # The generator's alphabet is a to z; words with accents are its concern.
+        if sentence.raw.isascii():
+            assert normalise(sentence.raw).text == sentence.spoken, sentence.raw
+
+
+@given(st.text(max_size=60), st.sampled_from(["en", "de", "ru", "xx"]))
+@settings(max_examples=300)
+def test_offsets_are_monotone_and_inside_whatever_the_text(raw: str, language: str) -> None:
+    found = normalise(raw, language)
+    assert found.offsets == sorted(found.offsets)
+    for token, start, end in zip(found.tokens, found.offsets, found.ends, strict=True):
+        assert 0 <= start < end <= len(raw)
+        assert token
+        assert not re.search(r"\s", token)
+        # A letter-only source is passed through: the token is that slice, folded.
+        if raw[start:end].isalpha() and fold(raw[start:end]).isalpha():
+            assert token == fold(raw[start:end])
+
+
+@given(st.lists(st.from_regex(r"[^\W\d_]{1,8}('[^\W\d_]{1,3})?", fullmatch=True), max_size=6))
+@settings(max_examples=200)
+def test_plain_words_of_any_script_pass_through_in_order(words: list[str]) -> None:
+    plain = [word for word in words if word == unicodedata.normalize("NFKC", word) and word.replace("'", "").isalpha()]
+    plain = [word for word in plain if fold(word).replace("'", "").isalpha() and "ʼ" not in word]
+    assert normalise(" ".join(plain), "xx").tokens == [fold(word) for word in plain]
+
+
+@given(st.integers(0, 10**14))
+@settings(max_examples=100)
+def test_any_integer_is_read_in_words(n: int) -> None:
+    assert re.fullmatch(r"[a-z]+( [a-z]+)*", normalise(f"x {n:,}").text)

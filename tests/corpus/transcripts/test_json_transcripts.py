@@ -1,0 +1,248 @@
+"""JSON transcripts as recognisers and players write them: read with their times, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.transcripts.cues import Cue
+from megahour.corpus.transcripts.json_cues import find, json_cues, seconds
+from megahour.corpus.transcripts.pairing import group_files
+from megahour.corpus.transcripts.read import read_transcript
+
+RATE = 1000  # samples are milliseconds
+HELLO = [Cue(500, 1500, "Hello there."), Cue(2000, 3000, "Good day.")]
+
+
+def cues(value: Any) -> list[Cue]:
+    return json_cues(json.dumps(value), RATE)
+
+
+def amazon_word(text: str, start: float | None = None, end: float = 0, **fields: Any) -> dict[str, Any]:
+    times = {} if start is None else {"start_time": f"{start}", "end_time": f"{end}"}
+    kind = "punctuation" if start is None else "pronunciation"
+    return {"type": kind, "alternatives": [{"confidence": "0.9", "content": text}], **times, **fields}
+
+
+WHISPER = [{"id": 0, "start": 0.5, "end": 1.5, "text": "Hello there."}, {"start": 2, "end": 3.0, "text": "Good day."}]
+AMAZON = [
+    *(amazon_word("Hello", 0.5, 0.9), amazon_word("there", 0.9, 1.5), amazon_word(".")),
+    *(amazon_word("Good", 2, 2.4), amazon_word("day", 2.5, 3), amazon_word(".")),
+]
+WORDS = [
+    {"word": "hello", "punctuated_word": "Hello", "start": 0.5, "end": 0.9},
+    {"word": "there", "punctuated_word": "there.", "start": 0.9, "end": 1.5},
+    {"word": "good", "punctuated_word": "Good", "start": 2.0, "end": 2.4},
+    {"word": "day", "punctuated_word": "day.", "start": 2.5, "end": 3.0},
+]
+SHAPES: dict[str, Any] = {
+    "a bare list": WHISPER,
+    "Whisper": {"text": "Hello there. Good day.", "segments": WHISPER, "language": "en"},
+    "nested": {"title": "A talk", "transcript": {"segments": WHISPER}},
+    "nested list": {"transcript": WHISPER},
+    "nested twice": {"response": {"data": {"cues": WHISPER}}},
+    "starts and durations": [{**c, "end": None, "duration": 1.0} for c in WHISPER],
+    "clocks": [{"from": "0:00.5", "to": "00:00:01,500", "content": "Hello there."}, {**WHISPER[1], "end": "3s"}],
+    "Podcast Index": {
+        "version": "1.0.0",
+        "segments": [{"startTime": c["start"], "endTime": c["end"], "body": c["text"]} for c in WHISPER],
+    },
+    "Hugging Face": {
+        "text": "Hello there. Good day.",
+        "chunks": [{"timestamp": [c["start"], c["end"]], "text": c["text"]} for c in WHISPER],
+    },
+    "YouTube json3": {
+        "wireMagic": "pb3",
+        "events": [
+            {"tStartMs": 0, "dDurationMs": 9000, "id": 1, "wpWinPosId": 1},
+            {"tStartMs": 500, "dDurationMs": 1000, "segs": [{"utf8": "Hello"}, {"utf8": " there.", "tOffsetMs": 400}]},
+            {"tStartMs": 1500, "aAppend": 1, "segs": [{"utf8": "\n"}]},
+            {"tStartMs": 2000, "dDurationMs": 1000, "segs": [{"utf8": "Good day."}]},
+        ],
+    },
+    "whisper.cpp": {
+        "transcription": [
+            {"offsets": {"from": 500, "to": 1500}, "timestamps": {"from": "00:00:00,500"}, "text": "Hello there."},
+            {"offsets": {"from": 2000, "to": 3000}, "text": "Good day."},
+        ]
+    },
+    "Amazon Transcribe": {
+        "jobName": "talk",
+        "results": {"transcripts": [{"transcript": "Hello there. Good day."}], "items": AMAZON},
+        "status": "COMPLETED",
+    },
+    "Amazon's audio segments": {
+        "results": {
+            "items": AMAZON,
+            "audio_segments": [
+                {"transcript": c["text"], "start_time": f"{c['start']}", "end_time": f"{c['end']}"} for c in WHISPER
+            ],
+        }
+    },
+    "Google": {
+        "results": [
+            {
+                "alternatives": [
+                    {
+                        "transcript": c["text"],
+                        "words": [{"startTime": f"{c['start']}s", "endTime": f"{c['end']}s", "word": "-"}],
+                    }
+                ]
+            }
+            for c in WHISPER
+        ]
+    },
+    "Deepgram": {
+        "results": {"channels": [{"alternatives": [{"transcript": "Hello there. Good day.", "words": WORDS}]}]}
+    },
+    "Azure": {
+        "recognizedPhrases": [
+            {"offsetInTicks": 5e6, "durationInTicks": 1e7, "nBest": [{"display": "Hello there."}]},
+            {"offsetInTicks": 2e7, "durationInTicks": 1e7, "nBest": [{"display": "Good day."}]},
+        ]
+    },
+    "Rev": {
+        "monologues": [
+            {
+                "elements": [
+                    {"type": "text", "value": "Hello", "ts": 0.5, "end_ts": 0.9},
+                    {"type": "punct", "value": " "},
+                    {"type": "text", "value": "there", "ts": 1.0, "end_ts": 1.5},
+                    {"type": "punct", "value": "."},
+                    {"type": "text", "value": "Good", "ts": 2, "end_ts": 2.5},
+                    {"type": "text", "value": "day", "ts": 2.5, "end_ts": 3},
+                    {"type": "punct", "value": "."},
+                ]
+            }
+        ]
+    },
+    "AssemblyAI": {
+        "text": "Hello there. Good day.",
+        "utterances": [{"start": c.start_samples, "end": c.end_samples, "text": c.raw} for c in HELLO],
+    },
+    "aeneas": {
+        "fragments": [
+            {"begin": "0.500", "end": "1.500", "id": "f1", "lines": ["Hello", "there."]},
+            {"begin": "2.000", "end": "3.000", "id": "f2", "lines": ["Good day."]},
+        ]
+    },
+    "Vosk": {
+        "result": [{**word, "word": word["punctuated_word"]} for word in WORDS],
+        "text": "Hello there. Good day.",
+    },
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_and_its_times(name: str) -> None:
+    assert cues(SHAPES[name]) == HELLO
+
+
+def test_youtubes_files_belong_to_their_media() -> None:
+    (group,) = group_files(["talk.mp4", "talk.en.json3", "talk.en.txt", "talk.json"])
+    assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), "talk.json")
+    found = read_transcript(json.dumps(SHAPES["YouTube json3"]).encode(), ".json3", RATE).cues
+    assert found == HELLO
+
+
+def test_speakers_by_name_and_by_number() -> None:
+    speakers = [{**WHISPER[0], "speaker": "Ann"}, {**WHISPER[1], "speaker": 0}]
+    assert [cue.speaker for cue in cues({"segments": speakers})] == ["Ann", "0"]
+    turns = {"items": [{"start_time": "0.5", "speaker_label": "spk_0"}, {"start_time": "2", "speaker_label": "spk_1"}]}
+    older = {"items": [AMAZON[0], AMAZON[3]], "speaker_labels": {"segments": [turns]}}
+    assert [(cue.raw, cue.speaker) for cue in cues({"results": older})] == [("Hello", "spk_0"), ("Good", "spk_1")]
+
+
+def test_words_without_marks_are_parted_at_pauses() -> None:
+    spoken = [{"word": "one", "start": 0, "end": 0.4}, {"word": "two", "start": 0.5, "end": 1}]
+    spoken += [{"word": "three", "start": 2.5, "end": 3}]
+    assert [cue.raw for cue in cues({"result": spoken})] == ["one two", "three"]
+    assert max(len(cue.raw.split()) for cue in cues({"result": [spoken[1]] * 200})) == 40
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3, None, "a string", {}, {"licence": "CC0-1.0", "title": "A talk"}, {"transcript": "talk.srt"}),
+        *([1, 2], {"segments": [1]}, {"chunks": [{"text": 3}]}, {"events": ["x"]}, {"transcription": [{}]}),
+        *({"results": {"items": [{"type": "pronunciation"}]}}, {"results": {"channels": []}}, {"results": {}}),
+        *({"recognizedPhrases": [{"nBest": []}]}, {"monologues": [{}]}, {"fragments": [{"lines": 3}]}),
+        {"transcript": {"transcript": {"transcript": {"transcript": {"transcript": {"transcript": {"cues": []}}}}}}},
+    ],
+)
+def test_what_is_no_transcript_is_refused_by_its_reason(value: Any) -> None:
+    with pytest.raises(BadRecord) as caught:
+        cues(value)
+    assert caught.value.reason == "unreadable-transcript"
+
+
+def test_the_reason_names_what_there_is() -> None:
+    with pytest.raises(BadRecord, match="an object with licence, title"):
+        cues({"licence": "CC0-1.0", "title": "A talk"})
+
+
+def test_a_list_without_cues_is_empty() -> None:
+    with pytest.raises(BadRecord) as caught:
+        read_transcript(b'{"transcript": {"segments": []}}', ".json", RATE)
+    assert caught.value.reason == "empty-transcript"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["segments", "results", "items", "text", "start", "chunks", "timestamp", "events", "segs"])
+            | st.sampled_from(["utterances", "result", "word", "transcript", "channels", "alternatives", "speaker"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+@example({"utterances": [{"text": None}]})
+@example({"transcription": [{"text": 0}]})
+@example({"results": {"items": [{"alternatives": [{"content": "a"}], "speaker_label": {"a": 1}}]}})
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    if find(value) is None:
+        with pytest.raises(BadRecord):
+            cues(value)
+    else:
+        found = []
+        with suppress(BadRecord):
+            found = cues(value)
+        assert all(isinstance(cue.raw, str) and isinstance(cue.speaker, str) for cue in found)
+        assert all(cue.end_samples == -1 or cue.end_samples > cue.start_samples >= 0 for cue in found)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("1.5", 1.5), ("1,5s", 1.5), ("1:02.5", 62.5), ("1:00:00", 3600), ("2 h", None), ("", None)]
+)
+def test_times_in_writing(written: str, meant: float | None) -> None:
+    assert seconds(written) == meant if meant is not None else seconds(written) != seconds(written)
+
+
+def test_long_paragraphs_are_cut_at_sentence_ends() -> None:
+    sentence = "Dr. Smith paid 3.50 for it (said twice. Really!) on no. 5 Main Street. "
+    raws = [cue.raw for cue in read_transcript((sentence * 20).encode(), ".txt", RATE).cues]
+    assert raws == [sentence.strip()] * 20
+    assert [cue.raw for cue in cues({"text": sentence * 20})] == raws
+    assert [cue.raw for cue in read_transcript((sentence * 2).strip().encode(), ".txt", RATE).cues] == [
+        (sentence * 2).strip()
+    ]
+
+
+@given(st.text("ab. (!?♪。\n", min_size=301, max_size=900))
+def test_cutting_loses_nothing_but_space(text: str) -> None:
+    from megahour.corpus.transcripts.sentences import in_sentences
+
+    assert "".join("".join(in_sentences(text)).split()) == "".join(text.split())

@@ -1,0 +1,56 @@
+"""How a run was made, as the report tells it: a recipe that makes it again, and versions."""
+
+from pathlib import Path
+
+from made_run import make_run
+
+import megahour
+from megahour.cli.recipe import load_recipe
+from megahour.cli.run import execute
+from megahour.core.store import Artifact
+from megahour.report.page import build
+from megahour.report.params import ReportParams
+from megahour.report.provenance import provenance, recipe
+from megahour.runner.runner import Monitor, stage_fingerprint
+
+STEPS = """
+steps:
+  prompts-raw: {stage: synthesise, style: prompts, hours: 0.002, voices: 1, split: prompts, shards: 1}
+  prompts-recordings: {stage: ingest, inputs: {raw: prompts-raw}}
+  prompts-utterances: {stage: cut, inputs: {recordings: prompts-recordings}, min_s: 1}
+"""
+
+
+def test_the_recipe_in_the_report_makes_the_same_run(tmp_path: Path) -> None:
+    """Of a real little run: read back, its steps have the fingerprints of the artifacts."""
+    head = f"run: {tmp_path}/run\nengine: {{workers: 1}}\n"
+    (tmp_path / "a.yaml").write_text(f"{head}seed: 7\n{STEPS}")
+    done = list(execute(load_recipe(tmp_path / "a.yaml"), lambda name: Monitor()))
+    made = {step.step.name.replace("-", "_"): Artifact(step.step.output) for step in done}
+    (tmp_path / "again.yaml").write_text(f"{head}{recipe(made)}")
+    steps = load_recipe(tmp_path / "again.yaml").steps
+    assert [step.name for step in steps] == ["prompts-raw", "prompts-recordings", "prompts-utterances"]
+    for step in steps:
+        inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+        assert stage_fingerprint(step.stage, step.params, inputs) == Artifact(step.output).manifest.fingerprint
+    page = build(ReportParams(), made).html
+    assert "seed: 7" in page
+    assert megahour.__version__ in page
+    assert page == build(ReportParams(), made).html  # the same artifacts give the same page
+
+
+def test_inputs_that_the_report_does_not_have_go_by_their_digests(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    digest = run["recordings"].manifest.digest
+    run["alignment"].manifest.inputs["recordings"] = digest
+    assert "    recordings: recordings\n" in recipe(run)
+    del run["recordings"]
+    assert f"    recordings: {digest}\n" in recipe(run)
+
+
+def test_versions_that_differ_are_told_by_step(tmp_path: Path) -> None:
+    words = str(provenance(make_run(tmp_path)))
+    assert words.count("a1b2c3") == 1
+    assert "2.7.0" in words
+    assert "2.8.0&lt;/script&gt;" in words
+    assert "> baseline, teacher, student</small>" in words

@@ -1,0 +1,180 @@
+"""The stage runner: resume, claims, quarantine limits, and the same bytes on local disk and on S3."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from toy_stages import Count, CountParams, Parity, ParityParams
+
+import megahour
+from megahour.core.errors import ConfigError, StoreError, TooManyBad
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import Models, clear, run_stage
+from megahour.serve.client import client
+from megahour.serve.spec import ModelSpec
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as pool:
+        yield pool
+
+
+def test_local_disk_and_s3_hold_the_same_bytes(tmp_path: Path, s3_url: str, engine: LocalEngine) -> None:
+    digests = []
+    for root in (str(tmp_path), f"{s3_url}/{tmp_path.name}"):
+        numbers, grouped = Artifact(f"{root}/numbers"), Artifact(f"{root}/grouped")
+        run_stage(Count(), CountParams(), {}, numbers, engine, work=tmp_path / "work")
+        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
+        assert verify(numbers) == verify(grouped) == []
+        digests.append((numbers.manifest.digest, grouped.manifest.digest))
+        assert sorted(n for s in range(3) for n in grouped.read_table(s)["number"].to_pylist()) == list(range(20))
+    assert digests[0] == digests[1]
+
+
+def test_a_lost_shard_is_made_again_and_the_others_are_not(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    digest = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work").digest
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    (tmp_path / "numbers" / "receipts" / "00002.json").unlink()
+    kept = (tmp_path / "numbers" / "shards" / "00001.parquet").stat().st_mtime_ns
+    assert run_stage(Count(), CountParams(), {}, Artifact(out.url), engine, work=tmp_path / "work").digest == digest
+    assert (tmp_path / "numbers" / "shards" / "00001.parquet").stat().st_mtime_ns == kept
+
+
+def test_an_artifact_knows_what_it_was_made_with(tmp_path: Path, engine: LocalEngine) -> None:
+    """Beside its timings, which may differ between equal runs; its own bytes do not depend on the machine."""
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    made_with = out.wall()["made_with"]
+    assert made_with["megahour"] == megahour.__version__
+    assert made_with["numpy"] == np.__version__
+    assert {"commit", "python", "torch", "machine", "processor", "cores"} <= set(made_with)
+    assert all(value and isinstance(value, str) for value in made_with.values())
+    assert socket.gethostname() not in made_with.values()
+
+
+def test_other_parameters_replace_the_whole_artifact(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Count(), CountParams(shards=4), {}, out, engine, work=tmp_path / "work")
+    run_stage(Count(), CountParams(shards=2), {}, out, engine, work=tmp_path / "work")
+    assert len(list((tmp_path / "numbers" / "shards").iterdir())) == 2
+    assert verify(out) == []
+
+
+def test_too_many_bad_records_stop_the_stage(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    with pytest.raises(TooManyBad, match=r"10 of 20 records are bad \(50.0%, limit 10.0%\): bad-number 10"):
+        run_stage(Count(), CountParams(bad_every=2), {}, out, engine, work=tmp_path / "work")
+    assert not out.complete
+    manifest = run_stage(Count(), CountParams(bad_every=2, max_bad=0.5), {}, out, engine, work=tmp_path / "work")
+    assert manifest.counts.dropped == {"bad-number": 10}
+    assert [bad["id"] for bad in out.bad_records()] == [str(n) for n in range(0, 20, 2)]
+
+
+def test_inputs_are_checked_before_anything_runs(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "grouped")
+    with pytest.raises(ConfigError, match="needs the input"):
+        run_stage(Parity(), ParityParams(), {}, out, engine)
+    with pytest.raises(StoreError, match="missing or unfinished"):
+        run_stage(Parity(), ParityParams(), {"numbers": Artifact(tmp_path / "nothing")}, out, engine)
+
+
+class Summed(Stage[ParityParams]):
+    """Running sums of numbers, by a model behind the service, and where that listens."""
+
+    name = "toy-summed"
+    params = ParityParams
+    inputs = (Input("numbers"),)
+
+    def accelerator(self, p: ParityParams, inputs: Inputs) -> ModelSpec:
+        return ModelSpec("accelerator_models:sums")
+
+    def run(self, p: ParityParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        numbers = inputs["numbers"].read_table(task["shard"])["number"].to_numpy()
+        with client(ctx.service) as session:
+            ((_, found),) = session.infer([(0, numbers.astype(np.float32)[:, None])])
+        out.table(pa.table({"sum": found["sums"][:, 0]}))
+        out.tags["host"] = ctx.service.address
+
+
+def test_models_run_on_the_devices_and_listen_at_the_address_that_were_chosen(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    numbers, out = Artifact(tmp_path / "numbers"), Artifact(tmp_path / "summed")
+    run_stage(Count(), CountParams(seed=100), {}, numbers, engine, work=tmp_path / "work")
+    models = Models(devices=("cpu", "cpu"), host="127.0.0.2")
+    run_stage(Summed(), ParityParams(), {"numbers": numbers}, out, engine, work=tmp_path / "work", models=models)
+    assert {receipt.tags["host"].rpartition(":")[0] for receipt in out.receipts()} == {"grpc://127.0.0.2"}
+    assert out.read_table(0)["sum"].to_pylist() == [100, 303, 510]
+
+
+def test_a_relative_address_means_the_drivers_folder(
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers keep the folder they were started in; a cluster's have others from the beginning."""
+    list(engine.map(abs, range(4)))  # the workers are running before the driver goes elsewhere
+    monkeypatch.chdir(tmp_path)
+    numbers = Artifact("numbers")
+    run_stage(Count(), CountParams(), {}, numbers, engine, work=Path("work"))
+    run_stage(
+        Parity(), ParityParams(), {"numbers": Artifact("numbers")}, Artifact("grouped"), engine, work=Path("work")
+    )
+    assert verify(numbers) == verify(Artifact(tmp_path / "grouped")) == []
+
+
+def test_a_shard_of_another_job_is_not_taken_over(tmp_path: Path, engine: LocalEngine) -> None:
+    """A late task of an earlier job may commit after the folder was claimed by the next one."""
+    out, other = Artifact(tmp_path / "numbers"), Artifact(tmp_path / "other")
+    digest = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work").digest
+    run_stage(Count(), CountParams(seed=1), {}, other, engine, work=tmp_path / "work")
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    for name in ("receipts/00001.json", "shards/00001.parquet"):
+        (tmp_path / "numbers" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    again = Artifact(out.url)
+    assert run_stage(Count(), CountParams(), {}, again, engine, work=tmp_path / "work").digest == digest
+    assert verify(again) == []
+    assert not list((tmp_path / "work").iterdir()), "scratch files go when a stage is done"
+
+
+def test_an_output_that_is_a_users_folder_is_left_alone(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StoreError, match="not an artifact"):
+        run_stage(Count(), CountParams(), {}, Artifact(tmp_path), engine, work=tmp_path / "work")
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_finished_stages_scratch_goes_but_for_how_it_went(tmp_path: Path) -> None:
+    for name in ("meters", "tensorboard", "checkpoints"):
+        (tmp_path / "work" / name).mkdir(parents=True)
+        (tmp_path / "work" / name / "file").touch()
+    (tmp_path / "work" / "progress.json").touch()
+    clear(tmp_path / "work")
+    assert sorted(path.name for path in (tmp_path / "work").rglob("*")) == ["file", "file", "meters", "tensorboard"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "progress.json").touch()
+    clear(tmp_path / "other")
+    assert not (tmp_path / "other").exists(), "nothing is left of a stage without meters"
+
+
+class NewerCount(Count):
+    version = Count.version + 1
+
+
+def test_a_newer_version_of_a_stage_makes_its_artifact_again(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    older = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    assert run_stage(Count(), CountParams(), {}, Artifact(out.url), engine).fingerprint == older.fingerprint
+    newer = run_stage(NewerCount(), CountParams(), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert newer.version == older.version + 1
+    assert newer.fingerprint != older.fingerprint
+    assert {receipt.fingerprint for receipt in Artifact(out.url).receipts()} == {newer.fingerprint}

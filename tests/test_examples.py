@@ -1,0 +1,74 @@
+"""Every example runs, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def ran(command: list[str], folder: Path) -> str:
+    """Standard output of a command that ends well, in a folder of its own. `megahour` is this checkout's."""
+    scripts = folder / "bin"
+    scripts.mkdir()
+    (scripts / "megahour").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megahour "$@"\n')
+    (scripts / "megahour").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_lists_them_all() -> None:
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    files = {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
+    assert len(files) >= 5
+    assert all(f"| `{name}` |" in text for name in files)
+
+
+def test_a_language_model_prefers_what_it_has_read(tmp_path: Path) -> None:
+    right, shuffled = (float(line.split()[0]) for line in ran_python("language_model.py", tmp_path).splitlines())
+    assert right * 2 < shuffled
+
+
+def test_lines_are_found_and_the_unspoken_one_is_not(tmp_path: Path) -> None:
+    first, second, third = ran_python("align_posteriors.py", tmp_path).splitlines()
+    assert first.split() == ["good", "morning", "frames", "0", "to", "34"]
+    assert second.endswith("not spoken")
+    assert third.split()[3:5] == ["frames", "36"]
+
+
+@pytest.mark.parametrize("trainer", ["dense", "bmuf"])
+def test_two_workers_learn_the_same_model(trainer: str, tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    printed = ran([sys.executable, *launch, str(EXAMPLES / "two_workers.py"), "--trainer", trainer], tmp_path)
+    found = re.findall(r"worker (\d) of 2: largest error of a weight (\d\.\d{4})", printed)
+    (ranks, errors) = zip(*sorted(found), strict=True)
+    assert ranks == ("0", "1")
+    assert errors[0] == errors[1]
+    assert float(errors[0]) < 0.1
+
+
+def test_a_corpus_is_built(tmp_path: Path) -> None:
+    printed = ran(["bash", str(EXAMPLES / "build_corpus.sh"), "made"], tmp_path)
+    assert "made/utterances: 1 shard" in printed
+    assert (tmp_path / "made" / "page.html").stat().st_size > 100_000
+    assert (tmp_path / "made" / "export" / "shards" / "00000.nemo.jsonl").read_text("utf-8").count("\n") > 5
+
+
+def test_the_recipe_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "megahour", "run", str(EXAMPLES / "recipe.yaml"), "run=made", "--quiet"]
+    assert "4 steps (4 ran) in made" in ran(command, tmp_path)
+
+
+def ran_python(name: str, folder: Path) -> str:
+    return ran([sys.executable, str(EXAMPLES / name)], folder)

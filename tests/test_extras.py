@@ -1,0 +1,190 @@
+"""Each folder of the package is imported with its own extra alone, and a missing package ends in one line."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tones import sentences, speak, train_listener, write_recordings
+
+from megahour.core.extras import EXTRAS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "megahour"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+FOLDERS = {
+    "": "cli core engine lm recipes runner score serve",
+    "audio": "align corpus cut features report select",
+    "generate": "corpus",
+    "train": "batches clock losses models monitor sync teach train units",
+    "decode": "decode",
+}
+"""Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""
+STANDARD = frozenset(sys.stdlib_module_names) | {"megahour"}
+IMPORT_ALL = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+
+
+@cache
+def distributions(extra: str) -> frozenset[str]:
+    """What `pip install megahour[extra]` brings with it, by canonical name."""
+    found: set[str] = set()
+    declared = PROJECT["dependencies"] + (PROJECT["optional-dependencies"][extra] if extra else [])
+    waiting = [Requirement(text) for text in declared]
+    while waiting:
+        each = waiting.pop()
+        name = canonicalize_name(each.name)
+        if name == "megahour":
+            waiting += [Requirement(text) for own in each.extras for text in PROJECT["optional-dependencies"][own]]
+        elif name not in found:
+            found.add(name)
+            waiting += needed_by(name, each.extras)
+    return frozenset(found)
+
+
+def needed_by(name: str, extras: set[str]) -> list[Requirement]:
+    try:
+        texts = requires(name) or []
+    except PackageNotFoundError:  # of another platform
+        return []
+    found = [Requirement(text) for text in texts]
+    return [each for each in found if not each.marker or any(each.marker.evaluate({"extra": e}) for e in extras | {""})]
+
+
+@cache
+def modules_of(extra: str) -> frozenset[str]:
+    """Top-level modules that can be imported when only this extra is installed."""
+    installed = distributions(extra)
+    owners = packages_distributions().items()
+    return frozenset(module for module, names in owners if installed & {canonicalize_name(name) for name in names})
+
+
+def run(code: list[str], extra: str) -> subprocess.CompletedProcess[str]:
+    """A Python process where only `extra` is installed beside the core."""
+    hidden = packages_distributions().keys() - modules_of(extra) - {"megahour"}
+    path = os.pathsep.join([str(ROOT / "tests" / "without_packages"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "HIDDEN": " ".join(sorted(hidden))}
+    command = [sys.executable, *code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def names_of(folder: str) -> Iterator[str]:
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def third_party(path: Path) -> set[str]:
+    """Top-level modules that a file imports anywhere, those only for types left out."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found - STANDARD
+
+
+def test_every_folder_has_its_extra() -> None:
+    """A new folder has to say what it needs."""
+    listed = {folder for folders in FOLDERS.values() for folder in folders.split()}
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= listed
+
+
+@pytest.mark.parametrize("extra", FOLDERS, ids=lambda extra: extra or "core")
+def test_a_folder_is_imported_with_its_extra_alone(extra: str) -> None:
+    names = [name for folder in FOLDERS[extra].split() for name in names_of(folder)]
+    done = run(["-c", IMPORT_ALL, *names], extra)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", ["align", "train", "decode"])
+def test_without_its_extra_a_folder_is_not_imported(folder: str) -> None:
+    """The check above hides what it says it hides."""
+    done = run(["-c", IMPORT_ALL, *names_of(folder)], "")
+    assert done.returncode != 0
+    assert re.search(r"ModuleNotFoundError: No module named '\w+'", done.stderr)
+
+
+def test_every_optional_package_has_an_extra_that_installs_it() -> None:
+    core = modules_of("")
+    used = {module for path in PACKAGE.rglob("*.py") for module in third_party(path)}
+    assert used - core == used & EXTRAS.keys(), "core.extras.EXTRAS and the imports differ"
+    for module, extra in EXTRAS.items():
+        if module == "kenlm" and module not in packages_distributions():
+            continue  # it does not compile on every Python
+        assert module in modules_of(extra), f"megahour[{extra}] does not install {module}"
+
+
+def test_all_leaves_out_only_what_is_large_or_compiled() -> None:
+    extras = PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
+    (brought,) = (Requirement(text) for text in PROJECT["optional-dependencies"]["all"])
+    assert extras - brought.extras == {"all", "spark", "kenlm"}
+
+
+def command(*words: str, extra: str = "") -> str:
+    """The error that a command ends with."""
+    done = run(["-m", "megahour", *words], extra)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr.partition("error: ")[2]
+
+
+def test_align_without_torch_names_the_extra_in_one_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    spoken = sentences(2, rng)
+    samples, words, _ = speak(spoken, rng)
+    write_recordings(tmp_path, [("a", samples, spoken, words)])
+    train_listener(tmp_path / "aligner")
+    given = ["--recordings", f"{tmp_path}/recordings", "--aligner", f"{tmp_path}/aligner", "--out", f"{tmp_path}/out"]
+    assert re.fullmatch(
+        r'.*\w+ is not installed: pip install "megahour\[train\]"\n', command("align", *given, extra="audio")
+    )
+
+
+def test_a_worker_without_a_package_names_the_extra_in_one_line(tmp_path: Path) -> None:
+    printed = command("synthesise", "--hours", "0.01", "--shards", "1", "--out", f"{tmp_path}/raw", extra="audio")
+    assert printed == 'espeakng_loader is not installed: pip install "megahour[generate]"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("lm train s3://bucket/text --out {0}/lm.arpa", 'pip install "megahour[s3]"'),
+        ("lm train https://localhost/text --out {0}/lm.arpa", 'pip install "megahour[http]"'),
+        ("import-aligner --model {0}/m.onnx --tokens {0}/tokens.txt --out {0}/out", 'pip install "megahour[onnx]"'),
+    ],
+)
+def test_a_missing_package_is_named(words: str, remedy: str, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    (tmp_path / "tokens.txt").write_text("a\nb\n<blank>\n")
+    assert remedy in command(*words.format(tmp_path).split())
+
+
+def test_the_core_trains_and_asks_a_language_model(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three\n" * 20 + "two three four\n" * 20)
+    for words in (
+        ["--help"],
+        ["align", "--help"],
+        ["lm", "train", str(text), "--order", "2", "--out", str(tmp_path / "lm.mlm")],
+        ["lm", "score", str(tmp_path / "lm.mlm"), str(text)],
+    ):
+        done = run(["-m", "megahour", *words], "")
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,126 @@
+"""Batches are taken once each, whoever takes them, and a checkpoint lies between two of them for all workers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import threading
+import time
+from collections import defaultdict
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed import HashStore
+
+from megahour.sync.group import virtual
+from megahour.sync.group.base import Group
+from megahour.train.batch_assignment import FirstCome, InTurn, Marks, claim_of
+
+
+class Alone:
+    """A group as `InTurn` sees it."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def taken_in_turn(size: int, at: int, total: int) -> list[int]:
+    found = []
+    for rank in range(size):
+        claims = InTurn(Alone(rank, size), at, total)  # type: ignore[arg-type]
+        while (claim := claims.take()) is not None:
+            found += [] if claim.own is None else [claim.own]
+    return sorted(found)
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(1, 40))
+def test_in_turn_every_batch_is_taken_once(size: int, at: int, more: int) -> None:
+    assert taken_in_turn(size, at, at + more) == list(range(at, at + more))
+
+
+def test_a_change_of_workers_at_any_step_neither_repeats_nor_skips() -> None:
+    first = [claim_of(start, 4, rank, 103).own for start in range(0, 40, 4) for rank in range(4)]
+    assert sorted([*first, *taken_in_turn(3, 40, 103)]) == list(range(103))  # type: ignore[list-item]
+
+
+def test_who_does_not_wait_takes_the_next_that_nobody_has() -> None:
+    store = HashStore()
+    taken: dict[int, list[int]] = defaultdict(list)
+
+    def work(rank: int, seconds: float) -> None:
+        claims = FirstCome(store, None, at=10, total=70)
+        while (claim := claims.take()) is not None:
+            assert claim.own is not None
+            taken[rank].append(claim.own)
+            time.sleep(seconds)
+
+    threads = [threading.Thread(target=work, args=(rank, 0.02 if rank == 0 else 0.004)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(functools.reduce(operator.iadd, taken.values(), [])) == list(range(10, 70))
+    assert len(taken[0]) < len(taken[1]) / 2, "the slow worker takes fewer"
+
+
+def test_workers_of_a_node_take_theirs_together() -> None:
+    store = HashStore()
+
+    def work(group: Group) -> list[int]:
+        node = group.split([[0, 1], [2, 3]])
+        claims, found = FirstCome(store, node, at=0, total=21), []
+        while (claim := claims.take()) is not None:
+            assert claim.first % 2 == 0
+            found += [] if claim.own is None else [claim.own]
+        return found
+
+    assert sorted(functools.reduce(operator.iadd, virtual.run(work, 4), [])) == list(range(21))
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 4), st.integers(20, 60), st.randoms(use_true_random=False))
+def test_a_checkpoint_holds_all_batches_before_its_mark_and_none_after(workers: int, total: int, moments) -> None:
+    """Threads that are as slow as chance wants; each notes what it had done when it passed a mark."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=20))
+    at_mark: dict[int, list[int]] = defaultdict(list)
+    passed: dict[int, list[int]] = defaultdict(list)
+    pauses_s = [moments.choice([0.0, 0.0002, 0.001]) for _ in range(workers)]
+
+    def work(rank: int) -> None:
+        claims, marks, done = FirstCome(store, None, 0, total), Marks(store, 0, interval_s=0.002), []
+        while True:
+            claim = claims.take()
+            while (mark := marks.due(claim)) is not None and mark < total:
+                passed[rank].append(mark)
+                at_mark[mark] += done
+                assert all(batch < mark for batch in done)
+            if claim is None:
+                return
+            done.append(claim.first)
+            time.sleep(pauses_s[rank])
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({tuple(marks) for marks in passed.values()}) == 1, "all pass the same marks"
+    for mark, done in at_mark.items():
+        assert sorted(done) == list(range(mark))
+
+
+def test_marks_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("megahour.train.batch_assignment.time.monotonic", lambda: now_s[0])
+    claims, marks, found = InTurn(Alone(0, 1), 0, 4000), Marks(None, 0, interval_s=10.0), []  # type: ignore[arg-type]
+    while (claim := claims.take()) is not None:
+        if marks.due(claim) is not None:
+            found.append(now_s[0])
+        now_s[0] += 0.1 if claim.first < 2000 else 0.3  # whole utterances take longer than chunks
+    steady = [after - before for before, after in itertools.pairwise(found) if before > 25]
+    assert max(steady) <= 3 * 10.5, "the pace changed once within an interval"
+    assert steady[-1] == pytest.approx(10.0, rel=0.05)

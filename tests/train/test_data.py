@@ -1,0 +1,101 @@
+"""What is held out for the curves: whole speakers, or single utterances, the same whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_artifacts import features_artifact, units_artifact, utterances, write_artifact
+
+from megahour.core.errors import MegahourError
+from megahour.core.store import Artifact
+from megahour.train.data import held_out_rule, held_out_speakers
+from megahour.train.job import prepare
+from megahour.train.params import TrainParams
+
+SMALL = {"hidden": 8, "layers": 1, "batch_frames": 120, "epochs": 2, "whole_epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    made = utterances(60, speakers=6)
+    folder = tmp_path_factory.mktemp("data")
+    features = features_artifact(folder / "features", [("labelled", made[:30]), ("other", made[30:])])
+    return {"features": features, "units": units_artifact(folder / "units", made)}
+
+
+def kept_back(inputs: dict[str, Artifact], **values: object) -> list[int]:
+    rule = held_out_rule(TrainParams(**{**SMALL, **values}), inputs["features"])
+    assert rule is not None
+    table = inputs["features"].read_table(0, ".arrow")
+    return np.array(table["key"].to_pylist())[rule(table)].tolist()
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.01, 1), (0.3, 3), (0.34, 3), (0.36, 4), (0.99, 9)])
+def test_the_share_of_ten_speakers_is_one_at_least_and_never_all(share: float, count: int) -> None:
+    speakers = [f"s{i}" for i in range(10)]
+    held = held_out_speakers(speakers, share, seed=1)
+    assert len(held) == count
+    assert set(held) <= set(speakers)
+    assert held == held_out_speakers(speakers[::-1], share, seed=1)
+
+
+def test_another_seed_holds_out_others_and_a_lone_speaker_stays() -> None:
+    speakers = [f"s{i}" for i in range(50)]
+    assert held_out_speakers(speakers, 0.2, 1) != held_out_speakers(speakers, 0.2, 2)
+    assert held_out_speakers(["ann"], 0.5, 1) == []
+    assert len(held_out_speakers(["ann", "bob"], 0.9, 1)) == 1
+
+
+def test_speakers_are_held_out_whole_and_utterances_one_by_one(inputs: dict[str, Artifact]) -> None:
+    by_speaker = kept_back(inputs, held_out=0.2)
+    assert by_speaker == [key for key in range(30) if key % 6 == by_speaker[0] % 6]  # utterance i is of speaker i mod 6
+    by_utterance = kept_back(inputs, held_out=0.2, held_out_by="utterance")
+    assert 1 <= len(by_utterance) <= 13
+    assert len({key % 6 for key in by_utterance}) > 1
+    assert set(by_utterance) <= set(kept_back(inputs, held_out=0.5, held_out_by="utterance"))
+    assert held_out_rule(TrainParams(**SMALL, held_out=0.0), inputs["features"]) is None
+
+
+def test_a_job_goes_through_its_data_as_often_as_its_schedule_says(inputs: dict[str, Artifact]) -> None:
+    job = prepare(TrainParams(**SMALL, held_out=0.2), inputs)
+    rows = inputs["features"].read_table(0, ".arrow").to_pylist()
+    held = set(kept_back(inputs, held_out=0.2))
+    frames = sum(row["frames"] for row in rows if row["key"] not in held)
+    assert job.audio_s == pytest.approx(3 * frames / 100, rel=0.05)
+    assert +job.dropped == {"held-out": 5}
+    assert (job.outputs, job.config["inputs"], job.config["senones"]) == (5, 12, 5)
+    assert job.held_out is not None
+    assert job.held_out.utterances == 5
+    assert prepare(TrainParams(**SMALL, held_out=0.0), inputs).held_out is None
+
+
+def test_what_shapes_the_result_changes_its_print(inputs: dict[str, Artifact]) -> None:
+    prints = [prepare(TrainParams(**{**SMALL, **v}), inputs).fingerprint for v in ({}, {"seed": 5}, {"hidden": 9}, {})]
+    assert prints[0] == prints[3]
+    assert len(set(prints)) == 3
+
+
+def test_inputs_that_do_not_fit_are_named_with_their_remedy(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    def refused(given: dict[str, Artifact], **values: object) -> str:
+        with pytest.raises(MegahourError) as caught:
+            prepare(TrainParams(**{**SMALL, **values}), given)
+        assert caught.value.remedy or caught.value.where
+        return str(caught.value)
+
+    features = inputs["features"]
+    assert "needs `units`" in refused({"features": features})
+    assert "no utterance of sets ['moon']" in refused(inputs, sets=["moon"])
+    assert "the features have sets ['labelled', 'other']" in refused(inputs, sets=["moon"])
+    assert "no text in sets ['moon']" in refused({"features": features}, criterion="ctc", sets=["moon"])
+    targets = write_artifact(tmp_path / "targets", [], {"outputs": 4, "offsets": [0]})
+    assert "4 outputs, the units 5 senones" in refused({**inputs, "targets": targets})
+    assert "do not go with criterion ctc" in refused({**inputs, "targets": targets}, criterion="ctc")
+    for name, values, message in (
+        ("nan", {"mean": [0.0, float("nan")], "inv_std": [1.0, 1.0]}, "not finite"),
+        ("short", {"mean": [0.0, 0.0], "inv_std": [1.0]}, "unequal in length"),
+        ("none", {"mean": [], "inv_std": []}, "have no frames"),
+    ):
+        bad = write_artifact(tmp_path / name, [], values)
+        assert message in refused({**inputs, "features": bad})

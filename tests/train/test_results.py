@@ -1,0 +1,112 @@
+"""What a training leaves behind: sums, curves, the model or an error, and what was trained on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.train import repeated_errors as repeats
+from megahour.train import result
+from megahour.train.coverage_audit import MODULUS, Audit
+from megahour.train.meters import Curves, Log, Sums
+from megahour.train.result import Result
+
+
+def test_sums_are_means_over_their_weight() -> None:
+    sums = Sums()
+    assert (sums.mean_loss, sums.accuracy) == (0.0, 0.0)
+    sums.add(6.0, 4, 1)
+    sums.add(3.0, 2, 2)
+    assert (sums.loss, sums.weight, sums.correct) == (9.0, 6, 3)
+    assert (sums.mean_loss, sums.accuracy) == (1.5, 0.5)
+
+
+def test_curves_are_rounded_lines_with_sorted_names() -> None:
+    curves = Curves()
+    assert curves.add(step=3, loss=0.12345678) == {"step": 3, "loss": 0.123457}
+    assert curves.jsonl() == '{"loss": 0.123457, "step": 3}\n'
+    assert Curves(curves.rows).rows == curves.rows
+
+
+def test_the_log_knows_the_time_and_the_speed_that_curves_must_not(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.frames(100)
+    log.frames(50)
+    assert log.frames_per_s > 0
+    log.row({"step": 1, "loss": 2.0})
+    log.close()
+    (row,) = [json.loads(line) for line in (tmp_path / "log" / "train.log.jsonl").read_text().splitlines()]
+    assert (row["step"], row["loss"]) == (1, 2.0)
+    assert row["unix_s"] > 1e9
+    assert row["frames_per_s"] > 0
+
+
+def result_of(rows: list[dict[str, Any]]) -> Result:
+    weights = safetensors.torch.save({"weight": torch.ones(3, 2)})
+    return Result(weights, Curves(rows), {"kind": "lstm"}, 7, {"too-long": 2}, {"parameters": 6, "outputs": 3}, 12.5)
+
+
+def test_a_result_is_read_back_and_cleared(tmp_path: Path) -> None:
+    found = result_of([{"step": 1}])
+    assert not result.ended(tmp_path)
+    result.write(tmp_path, found)
+    assert result.ended(tmp_path)
+    assert not result.failed(tmp_path)
+    again = result.read(tmp_path)
+    assert again.curves.rows == [{"step": 1}]
+    assert replace(again, curves=found.curves) == found
+    names = {result.WEIGHTS, result.CURVES, result.MODEL}
+    assert {path.name for path in (tmp_path / result.FOLDER).iterdir()} == names
+    result.clear(tmp_path)
+    result.clear(tmp_path)
+    assert not list((tmp_path / result.FOLDER).iterdir())
+    with pytest.raises(StageError, match="ended without a model"):
+        result.read(tmp_path)
+    assert result.ended(tmp_path / "gone")  # its folder was taken away: nobody waits for it any more
+
+
+@pytest.mark.parametrize("kind", [StageError, ConfigError])
+def test_an_error_of_the_workers_is_raised_as_they_put_it(tmp_path: Path, kind: type[MegahourError]) -> None:
+    result.write(tmp_path, result_of([]))
+    result.write_error(tmp_path, kind("the loss is NaN", where="step 7", remedy="lower the learning rate"))
+    assert result.failed(tmp_path)
+    assert result.ended(tmp_path)
+    with pytest.raises(kind) as caught:
+        result.read(tmp_path)
+    assert str(caught.value) == "step 7: the loss is NaN\nRemedy: lower the learning rate"
+
+
+def test_the_third_start_that_ends_with_the_same_words_is_the_last(tmp_path: Path) -> None:
+    counts, checkpoints = tmp_path / "count.json", tmp_path / "checkpoints"
+
+    def ends(start: int, words: str = "boom") -> bool:
+        return repeats.comes_again(ValueError(words), counts, start, checkpoints)
+
+    assert [ends(1), ends(2), ends(3)] == [False, False, True]
+    assert not ends(4, "another")
+    assert [ends(5), ends(5), ends(5)] == [False, False, False]  # two workers of one start are one
+    assert ends(6) is False
+    checkpoints.mkdir()
+    (checkpoints / "000010").touch()
+    assert ends(7) is False  # a new checkpoint: the run has got on
+    (checkpoints / "000002").touch()  # an older one is none
+    assert [ends(8), ends(9)] == [False, True]
+    counts.write_text("{")
+    assert ends(10) is False
+
+
+def test_the_audit_does_not_depend_on_who_did_what() -> None:
+    alone, ann, bob = Audit(), Audit(), Audit()
+    keys = [MODULUS - 1, 5, 7, 7]
+    alone.add(keys)
+    ann.add(keys[:1])
+    bob.add(keys[1:])
+    assert alone == Audit(4, 18) == Audit.sum([ann.tensor(), bob.tensor()])
+    assert Audit.sum([torch.tensor([1, MODULUS - 1]), torch.tensor([2, 3])]) == Audit(3, 2)

@@ -1,0 +1,50 @@
+"""Settings of `train` that cannot work together are refused before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from megahour.core.errors import ConfigError
+from megahour.train.params import TrainParams
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"stack": 4, "offsets": [0, 3]},
+        {"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 2}},
+        {"workers": 4, "nodes": 2, "min_nodes": 2, "rendezvous": "a:1"},
+        {"workers": 6, "nodes": 3, "min_nodes": 1, "rendezvous": "a:1"},
+        {"workers": 3, "trainer": "gtc", "trainer_options": {"threshold": 0.3}},
+    ],
+)
+def test_what_fits_is_taken(values: dict[str, Any]) -> None:
+    p = TrainParams(**values)
+    assert {name: getattr(p, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stack": 2, "offsets": [0, 2]}, r"offsets \[0, 2\] must be from 0 to stack − 1 = 1"),
+        ({"offsets": [-1]}, "must be from 0"),
+        ({"trainer": "fsdp"}, "for scripts only"),
+        ({"trainer": "dence"}, 'did you mean "dense"'),
+        ({"trainer_options": {"clip_norm": 1.0}}, "`clip_norm` in trainer_options"),
+        ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 3}}, "node_size 3 does not divide"),
+        ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 0}}, "node_size"),
+        (
+            {"workers": 4, "nodes": 2, "rendezvous": "a:1", "trainer": "gossip", "trainer_options": {"node_size": 4}},
+            "does not divide the workers of a machine",
+        ),
+        ({"workers": 3, "nodes": 2, "rendezvous": "a:1"}, "3 workers on 2 machines, at least 1: must be whole"),
+        ({"workers": 2, "nodes": 2, "min_nodes": 3, "rendezvous": "a:1"}, "at least 3"),
+        ({"workers": 2, "nodes": 2}, "2 machines need a `rendezvous`"),
+    ],
+)
+def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValidationError, ConfigError), match=message):
+        TrainParams(**values)
