@@ -24,11 +24,11 @@ import psutil
 import torch
 from torch import nn
 
-from megahour.engine.accelerator.client import client
-from megahour.engine.accelerator.compute import pad, torch_threads
-from megahour.engine.accelerator.server import Service, serve
-from megahour.engine.accelerator.spec import ModelSpec, ServiceAddress
-from megahour.engine.accelerator.wire import Keyed
+from megahour.serve.client import client
+from megahour.serve.compute import pad, torch_threads
+from megahour.serve.server import Service, serve
+from megahour.serve.spec import ModelSpec, ServiceAddress
+from megahour.serve.wire import Keyed
 
 PRODUCERS, DIM, UNITS, UPPER = 8, 192, 320, 128
 MIN_FRAMES, MAX_FRAMES = 2 * 100 // 3, 15 * 100 // 3

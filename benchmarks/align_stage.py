@@ -25,19 +25,20 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.stage import Align, AlignParams
+from megahour.align.params import AlignParams
+from megahour.align.stage import Align
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.corpus.audio import FlacEncoder
-from megahour.corpus.tar import tar_writer
-from megahour.engine.accelerator.server import serve
-from megahour.engine.job import Job, run_task
+from megahour.corpus.media.audio import FlacEncoder
+from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
-from megahour.engine.runner import stage_fingerprint
 from megahour.features.fbank import log_mel
 from megahour.features.normalise import CausalMean
 from megahour.features.stack import stack
+from megahour.runner.job import Job, run_task
+from megahour.runner.runner import stage_fingerprint
+from megahour.serve.server import serve
 
 RATE_HZ, MELS, SIZE, PRIOR = 16_000, 64, 3, 14.0
 LETTERS = "abcdefgh"
@@ -195,7 +196,7 @@ def peak_bytes() -> int:
 
 def warm(_: int) -> int:
     """Import what tasks need; how large a process is with nothing but that."""
-    import megahour.align.recordings  # noqa: F401
+    import megahour.align.shard  # noqa: F401
 
     time.sleep(0.5)
     return psutil.Process().memory_info().rss

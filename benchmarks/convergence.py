@@ -24,9 +24,9 @@ from sync_frames import CHUNK, Frames, load
 from torch import Tensor
 
 from megahour import sync
-from megahour.sync import virtual
-from megahour.sync.bmuf import Blocks
-from megahour.sync.threshold import schedule
+from megahour.sync.compress.threshold import schedule
+from megahour.sync.group import virtual
+from megahour.sync.params import BmufOptions, GtcOptions
 
 LAST_RATE = 0.05  # of the first learning rate, at the end
 CAPACITY = 1 / 16  # that of `sync.gtc`
@@ -103,14 +103,13 @@ def stacked(cell: Cell) -> Stacked:
     model = Weights(cell.seed).vector.detach()
     options = dict(cell.options)
     if cell.trainer == "bmuf":
-        form = options.pop("form", "nesterov")
-        blocks = Blocks(options.pop("block_steps"), 0, cell.steps, None, options.pop("eta_cap"), 1.0, 1.0)
-        assert not options
-        return StackedBmuf(model, cell.workers, cell.clip_norm, blocks, form)
+        return StackedBmuf(
+            model, cell.workers, BmufOptions(clip_norm=cell.clip_norm, total_steps=cell.steps, **options)
+        )
     assert cell.clip_norm is not None
     trainer: StackedDense | StackedGtc = StackedDense(cell.clip_norm)
     if cell.trainer == "gtc":
-        follow = schedule(None, warmup_from=0.1, **options)
+        follow = schedule(GtcOptions(**options))
         trainer = StackedGtc(cell.workers, model.numel(), cell.clip_norm, follow, CAPACITY)
     return Common(model, cell.workers, trainer)
 

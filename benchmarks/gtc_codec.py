@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megahour.sync.codec import decode, encode, exact_threshold, new_residual
+from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
 
 DENSITIES = (1e-4, 1e-3, 1e-2, 5e-2)
 

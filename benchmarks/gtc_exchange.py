@@ -26,9 +26,10 @@ import torch
 import torch.distributed as dist
 from emulated_wire import ADDRESS, NoRightError, run
 
-from megahour.sync.codec import exact_threshold, new_residual
-from megahour.sync.threshold_sum import ThresholdSum
-from megahour.sync.torch_group import TorchGroup
+from megahour.sync.compress.codec import exact_threshold, new_residual
+from megahour.sync.compress.threshold_sum import ThresholdSum
+from megahour.sync.group.torch_group import TorchGroup
+from megahour.sync.params import GtcOptions
 
 RATES = ("unlimited", "10gbit", "2gbit", "1gbit", "200mbit")
 DENSITIES = (1e-3, 1e-2)
@@ -158,7 +159,7 @@ def dense_ways(group: TorchGroup, vector: torch.Tensor) -> dict[str, Way]:
 def sparse_way(group: TorchGroup, vector: torch.Tensor, density: float, fresh: list[torch.Tensor]) -> Way:
     """GTC of a residual that is empty each time, so that the density is what it should be."""
     threshold = exact_threshold(2**0.5 * float(torch.erfinv(torch.tensor(1 - density, dtype=torch.float64))))
-    threshold_sum = ThresholdSum(vector.numel(), group)
+    threshold_sum = ThresholdSum(vector.numel(), group, GtcOptions(threshold=1.0))
     first = threshold_sum.state()
     expected = sum(torch.where(g.abs() > threshold, g.sign() * threshold, 0.0) for g in fresh)
     checked = False

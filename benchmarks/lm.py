@@ -72,9 +72,9 @@ def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path) -
 
 def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
     """The process that is measured: prints CPU seconds by phase and the numbers of n-grams."""
-    from megahour.lm.quick_start import quick_start
+    from megahour.lm.cli.command_parts import fast_numba_import
 
-    quick_start()  # as `megahour lm train` does
+    fast_numba_import()  # as `megahour lm train` does
     from megahour.lm.estimate.estimate import estimate
     from megahour.lm.estimate.reading import read_corpus
     from megahour.lm.text.sources import blocks, text_bytes
@@ -88,7 +88,7 @@ def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> 
             seconds[phase] = time.process_time()
 
     limits = [int(value) for value in prune.split(",") if value]
-    model = estimate(reading.corpus, int(order), Path(arpa), prune=limits, threads=int(threads), progress=progress)
+    model = estimate(reading.corpus, int(order), Path(arpa), cutoffs=limits, threads=int(threads), progress=progress)
     marks = [0.0, *seconds.values()]
     phases = dict(zip(seconds, (after - before for before, after in pairwise(marks)), strict=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

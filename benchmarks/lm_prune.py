@@ -54,7 +54,7 @@ class Clock:
 
 
 def make_model(lines: list[str], order: int, path: Path, cutoffs: tuple[int, ...] = ()) -> None:
-    estimate(read_corpus(line_blocks(lines, "text"), skip_symbols=True).corpus, order, path, prune=cutoffs)
+    estimate(read_corpus(line_blocks(lines, "text"), skip_symbols=True).corpus, order, path, cutoffs=cutoffs)
 
 
 def perplexity(trie: Trie, tokens: np.ndarray) -> float:

@@ -74,8 +74,7 @@ def run_bounded(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def run_engine(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The stages on an engine in this process."""
-    from megahour.lm.scale.distributed_model_stage import TallyParams
-    from megahour.lm.scale.distributed_stage import VocabularyParams, WordsParams
+    from megahour.lm.params import TallyParams, VocabularyParams, WordsParams
     from megahour.lm.scale.on_engine import estimate_on
 
     if options.child == "spark":

@@ -12,8 +12,8 @@ import platform
 import time
 from pathlib import Path
 
-from megahour.corpus.sentences import sentences
-from megahour.corpus.text import normalise
+from megahour.corpus.generate.sentences import sentences
+from megahour.corpus.text.normalise import normalise
 
 DATA = Path(__file__).parents[1] / "tests" / "corpus" / "data"
 LANGUAGES = ("en", "es", "fr", "it", "ru", "de")

@@ -9,19 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megahour.sync.block_momentum import FORMS, Filter, Form
-from megahour.sync.bmuf import Blocks
+from megahour.sync.params import BmufOptions
+from megahour.sync.trainers.block_momentum import FORMS, UpdateFilter
+from megahour.sync.trainers.bmuf import momentum
 
 
 class StackedBmuf:
     """Workers with plain SGD inside their blocks, clipped; no warm-up of blocks, weights of steps all 1."""
 
-    def __init__(self, model: Tensor, workers: int, clip_norm: float | None, blocks: Blocks, form: Form) -> None:
+    def __init__(self, model: Tensor, workers: int, options: BmufOptions) -> None:
         self.weights = model.repeat(workers, 1)
         """(N, D): every worker's model."""
-        self._clip_norm, self._blocks = clip_norm, blocks
-        self._filter: Filter = FORMS[form](model)
-        self._eta = blocks.momentum(workers, tell=False)
+        self._clip_norm, self._options = options.clip_norm, options
+        self._filter: UpdateFilter = FORMS[options.form](model)
+        self._eta = momentum(options, workers, tell=False)
         self._steps = 0
         self.metrics = {"block_momentum": self._eta, "consensus_distance": 0.0}
 
@@ -32,12 +33,12 @@ class StackedBmuf:
             gradients.mul_((self._clip_norm / (norms + 1e-6)).clamp_(max=1.0))
         self.weights.add_(gradients, alpha=-rate)
         self._steps += 1
-        if self._steps % self._blocks.steps == 0:
+        if self._steps % self._options.block_steps == 0:
             self._end_block()
 
     def finish(self) -> Tensor:
         """The global model (D,)."""
-        if self._steps % self._blocks.steps:
+        if self._steps % self._options.block_steps:
             self._end_block()
         return self._filter.model
 
@@ -46,5 +47,5 @@ class StackedBmuf:
         for own in self.weights * (1 / len(self.weights)):  # in the order of ranks, as a group sums
             mean += own
         self.metrics["consensus_distance"] = float(torch.linalg.vector_norm(self.weights[0] - mean))
-        self._filter.advance(mean, self._eta, self._eta, self._blocks.zeta)
+        self._filter.advance(mean, self._eta, self._eta, self._options.zeta)
         self.weights.copy_(self._filter.start.expand_as(self.weights))

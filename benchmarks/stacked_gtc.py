@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from megahour.sync.codec import decode, encode, exact_threshold, new_residual, sent
-from megahour.sync.threshold import Schedule, estimate_threshold
+from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual, sent
+from megahour.sync.compress.threshold import Schedule, estimate_threshold
 
 
 class StackedDense:

@@ -27,7 +27,7 @@ import torch
 from convergence import Cell, Row, results, run_stacked, run_virtual
 from sync_frames import Frames
 
-from megahour.sync.block_momentum import cap
+from megahour.sync.trainers.block_momentum import cap
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 COUNTS = (128, 64, 8, 32, 16)  # those of the claims first

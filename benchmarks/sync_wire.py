@@ -31,7 +31,7 @@ from sync_frames import CHUNK, CLASSES, MELS, Frames, load
 from torch import nn
 
 from megahour import sync
-from megahour.sync.torch_group import TorchGroup
+from megahour.sync.group.torch_group import TorchGroup
 
 WORKERS, CHUNKS, UNITS = 4, 4, 680
 RATE, DELAY_S = 100e6, 0.001
