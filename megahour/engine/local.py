@@ -160,11 +160,7 @@ class _Flow:
             following = self._again.popleft() if self._again else next(self._attempts, None)
             if following is None:
                 return
-            worker = self._idle_worker()
-            try:
-                worker.give(self._call, following)
-            except WorkerDied as death:
-                self._lost(worker, str(death))
+            self._idle_worker().give(self._call, following)
             running = len(self._running())
 
     def _idle_worker(self) -> PoolWorker:
@@ -184,6 +180,7 @@ class _Flow:
         finished = []
         for worker in running:
             attempt = worker.attempt
+            assert attempt is not None  # it runs
             try:
                 outcome = worker.receive()
             except WorkerDied as death:
@@ -191,7 +188,7 @@ class _Flow:
                 continue
             if outcome is None:
                 self._check_limits(worker)
-            elif attempt is not None:
+            else:
                 finished.append((attempt.index, _value(outcome)))
         return finished
 
@@ -212,9 +209,8 @@ class _Flow:
     def _lost(self, worker: PoolWorker, reason: str) -> None:
         """Replace a worker, and try its task again while attempts are left."""
         attempt = worker.attempt
+        assert attempt is not None  # it ran
         self._discard(worker)
-        if attempt is None:
-            return
         if attempt.number > self._engine.retries:
             raise TaskFailed(
                 f"{reason}; that was attempt {attempt.number} of {self._engine.retries + 1}",

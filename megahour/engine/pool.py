@@ -56,20 +56,18 @@ class PoolWorker:
         theirs.close()
         lifeline.close()
         self.attempt: Attempt | None = None
-        self.deadline_s = 0.0
+        self.deadline_s: float  # of the attempt
         self._time_limit_s = float("inf") if time_limit_s is None else time_limit_s
         self._call = b""
 
     def give(self, call: bytes, attempt: Attempt) -> None:
-        """Start an attempt. Raises WorkerDied; whatever cannot be pickled raises here, in the driver."""
+        """Start an attempt. Whatever cannot be pickled raises here, in the driver; `receive` says that it died."""
         message = pickle.dumps((attempt.item, attempt.task, (attempt.index,) if attempt.indexed else ()))
         self.attempt = attempt
         self.deadline_s = time.monotonic() + IMPORT_LIMIT_S
-        try:
+        with suppress(OSError):
             self.connection.send_bytes(b"" if call == self._call else call)
             self.connection.send_bytes(message)
-        except OSError:
-            raise WorkerDied(self.epitaph()) from None
         self._call = call
 
     def receive(self) -> Outcome | None:

@@ -77,7 +77,7 @@ def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
     text = str(error)
     found = re.search(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.*)", text)
     if found is None:
-        return EngineError(f"Spark ended a job: {text.splitlines()[0] if text else error!r}", remedy="run again")
+        return EngineError(f"Spark ended a job: {text.splitlines()[0] if text else repr(error)}", remedy="run again")
     number, attempts, reason = int(found[1]), found[2], found[3].partition(". Consider")[0]
     item = items[number] if items is not None else None
     return TaskFailed(

@@ -75,7 +75,6 @@ def merge_partition(
 
 class _SplitFailed(Exception):
     def __init__(self, message: bytes) -> None:
-        super().__init__()
         self.message = message
 
 

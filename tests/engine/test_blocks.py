@@ -62,6 +62,14 @@ def test_slices_are_bounded_and_lose_nothing(texts: list[str], limit: int) -> No
     assert all(piece.nbytes <= limit or piece.num_rows == 1 for piece in pieces)
 
 
+def test_a_batch_is_halved_until_its_pieces_fit() -> None:
+    """Where it is cut decides what a merge writes: both engines cut at the same rows, today and in a year."""
+    batch = pa.record_batch({"n": pa.array(range(8), pa.int64())})
+    rows = {limit: [piece.num_rows for piece in sliced(batch, limit)] for limit in (64, 63, 31, 8)}
+    assert rows == {64: [8], 63: [4, 4], 31: [2, 2, 2, 2], 8: [1] * 8}
+    assert BLOCK_BYTES == 8 << 20
+
+
 def test_a_row_that_is_refused_is_far_from_what_arrow_and_spark_can_count() -> None:
     assert BLOCK_BYTES < ROW_BYTES <= 2**31 // 2
 
@@ -71,6 +79,8 @@ def test_a_row_that_no_engine_could_carry_is_refused(monkeypatch: pytest.MonkeyP
     batch = pa.record_batch({"cell": [b"x" * 2000]})
     with pytest.raises(EngineError, match=r"one row of an exchange has 20\d\d bytes, the limit is 1000"):
         list(sliced(batch, 100))
+    monkeypatch.setattr("megahour.engine.blocks.ROW_BYTES", batch.nbytes)
+    assert list(sliced(batch, 100)) == [batch]
 
 
 def test_a_block_is_its_batch_again() -> None:
@@ -106,5 +116,7 @@ def test_a_second_attempt_writes_the_same_spill_file(tmp_path: Path) -> None:
 
 
 def test_a_partition_out_of_range_is_an_error() -> None:
+    with pytest.raises(EngineError, match="partition -1, there are 2"):
+        list(blocks_of(as_split, [(-1, [1])], 2))
     with pytest.raises(EngineError, match="partition 2, there are 2"):
         list(blocks_of(as_split, [(2, [1])], 2))

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from megahour.core.errors import BadRecord
+from megahour.core.extras import MissingPackage
 from megahour.engine.base import Failure, Success, TaskFailed, attempt, packed, shown
 
 
@@ -39,6 +40,16 @@ def test_an_error_for_the_user_speaks_for_itself() -> None:
     assert caught.value.message == "BadRecord: d.wav: nan-audio: 12 of 16000 samples"
     assert caught.value.remedy == ""
     assert isinstance(caught.value.__cause__, BadRecord)
+
+
+def test_a_package_that_is_missing_is_said_in_one_line_whatever_was_under_way() -> None:
+    def decode() -> None:
+        raise ModuleNotFoundError("No module named 'soxr'", name="soxr")
+
+    failure = attempt(decode, task="ingest", item=1)
+    assert isinstance(failure, Failure)
+    with pytest.raises(MissingPackage, match=r'^soxr is not installed: pip install "megahour\[audio\]"$'):
+        failure.throw()
 
 
 def test_what_cannot_be_pickled_is_a_failure_of_its_task() -> None:

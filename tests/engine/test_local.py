@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from command_line import hears_ctrl_c
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.engine.base import EngineError, TaskFailed
-from megahour.engine.local import LocalEngine
+from megahour.engine.local import LocalEngine, usable_cores
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,16 @@ def test_workers_stay_between_calls_and_have_one_thread(engine: LocalEngine) -> 
     assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
 
 
+def test_the_environment_of_the_driver_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with LocalEngine(workers=1) as engine:
+        assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
+        assert dict(engine.map(toy_tasks.blocked_signals, [0])) == {0: set()}, "Ctrl-C ends what a task starts"
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+
+
 def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
     """A terminal sends it to all processes of the group; the driver decides when its workers end."""
     with LocalEngine(workers=1, retries=0) as engine:
@@ -56,6 +67,37 @@ def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
 def test_a_killed_worker_is_replaced_and_its_task_tried_again(engine: LocalEngine, tmp_path: Path) -> None:
     results = dict(engine.map(partial(toy_tasks.die_first, str(tmp_path)), range(6)))
     assert results == {n: n for n in range(6)}
+
+
+def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced() -> None:
+    with LocalEngine(workers=1, retries=0) as engine:
+        ((_, first),) = engine.map(toy_tasks.worker_pid, [0])
+        os.kill(first, signal.SIGKILL)
+        while psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        ((_, second),) = engine.map(toy_tasks.worker_pid, [0])
+        assert first != second
+        assert len(engine._pool) == 1
+
+
+def test_a_task_has_one_attempt_and_its_retries(tmp_path: Path) -> None:
+    with LocalEngine(workers=1, retries=1) as engine, pytest.raises(TaskFailed, match="attempt 2 of 2"):
+        list(engine.map(partial(toy_tasks.die_always, str(tmp_path)), [5]))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_worker_that_ends_by_itself_is_named_with_its_exit_code(code: int) -> None:
+    with LocalEngine(workers=1, retries=0) as engine, pytest.raises(TaskFailed, match=f"ended with exit code {code};"):
+        list(engine.map(toy_tasks.end_worker, [code]))
+
+
+def test_only_sigkill_is_taken_for_a_lack_of_memory() -> None:
+    with LocalEngine(workers=1, retries=0) as engine:
+        with pytest.raises(TaskFailed, match=r"killed by SIGKILL \(often the kernel's: out of memory\); that was"):
+            list(engine.map(toy_tasks.die_by, [signal.SIGKILL]))
+        with pytest.raises(TaskFailed, match="killed by SIGSEGV; that was"):
+            list(engine.map(toy_tasks.die_by, [signal.SIGSEGV]))
 
 
 def test_a_task_that_always_kills_its_worker_is_named(engine: LocalEngine) -> None:
@@ -87,6 +129,13 @@ def test_a_call_that_a_worker_could_not_import_is_sent_to_it_again(tmp_path: Pat
         with pytest.raises(TaskFailed, match="no such module yet"):
             list(engine.map(call, [1]))
         assert dict(engine.map(call, [1, 2])) == {0: 2, 1: 3}
+
+
+def test_a_call_travels_to_a_worker_once(tmp_path: Path) -> None:
+    """It may hold a model or a lexicon."""
+    with LocalEngine(workers=1) as engine:
+        assert dict(engine.map(toy_tasks.Noted(str(tmp_path)), range(5))) == {n: n for n in range(5)}
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_travel_is_an_error_not_a_hang(engine: LocalEngine) -> None:
@@ -132,6 +181,74 @@ def test_items_are_taken_only_as_far_ahead_as_in_flight() -> None:
                 break
 
 
+def test_by_default_two_items_a_worker_are_in_flight_and_one_suffices() -> None:
+    assert LocalEngine(workers=3).in_flight == 6
+    with LocalEngine(workers=1, in_flight=1) as engine:
+        assert dict(engine.map(toy_tasks.square, range(3))) == {0: 0, 1: 1, 2: 4}
+
+
+def test_tasks_go_on_while_the_caller_takes_its_time(tmp_path: Path) -> None:
+    with LocalEngine(workers=1) as engine:
+        results = engine.map(partial(toy_tasks.touch, str(tmp_path)), [1, 2])
+        assert next(results) == (0, 1)
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "2").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert list(results) == [(1, 2)]
+
+
+def test_the_driver_sleeps_while_tasks_run() -> None:
+    with LocalEngine(workers=1, task_timeout_s=60) as engine:
+        list(engine.map(toy_tasks.nap, [0.0]))  # its worker has started
+        before = time.process_time()
+        list(engine.map(toy_tasks.nap, [1.0]))
+        assert time.process_time() - before < 0.3
+
+
+def test_closing_the_results_stops_the_tasks_that_still_run() -> None:
+    before = set(psutil.Process().children())
+    with LocalEngine(workers=2) as engine:
+        results = engine.map(toy_tasks.nap, [60.0, 0.0])
+        assert next(results) == (1, 0.0)
+        workers = set(psutil.Process().children()) - before
+        results.close()
+        assert sum(not worker.is_running() for worker in workers) == 1
+
+
+def test_a_closed_engine_says_so_and_starts_again() -> None:
+    engine = LocalEngine(workers=1)
+    engine.close()  # before anything ran
+    results = engine.map(toy_tasks.nap, [0.0, 0.0])
+    assert next(results) == (0, 0.0)
+    engine.close()
+    with pytest.raises(EngineError, match="this call was stopped"):
+        next(results)
+    assert dict(engine.map(toy_tasks.square, [3])) == {0: 9}
+    engine.close()
+
+
+def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
+    """Libraries flush what they have when a process ends."""
+    with LocalEngine(workers=1) as engine:
+        list(engine.map(toy_tasks.leave_a_note_at_the_end, [str(tmp_path / "note")]))
+    assert (tmp_path / "note").exists()
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert usable_cores() == LocalEngine().workers == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert usable_cores() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
 def test_an_abandoned_call_gives_way_to_the_next(engine: LocalEngine) -> None:
     abandoned = engine.map(toy_tasks.nap, [0.0, 60.0, 60.0])
     assert next(abandoned) == (0, 0.0)
@@ -167,6 +284,26 @@ def test_exchange_survives_killed_workers(engine: LocalEngine, tmp_path: Path) -
     assert len(list(tmp_path.glob("*.tried"))) == 4
 
 
+def test_an_exchange_shares_its_folder_with_what_dead_runs_left(engine: LocalEngine, tmp_path: Path) -> None:
+    """That is removed where it can be; and it may vanish, as by a cleaner of temporary files."""
+    folder = tmp_path / "deep" / "spill"
+    (folder / "exchange-dead").mkdir(parents=True)
+    (folder / "exchange-dead" / "000000.spill").touch()
+    (folder / "exchange-odd").touch()
+    results = engine.exchange(partial(toy_tasks.split_numbers, 3), range(2), toy_tasks.merge_rows, 3, spill=str(folder))
+    found = [next(results)]
+    assert not (folder / "exchange-dead").exists()
+    found += [next(results), next(results)]
+    shutil.rmtree(folder)
+    assert list(results) == []
+    assert sorted(partition for partition, _ in found) == [0, 1, 2]
+
+
+def test_an_exchange_of_nothing_gives_every_partition_nothing(engine: LocalEngine, tmp_path: Path) -> None:
+    split, spill = partial(toy_tasks.split_numbers, 2), str(tmp_path / "not" / "there")
+    assert dict(engine.exchange(split, [], toy_tasks.merge_rows, 2, spill=spill)) == {0: (0, []), 1: (1, [])}
+
+
 def split_after_a_death(folder: str, item: int) -> Iterator[tuple[int, object]]:
     for position, pair in enumerate(toy_tasks.split_numbers(3, item)):
         if position == 4:
@@ -195,6 +332,23 @@ def test_a_failing_split_stops_the_exchange_before_any_merge(engine: LocalEngine
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="workers is 0, it must be at least 1"):
         LocalEngine(workers=0)
+
+
+FORGETFUL = """
+import toy_tasks
+from megahour.engine.local import LocalEngine
+if __name__ == "__main__":
+    engine = LocalEngine(workers=1)
+    assert dict(engine.map(toy_tasks.square, [3])) == {0: 9}
+"""
+
+
+def test_an_engine_that_no_one_closes_lets_the_program_end(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(FORGETFUL)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run([sys.executable, str(script)], env=environment, timeout=60, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 DRIVER = """

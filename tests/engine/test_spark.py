@@ -52,12 +52,12 @@ def test_map_gives_every_result_with_its_index(spark: SparkEngine) -> None:
 
 
 def test_results_arrive_while_other_tasks_run_and_closing_stops_those(spark: SparkEngine) -> None:
-    started = time.monotonic()
-    results = spark.map(toy_tasks.nap, [60.0, 0.0])
+    results = spark.map(toy_tasks.nap, [90.0, 0.0, 90.0])  # the third takes the second one's core
     assert next(results) == (1, 0.0)
+    started = time.monotonic()
     results.close()
     assert dict(spark.map(toy_tasks.square, [2])) == {0: 4}
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
 
 
 def test_reduce_has_the_tree_of_the_local_engine(spark: SparkEngine, local: LocalEngine) -> None:

@@ -6,7 +6,9 @@ import hashlib
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,39 @@ class Awkward:
         return number + 1
 
 
+class Noted:
+    """A call that leaves a file each time that it is unpickled."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__dict__.update(state)
+        (Path(self.folder) / uuid.uuid4().hex).touch()
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
+def leave_a_note_at_the_end(path: str) -> int:
+    """The worker's own end writes a file; a kill does not."""
+    Finalize(None, Path(path).touch, exitpriority=0)
+    return 0
+
+
+def touch(folder: str, number: int) -> int:
+    (Path(folder) / str(number)).touch()
+    return number
+
+
+def end_worker(code: int) -> int:
+    os._exit(code)
+
+
+def blocked_signals(_: int) -> set[int]:
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])}
+
+
 def threads_allowed(_: int) -> tuple[str, str]:
     return os.environ["OMP_NUM_THREADS"], os.environ["NUMBA_NUM_THREADS"]
 
@@ -71,6 +106,17 @@ def die_on(bad: int, number: int) -> int:
     if number == bad:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def die_by(number: int) -> int:
+    os.kill(os.getpid(), number)
+    return number
+
+
+def die_always(folder: str, number: int) -> int:
+    """Leaves a file for each attempt."""
+    (Path(folder) / uuid.uuid4().hex).touch()
+    return die_by(signal.SIGKILL)
 
 
 def die_first(folder: str, number: int) -> int:
@@ -103,7 +149,7 @@ def announce_and_stay(folder: str, number: int) -> int:
 
 def eat_memory(size_bytes: int) -> int:
     block = np.ones(size_bytes, np.uint8)
-    time.sleep(30)
+    time.sleep(4)
     return int(block.sum())
 
 
