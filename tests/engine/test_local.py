@@ -73,8 +73,7 @@ def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced() -> None:
     with LocalEngine(workers=1, retries=0) as engine:
         ((_, first),) = engine.map(toy_tasks.worker_pid, [0])
         os.kill(first, signal.SIGKILL)
-        while psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        engine._pool[0].process.join(10)
         ((_, second),) = engine.map(toy_tasks.worker_pid, [0])
         assert first != second
         assert len(engine._pool) == 1
