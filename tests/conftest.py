@@ -14,6 +14,11 @@ import pytest
 from hypothesis import settings
 from loopback import free_port
 
+# Two threads for each sum of a few numbers, in every process of a test, would spin on cores that others need: on a busy
+# machine a test of 0.2 s took 15 s. What has a setting for its threads sets them itself.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
 settings.load_profile("megahour")

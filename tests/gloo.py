@@ -14,7 +14,11 @@ from typing import Any
 _TIME_LIMIT_S = 120.0
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim"])
+_processes.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
+    + [f"megahour.sync.trainers.{name}" for name in ("gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
+    + ["pytest", "hypothesis.strategies"]
+)
 
 
 def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, stopped: Sequence[int] = ()) -> list[Any]:
@@ -37,8 +41,8 @@ def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, sto
             return [None if rank in stopped else _result(pipe, ends_s) for rank, (_, pipe) in enumerate(started)]
         finally:
             for process, _ in started:
-                process.join(timeout=1.0)
-                process.kill()
+                process.kill()  # its result is here; the interpreter's own end would take up to a second
+            for process, _ in started:
                 process.join()
 
 
