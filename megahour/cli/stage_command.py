@@ -155,11 +155,14 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 def _trainers() -> list[str]:
     from megahour.sync.params import TRAINERS
-    from megahour.train.params import CHOICES
+    from megahour.train.params import CHOICES, OPTIMISERS
 
     lines = ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
     for name in CHOICES:
         lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]
+    lines += ["`optimiser_options` of each optimiser:", ""]
+    for name, options in OPTIMISERS.items():
+        lines += [f"### optimiser {name}", "", _summary(options), "", *_table_of(options)]
     return lines
 
 

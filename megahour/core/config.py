@@ -28,14 +28,24 @@ class Params(BaseModel):
     )
 
     def identity(self) -> dict[str, Any]:
-        """The values that shape a stage's output; fields marked as policy are left out of fingerprints."""
-        policy = {name for name, info in type(self).model_fields.items() if is_policy(info)}
-        return self.model_dump(mode="json", exclude=policy)
+        """The values that shape a stage's output, for fingerprints.
+
+        Left out are fields marked as policy, and those marked as later that have their default: they came after
+        artifacts were made, and their default is what the stage did before.
+        """
+        fields = type(self).model_fields.items()
+        without = {name for name, info in fields if is_policy(info)}
+        without |= {name for name, info in fields if _marked(info, "later") and getattr(self, name) == info.default}
+        return self.model_dump(mode="json", exclude=without)
 
 
 def is_policy(info: FieldInfo) -> bool:
     """Whether a field says how a stage runs, not what it writes."""
-    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("policy"))
+    return _marked(info, "policy")
+
+
+def _marked(info: FieldInfo, mark: str) -> bool:
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get(mark))
 
 
 P = TypeVar("P", bound=Params)

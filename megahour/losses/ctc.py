@@ -22,17 +22,27 @@ def ctc_loss(
 
     Parameters
     ----------
-    logits (B, T, V) with `lengths` (B,) real frames; tokens (B, U) in 1 … V−1 with `token_lengths` (B,).
+    logits (B, T, V) with `lengths` (B,) real frames; tokens (B, U) in 1 … V−1 with `token_lengths` (B,). With logits on
+        a GPU keep the other three on the CPU: they are checked there, and no one waits for the device.
     keys: names of the utterances for errors.
 
     Raises
     ------
-    ValueError: an utterance has more symbols than its frames can hold, or a token outside 1 … V−1.
+    ValueError: an utterance has more symbols than its frames can hold, or a token outside 1 … V−1; of tokens on a GPU
+        nothing is checked.
 
     >>> ctc_loss(torch.zeros(1, 2, 3), torch.tensor([2]), torch.tensor([[1]]), torch.tensor([1]))
     tensor([1.0986])
     """
-    valid = torch.arange(tokens.shape[1], device=tokens.device)[None, :] < token_lengths[:, None]
+    if tokens.device.type == "cpu":
+        _check(lengths, tokens, token_lengths, logits.shape[2], keys)
+        tokens = tokens.to(logits.device, non_blocking=True)
+    log_probs = functional.log_softmax(logits, dim=2).transpose(0, 1)
+    return functional.ctc_loss(log_probs, tokens, lengths, token_lengths, blank=BLANK, reduction="none")
+
+
+def _check(lengths: Tensor, tokens: Tensor, token_lengths: Tensor, units: int, keys: Sequence[object] | None) -> None:
+    valid = torch.arange(tokens.shape[1])[None, :] < token_lengths[:, None]
     repeats = ((tokens[:, 1:] == tokens[:, :-1]) & valid[:, 1:]).sum(dim=1)
     short = torch.nonzero(token_lengths + repeats > lengths).flatten().tolist()
     if short:
@@ -42,8 +52,6 @@ def ctc_loss(
             f"{int(token_lengths[b] + repeats[b])} frames and it has {int(lengths[b])} "
             f"({len(short)} such in the batch); leave it out or lower the subsampling"
         )
-    outside = valid & ((tokens <= BLANK) | (tokens >= logits.shape[2]))
+    outside = valid & ((tokens <= BLANK) | (tokens >= units))
     if bool(outside.any()):
-        raise ValueError(f"token {int(tokens[outside][0])} outside 1 … {logits.shape[2] - 1}")
-    log_probs = functional.log_softmax(logits, dim=2).transpose(0, 1)
-    return functional.ctc_loss(log_probs, tokens, lengths, token_lengths, blank=BLANK, reduction="none")
+        raise ValueError(f"token {int(tokens[outside][0])} outside 1 … {units - 1}")

@@ -8,9 +8,12 @@ of its position, also when several threads run the same module.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 def _valid(lengths: Tensor, frames: int) -> Tensor:
@@ -33,6 +36,13 @@ def _dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     return x * (keep.to(x.dtype) / (1.0 - p))
 
 
+def _layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
+    """`module` of `x`; with `recompute` backward runs it again instead of keeping what it held. It draws nothing."""
+    if recompute and torch.is_grad_enabled():
+        return checkpoint(module, x, use_reentrant=False, preserve_rng_state=False)
+    return module(x)
+
+
 def _recurrent(inputs: int, units: int) -> nn.LSTM:
     """One LSTM layer whose forget gates start open (bias 1)."""
     layer = nn.LSTM(inputs, units, batch_first=True)
@@ -44,7 +54,13 @@ def _recurrent(inputs: int, units: int) -> nn.LSTM:
     return layer
 
 
-class Lstm(nn.Module):
+class Encoder(nn.Module):
+    """What the encoders share. `recompute`: layers run twice in training, and keep nothing in between."""
+
+    recompute = False
+
+
+class Lstm(Encoder):
     """Unidirectional LSTM stack with look-ahead (Parthasarathi et al., section II-B: 5 × 768 units, 3 frames).
 
     The logits of frame t are read after the network has seen frame t + `lookahead`; frames past the end are zeros,
@@ -61,11 +77,11 @@ class Lstm(nn.Module):
         """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
         x = functional.pad(_masked(features, lengths), (0, 0, 0, self.lookahead))
         for i, layer in enumerate(self.layers):
-            x, _ = layer(_dropout(x, self.dropout if i else 0.0, generator))
+            x, _ = _layer(layer, _dropout(x, self.dropout if i else 0.0, generator), self.recompute)
         return self.head(_dropout(x[:, self.lookahead :], self.dropout, generator))  # type: ignore[no-any-return]
 
 
-class Blstm(nn.Module):
+class Blstm(Encoder):
     """Bidirectional LSTM stack, the teacher (section V-A). `units` are per direction."""
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
@@ -82,8 +98,8 @@ class Blstm(nn.Module):
         turned = _turned(lengths, x.shape[1])
         for i, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             x = _dropout(x, self.dropout if i else 0.0, generator)
-            forward, _ = ahead(x)
-            backward, _ = back(_take(x, turned))
+            forward, _ = _layer(ahead, x, self.recompute)
+            backward, _ = _layer(back, _take(x, turned), self.recompute)
             x = torch.cat((forward, _take(backward, turned)), dim=2)
         return self.head(_dropout(x, self.dropout, generator))  # type: ignore[no-any-return]
 
@@ -98,7 +114,7 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))
 
 
-class Tdnn(nn.Module):
+class Tdnn(Encoder):
     """Time-delay network: residual 1-D convolutions of width 3 with growing dilation, each with layer norm.
 
     Layer i (from 0) has dilation 2^(i mod 4), so L layers see a fixed number of frames to either side and nothing
@@ -119,6 +135,6 @@ class Tdnn(nn.Module):
         """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
         x = self.entry(features)
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            inner = _masked(functional.relu(norm(x)), lengths)
-            x = x + _dropout(convolution(inner.transpose(1, 2)).transpose(1, 2), self.dropout, generator)
+            inner = _masked(functional.relu(norm(x)), lengths).transpose(1, 2)
+            x = x + _dropout(_layer(convolution, inner, self.recompute).transpose(1, 2), self.dropout, generator)
         return self.head(functional.relu(x))  # type: ignore[no-any-return]

@@ -30,11 +30,11 @@ class SharedStore(Protocol):
 
 
 class Claim(NamedTuple):
-    """Batches `first` … `last` - 1, one a worker that makes this step together; `own` is this worker's or None."""
+    """Batches `first` … `last` - 1 of the workers that make this step together; `own` are this worker's, or none."""
 
     first: int
     last: int
-    own: int | None
+    own: range
 
 
 class Claims(Protocol):
@@ -44,44 +44,47 @@ class Claims(Protocol):
 
 
 class InTurn:
-    """W batches a step, one for each worker of `group`, from number `at` on."""
+    """W batches a step, one for each worker of `group`, from number `at` on; or `each` times as many."""
 
-    def __init__(self, group: Group, at: int, total: int) -> None:
-        self.rank, self.size, self.next, self.total = group.rank, group.size, at, total
+    def __init__(self, group: Group, at: int, total: int, each: int = 1) -> None:
+        self.rank, self.size, self.next, self.total, self.each = group.rank, group.size, at, total, each
 
     def take(self) -> Claim | None:
         """The next step's batches; no communication."""
         if self.next >= self.total:
             return None
-        claim = claim_of(self.next, self.size, self.rank, self.total)
+        claim = claim_of(self.next, self.size, self.rank, self.total, self.each)
         self.next = claim.last
         return claim
 
 
 class FirstCome:
-    """The next `node_size` batches that no node has taken, from number `at` on; `node` are the workers in step."""
+    """The next `node_size` · `each` batches that no node has taken, from number `at` on.
 
-    def __init__(self, store: SharedStore, node: Group | None, at: int, total: int) -> None:
-        self.store, self.node, self.at, self.total = store, node, at, total
+    `node` are the workers in step.
+    """
+
+    def __init__(self, store: SharedStore, node: Group | None, at: int, total: int, each: int = 1) -> None:
+        self.store, self.node, self.at, self.total, self.each = store, node, at, total, each
         self.size = 1 if node is None else node.size
 
     def take(self) -> Claim | None:
         """Asks the store; inside a node its first worker asks for all."""
         first = torch.zeros(1, dtype=torch.int64)
         if self.node is None or self.node.rank == 0:
-            first += self.at + self.store.add("batches", self.size) - self.size
+            batches = self.size * self.each
+            first += self.at + self.store.add("batches", batches) - batches
         if self.node is not None:
             self.node.broadcast(first)
         number = int(first)
         rank = 0 if self.node is None else self.node.rank
-        return claim_of(number, self.size, rank, self.total) if number < self.total else None
+        return claim_of(number, self.size, rank, self.total, self.each) if number < self.total else None
 
 
-def claim_of(first: int, size: int, rank: int, total: int) -> Claim:
+def claim_of(first: int, size: int, rank: int, total: int, each: int = 1) -> Claim:
     """The claim of the step that begins at batch `first`, for worker `rank` of the `size` that make it together."""
-    last = min(first + size, total)
-    own = first + rank
-    return Claim(first, last, own if own < last else None)
+    last = min(first + size * each, total)
+    return Claim(first, last, range(first + rank, last, size))
 
 
 class Marks:

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
 from megahour.losses.ctc import ctc_loss
 from megahour.losses.soft import soft_cross_entropy
+from megahour.train.device import moved
+
+Forward = Callable[[Tensor, Tensor, torch.Generator | None], Tensor]
+CPU = torch.device("cpu")
 
 
 class Loss(NamedTuple):
     """Summed loss in nats (a scalar with gradient), and how many frames had the right unit on top (CTC: 0)."""
 
     total: Tensor
-    correct: int
+    correct: Tensor
+
+
+@dataclass(frozen=True)
+class DeviceBatch:
+    """A batch where the model is: features (B, T, F), lengths (B,), and what the loss needs.
+
+    rows: the N frames that count, as indices into B·T. targets: of these frames, `labels` (N,), or `indices` and
+    `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) on the host.
+    """
+
+    features: Tensor
+    lengths: Tensor
+    targets: dict[str, Tensor]
+    rows: Tensor | None
+    keys: Sequence[int]
 
 
 def weight(batch: Batch) -> int:
@@ -29,23 +51,39 @@ def weight(batch: Batch) -> int:
     return int(targets["token_lengths"].sum()) if "tokens" in targets else int(batch.lengths.sum())
 
 
-def loss(module: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Loss:
-    """Summed loss of `batch` under the criterion that its targets imply."""
-    lengths = torch.from_numpy(batch.lengths)
-    features = torch.from_numpy(batch.features).contiguous()
-    logits = module(features, lengths, generator)
+def on_device(batch: Batch, device: torch.device = CPU) -> DeviceBatch:
+    """`batch` on `device`; the copies are queued, the host does not wait for them."""
+    features, lengths = torch.from_numpy(batch.features).contiguous(), torch.from_numpy(batch.lengths)
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
     if "tokens" in targets:
-        each = ctc_loss(logits, lengths, targets["tokens"], targets["token_lengths"], keys=batch.keys)
-        return Loss(each.sum(), 0)
-    valid = torch.arange(logits.shape[1])[None, :] < lengths[:, None]
+        rows, targets = None, targets | {"lengths": lengths}  # on the host, where ctc_loss looks at them
+    else:
+        valid = np.arange(batch.features.shape[1])[None, :] < batch.lengths[:, None]
+        if "labels" in targets:
+            valid &= batch.targets["labels"] != IGNORE
+        counted = torch.from_numpy(np.flatnonzero(valid))
+        targets = {name: moved(t.flatten(0, 1).index_select(0, counted), device) for name, t in targets.items()}
+        rows = moved(counted, device)
+    return DeviceBatch(moved(features, device), moved(lengths, device), targets, rows, batch.keys)
+
+
+def loss(forward: Forward, batch: DeviceBatch, generator: torch.Generator | None = None) -> Loss:
+    """Summed loss of `batch` under the criterion that its targets imply; in fp32, whatever the model computes in.
+
+    forward: features (B, T, F), lengths (B,) and a generator for dropout to logits (B, T, V).
+    """
+    logits = forward(batch.features, batch.lengths, generator).float()
+    targets = batch.targets
+    if batch.rows is None:
+        each = ctc_loss(logits, targets["lengths"], targets["tokens"], targets["token_lengths"], keys=batch.keys)
+        return Loss(each.sum(), torch.zeros((), dtype=torch.int64, device=logits.device))
+    student = logits.flatten(0, 1).index_select(0, batch.rows)
     if "labels" in targets:
-        valid &= targets["labels"] != IGNORE
-        student, labels = logits[valid], targets["labels"][valid]
+        labels = targets["labels"]
         return Loss(functional.cross_entropy(student, labels, reduction="sum"), _hits(student, labels))
-    student, indices = logits[valid], targets["indices"][valid]
-    return Loss(soft_cross_entropy(student, indices, targets["logits"][valid]).sum(), _hits(student, indices[:, 0]))
+    indices = targets["indices"]
+    return Loss(soft_cross_entropy(student, indices, targets["logits"]).sum(), _hits(student, indices[:, 0]))
 
 
-def _hits(logits: Tensor, units: Tensor) -> int:
-    return int((logits.detach().argmax(dim=1) == units).sum())
+def _hits(logits: Tensor, units: Tensor) -> Tensor:
+    return (logits.detach().argmax(dim=1) == units).sum()

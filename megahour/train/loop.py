@@ -3,33 +3,29 @@
     while batches are left:
         claim the next batches          (`batch_assignment`: in turn, or first come first served)
         save what a checkpoint is due for
-        gradients of this worker's batch, in `threads` replicas
+        gradients of this worker's batches                  (`step.Trainer`)
         agree on them with the other workers and step       (`megahour.sync`)
         measure; now and then a row of the curves, with the held-out loss
 
-A step splits its batch over `threads` replicas. Each replica is one Python thread with one torch thread that runs
-forward and backward of its share through the same parameters, and the gradients are added in order. Two replicas beat
-two OpenMP threads inside every small matrix product by far, and the sum does not depend on timing.
+What a step measured is read when it has come from the device (`readings`): the loop does not wait for it but before a
+row of the curves and a checkpoint.
 """
 
 from __future__ import annotations
 
 import bisect
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from megahour.batches.loader import Batch, Loader
 from megahour.core.errors import StageError
-from megahour.core.records import key_of
 from megahour.monitor.alerts import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.group.base import Group, WorkerLostError
@@ -40,17 +36,25 @@ from megahour.train.checkpoints import CHECKPOINTS, Position, Saving, newest, po
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
+from megahour.train.readings import Readings
 from megahour.train.schedule import Phase, learning_rate
+from megahour.train.step import Trainer
 
 LOG = logging.getLogger(__name__)
 
 
 def execute(
-    job: TrainingJob, group: Group, work: Path, progress: Callable[..., None], store: SharedStore | None = None
+    job: TrainingJob,
+    group: Group,
+    work: Path,
+    progress: Callable[..., None],
+    store: SharedStore | None = None,
+    device: torch.device = criteria.CPU,
 ) -> result.Result:
     """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model.
 
-    `store` is one that all workers see, new in every start of theirs; None for a single worker.
+    `store` is one that all workers see, new in every start of theirs; None for a single worker. `device` is this
+    worker's own.
 
     Raises
     ------
@@ -60,12 +64,12 @@ def execute(
     p = job.params
 
     def synchronise(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
-        steps = -(-sum(map(len, job.phases)) // group.size)
+        steps = -(-sum(map(len, job.phases)) // (group.size * p.accumulate))
         return p.synchroniser.for_run(steps).make(module, optimiser, group=group)
 
     with (
         _alarm(p, group.rank) as alarm,
-        Trainer(job.module, synchronise, threads=p.threads, seed=p.seed, weight_decay=p.weight_decay) as trainer,
+        Trainer(p, job.module.to(device), synchronise, device) as trainer,
         Checkpoints(work / CHECKPOINTS, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
         run = Run(job, trainer, group, saver, work, progress, alarm)
@@ -74,6 +78,18 @@ def execute(
         finally:
             run.meters.close()
     return result.of(job, curves)
+
+
+class Step(NamedTuple):
+    """What the host knows of a step: its number, the batches `done` after it, and what they were."""
+
+    number: int
+    done: int
+    phase: Phase
+    frames: int
+    weight: int
+    first: int
+    learning_rate: float
 
 
 class Run:
@@ -99,6 +115,7 @@ class Run:
         self.at = Position() if found is None else position_of(found, group)
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
+        self.readings: Readings[Step] = Readings()
 
     def to_the_end(self, store: SharedStore | None) -> Curves:
         """Train to the end of the schedule."""
@@ -124,30 +141,31 @@ class Run:
     def _claims(self, store: SharedStore | None) -> tuple[Claims, Marks]:
         p, at = self.job.params, self.at.done
         unit = self.group.size if self.in_step else p.synchroniser.node_workers
-        marks = Marks(store, at, p.checkpoint_s, unit)
+        marks = Marks(store, at, p.checkpoint_s, unit * p.accumulate)
         if self.in_step or store is None:
-            return InTurn(self.group, at, self.total), marks
+            return InTurn(self.group, at, self.total, p.accumulate), marks
         first = self.group.rank - self.group.rank % unit
         nodes = [range(start, start + unit) for start in range(0, self.group.size, unit)]
         node = self.group.split(nodes) if unit > 1 else None
         LOG.info("worker %d takes batches with the %d workers from %d on", self.group.rank, unit, first)
-        return FirstCome(store, node, at, self.total), marks
+        return FirstCome(store, node, at, self.total, p.accumulate), marks
 
     def _step(self, claim: Claim) -> None:
         at, rows = self.at, self.job.params.rows
         phase, _ = self._place(claim.first)
         rate = phase.gain * self._rate(claim.first)
-        gradients, frames = None, 0
-        for batch in self.meters.timed(self._batches(claim.own)):
-            gradients, frames = self.trainer.gradients(batch, claim.own or 0), int(batch.lengths.sum())
+        batches = list(self.meters.timed(self._batches(claim.own)))
+        gradients = self.trainer.gradients(batches, claim.own) if batches else None
         self.trainer.apply(gradients, rate, claim.first)
-        if gradients is not None:
-            at.sums.add(gradients.loss, gradients.weight, gradients.correct)
+        for batch in batches:
             at.audit.add(batch.keys)
         before, at.done, at.steps = at.done, claim.last, at.steps + 1
         metrics = self.trainer.synchroniser.metrics
-        loss = None if gradients is None else gradients.loss / gradients.weight
-        self.meters.step(at.steps, at.done, self.total, phase, frames, loss, {"learning_rate": rate, **metrics})
+        frames = sum(int(batch.lengths.sum()) for batch in batches)
+        step = Step(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
+        measured = {"loss": gradients.loss, "correct": gradients.correct} if gradients else {}
+        self.readings.add(step, {**metrics, **measured})
+        self._read()
         if metrics.get("lost_neighbours"):
             raise WorkerLostError(
                 "a neighbour on the ring is lost, and with it the batches that it took since the last checkpoint",
@@ -157,9 +175,21 @@ class Run:
         if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
             self._row(phase, rate)
 
+    def _read(self, *, wait: bool = False) -> None:
+        """Takes in what steps have measured. Raises StageError for a loss or a gradient that was not finite."""
+        for step, values in self.readings.ready(wait=wait):
+            loss = None
+            if step.weight:
+                summed, correct = values.pop("loss"), int(values.pop("correct"))
+                loss = summed / step.weight
+                self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
+                self.at.sums.add(summed, step.weight, correct)
+            values = {"learning_rate": step.learning_rate, **values}
+            self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
+
     def _rate(self, number: int) -> float:
         p = self.job.params
-        return learning_rate(number, self.total, p.learning_rate, p.final_learning_rate, p.warm_up)
+        return learning_rate(number, self.total, p.learning_rate, p.final_learning_rate, p.warm_up, p.schedule)
 
     def _place(self, number: int) -> tuple[Phase, int]:
         """The phase of batch `number` of the schedule, and the batch's number in the phase's epoch."""
@@ -167,9 +197,9 @@ class Run:
         phase = self.job.phases[index]
         return phase, phase.first + number - (self.ends[index] - len(phase))
 
-    def _batches(self, number: int | None) -> Iterator[Batch]:
-        """This worker's batch of the step, if it has one."""
-        if number is not None:
+    def _batches(self, numbers: Sequence[int]) -> Iterator[Batch]:
+        """This worker's batches of the step."""
+        for number in numbers:
             phase, batch = self._place(number)
             loader = self.job.loaders[phase.data]
             yield loader.batch(phase.epoch, batch, offset=phase.offset, chunk=phase.chunk)
@@ -180,6 +210,7 @@ class Run:
         Workers that are not in step do not meet for it before the end: then it is worker 0's view. Within a block of
         bmuf or local_sgd workers have models of their own, which the sums are over; the last row is of the final one.
         """
+        self._read(wait=True)
         at = self.at
         if not self.in_step and self.group.rank > 0:
             at.sums = Sums()
@@ -208,124 +239,9 @@ class Run:
         return Sums(loss, round(weight), round(correct))
 
     def _checkpoint(self, done: int) -> None:
+        self._read(wait=True)
         with self.meters.aside("checkpoint_s"):
             self.saving.save(done, self.at, self.trainer.tensors())
-
-
-class Gradients(NamedTuple):
-    """Gradients of the mean loss, and the batch's summed loss, weight and correct frames."""
-
-    values: list[Tensor]
-    loss: float
-    weight: int
-    correct: int
-
-
-class Trainer:
-    """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
-
-    `synchronise` makes the synchroniser of module and optimiser (`sync.build` with its options).
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser],
-        *,
-        threads: int,
-        seed: int,
-        weight_decay: float = 0.0,
-    ) -> None:
-        self.module, self.threads, self.seed = module, threads, seed
-        self.names, self.parameters = zip(*module.named_parameters(), strict=True)
-        self.optimiser = torch.optim.AdamW(self.parameters, lr=0.0, weight_decay=weight_decay)
-        self.synchroniser = synchronise(module, self.optimiser)
-        torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def gradients(self, batch: Batch, step: int) -> Gradients:
-        """Gradients of the mean loss of `batch`; dropout is drawn from (seed, step, replica)."""
-        weight = max(1, criteria.weight(batch))
-        replicas = min(self.threads, len(batch.keys))
-        work = [self._pool.submit(self._share, batch.part(r, replicas), weight, step, r) for r in range(replicas)]
-        shares = [future.result() for future in work]
-        values = list(shares[0].values)
-        for share in shares[1:]:
-            torch._foreach_add_(values, share.values)
-        loss, correct = math.fsum(share.loss for share in shares), sum(share.correct for share in shares)
-        return Gradients(values, loss, weight, correct)
-
-    def _share(self, batch: Batch, weight: int, step: int, replica: int) -> Gradients:
-        generator = torch.Generator().manual_seed(key_of("dropout", self.seed, step, replica))
-        loss = criteria.loss(self.module, batch, generator)
-        values = torch.autograd.grad(loss.total / weight, self.parameters)
-        return Gradients(list(values), float(loss.total.detach()), weight, loss.correct)
-
-    def apply(self, gradients: Gradients | None, learning_rate: float, step: int) -> None:
-        """One step of the synchroniser: clip, agree, update. None: there was no batch for this worker.
-
-        Raises
-        ------
-        StageError: loss or gradient is not finite.
-        WorkerLostError: see `Synchroniser.step`.
-        """
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
-        for number, parameter in enumerate(self.parameters):
-            parameter.grad = gradients.values[number] if gradients else None
-        loss = gradients.loss / gradients.weight if gradients else 0.0
-        if math.isfinite(loss):
-            self.synchroniser.step(weight=gradients.weight if gradients else 0.0)
-        norm = self.synchroniser.metrics.get("gradient_norm", 0.0)
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            what = f"loss {loss} with gradient norm {norm}" if math.isfinite(loss) else f"loss {loss}"
-            raise StageError(
-                f"{what} at step {step}, learning rate {learning_rate:.2g}",
-                where="train",
-                remedy="lower learning_rate or clip; if it happens at step 0, look for NaN in the features",
-            )
-
-    def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
-        """Summed loss, weight and correct frames, without dropout."""
-        loss, weight, correct = 0.0, 0, 0
-        for batch in batches:
-            replicas = min(self.threads, len(batch.keys))
-            shares = list(self._pool.map(self._score, [batch.part(r, replicas) for r in range(replicas)]))
-            loss += math.fsum(share.total.item() for share in shares)
-            weight += criteria.weight(batch)
-            correct += sum(share.correct for share in shares)
-        return loss, weight, correct
-
-    def _score(self, batch: Batch) -> criteria.Loss:
-        with torch.no_grad():
-            return criteria.loss(self.module, batch)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights, optimiser and synchroniser state by name."""
-        found = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            for part, tensor in self.optimiser.state.get(parameter, {}).items():
-                found[f"{part}.{name}"] = tensor
-        return found | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
-
-    def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""
-        with torch.no_grad():
-            for name, parameter in zip(self.names, self.parameters, strict=True):
-                parameter.copy_(tensors[f"weights.{name}"])
-                state = {part: tensors[f"{part}.{name}"] for part in _ADAM if f"{part}.{name}" in tensors}
-                if state:
-                    self.optimiser.state[parameter] = state
-        self.synchroniser.restore(states)
-
-
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 
 def _alarm(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:

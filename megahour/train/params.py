@@ -5,14 +5,51 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import Params, parse
 from megahour.core.errors import ConfigError
 from megahour.sync.build import options_of
 from megahour.sync.params import TRAINERS, TrainerOptions
 
 POLICY: dict[str, JsonValue] = {"policy": True}
+LATER: dict[str, JsonValue] = {"later": True}
+Schedule = Literal["exponential", "cosine", "linear", "constant", "inverse_sqrt", "stable"]
+
+
+class OptimiserOptions(BaseModel):
+    """What all optimisers have: the learning rate and weight decay of `train`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class AdamWOptions(OptimiserOptions):
+    """AdamW (Loshchilov and Hutter, 2019): decay is apart from the gradient."""
+
+    beta1: float = Field(0.9, ge=0, lt=1, description="memory of the mean gradient; lower it where the loss jumps")
+    beta2: float = Field(0.999, ge=0, lt=1, description="memory of its square; 0.98 for transformers and short runs")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the square; raise it in fp16")
+
+
+class SgdOptions(OptimiserOptions):
+    """SGD with momentum: takes a learning rate some hundred times that of AdamW, and a third of its memory."""
+
+    momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step that the next one keeps")
+    nesterov: bool = Field(True, description="the gradient counts as of one step ahead (Sutskever et al., 2013)")
+
+
+class MuonOptions(AdamWOptions):
+    """Muon (Jordan et al., 2024): matrices take orthogonal steps, the head, norms and biases those of AdamW.
+
+    A matrix's step is scaled to the root mean square of AdamW's (Liu et al., 2025), so that one learning rate and decay
+    serve both: begin with those of AdamW.
+    """
+
+    momentum: float = Field(0.95, ge=0, lt=1, description="memory of a matrix's mean gradient")
+    iterations: int = Field(5, ge=1, le=20, description="Newton-Schulz iterations that make a step orthogonal")
+
+
+OPTIMISERS: dict[str, type[OptimiserOptions]] = {"adamw": AdamWOptions, "sgd": SgdOptions, "muon": MuonOptions}
 
 
 CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_model)
@@ -88,7 +125,21 @@ class TrainParams(Params):
     warm_up: float = Field(
         0.02, ge=0.0, le=1.0, description="share of the steps over which the learning rate rises from zero"
     )
-    weight_decay: float = Field(0.0, ge=0.0, description="weight decay of AdamW")
+    schedule: Schedule = Field(
+        "exponential",
+        description="how the learning rate falls after its rise; cosine or stable suit transformers, and stable a run "
+        "whose length is not known",
+        json_schema_extra=LATER,
+    )
+    optimiser: Literal["adamw", "sgd", "muon"] = Field(
+        "adamw", description="what steps; each wants a learning rate of its own", json_schema_extra=LATER
+    )
+    optimiser_options: dict[str, Any] = Field(
+        {}, description="options of the optimiser, such as {beta2: 0.98}: see docs/stages.md", json_schema_extra=LATER
+    )
+    weight_decay: float = Field(
+        0.0, ge=0.0, description="share of each weight that a step takes off, times the learning rate"
+    )
     clip: float = Field(1.0, gt=0.0, description="largest gradient norm; lower it when the loss jumps")
     time_masks: int = Field(
         0, ge=0, description="bands of time masked in each piece (SpecAugment); try 1 or 2 on little data"
@@ -106,16 +157,45 @@ class TrainParams(Params):
         0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
     )
     rows: int = Field(20, ge=1, description="points of the training curve")
+    accumulate: int = Field(
+        1,
+        ge=1,
+        description="batches of a worker whose gradients make one step: large steps where memory is small",
+        json_schema_extra=LATER,
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="auto: a GPU for each worker where the machine has as many, else its CPU; a run may move to "
+        "another device, which gives other bytes",
+        json_schema_extra=POLICY,
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of products and convolutions; weights stay fp32. bf16 saves memory and time on GPUs that have it; "
+        "fp16, with dynamic loss scaling, on those that do not",
+        json_schema_extra=LATER,
+    )
+    recompute: bool = Field(
+        False,
+        description="compute each layer twice instead of keeping it for backward: a third more time, for long "
+        "utterances and deep encoders that do not fit",
+        json_schema_extra=POLICY,
+    )
+    compile: bool = Field(
+        False,
+        description="torch.compile the encoder: minutes at the start, worth trying on a tdnn and on GPUs",
+        json_schema_extra=LATER,
+    )
     threads: int = Field(
         2,
         ge=1,
         le=64,
-        description="replicas that share a batch, one core each; they change rounding, and so the result",
+        description="replicas that share a batch on a CPU, one core each; they change rounding, and so the result",
     )
     workers: int = Field(
         1,
         ge=1,
-        description="processes that train together; on one machine, at most one for every `threads` cores",
+        description="processes that train together, one a GPU; on a CPU at most one for every `threads` cores",
     )
     trainer: str = Field("dense", description="how workers agree: " + ", ".join(CHOICES))
     trainer_options: dict[str, Any] = Field(
@@ -160,6 +240,15 @@ class TrainParams(Params):
     )
 
     @property
+    def step_options(self) -> OptimiserOptions:
+        """The optimiser's options. ConfigError: there is no such option."""
+        kind = OPTIMISERS[self.optimiser]
+        known = ", ".join(kind.model_fields) or "none"
+        return parse(
+            kind, self.optimiser_options, where=f"optimiser {self.optimiser}", remedy=f"its options are {known}"
+        )
+
+    @property
     def synchroniser(self) -> TrainerOptions:
         """The trainer with its options. ConfigError: there is no such trainer or option."""
         return options_of(self.trainer, {**self.trainer_options, "clip_norm": self.clip})
@@ -176,6 +265,13 @@ class TrainParams(Params):
     def _offsets_fit(self) -> TrainParams:
         if any(not 0 <= offset < self.stack for offset in self.offsets):
             raise ValueError(f"offsets {self.offsets} must be from 0 to stack − 1 = {self.stack - 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _optimiser_fits(self) -> TrainParams:
+        _ = self.step_options
+        if self.schedule == "inverse_sqrt" and not self.warm_up:
+            raise ValueError("schedule inverse_sqrt falls from the end of the rise: give warm_up a share above 0")
         return self
 
     @model_validator(mode="after")

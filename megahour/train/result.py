@@ -35,7 +35,7 @@ class Result:
 
 def of(job: TrainingJob, curves: Curves) -> Result:
     """The result of training that ended with the job's module."""
-    state = {name: tensor.contiguous() for name, tensor in job.module.state_dict().items()}
+    state = {name: tensor.cpu().contiguous() for name, tensor in job.module.state_dict().items()}
     return Result(
         safetensors.torch.save(state),
         curves,

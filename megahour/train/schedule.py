@@ -9,11 +9,15 @@ next offset.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from megahour.train.params import Schedule
+
 Data = Literal["labelled", "unlabelled"]
+DECAY = 0.2  # share of the steps over which the schedule `stable` falls
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,33 @@ def scheduled(
     return phases
 
 
-def learning_rate(step: int, total: int, first: float, last: float, warm_up: float) -> float:
-    """Exponential decay from `first` to `last` over `total` steps, after a linear rise over a share `warm_up`.
+def learning_rate(
+    step: int, total: int, first: float, last: float, warm_up: float, schedule: Schedule = "exponential"
+) -> float:
+    """The rate of `step` of `total`: a linear rise over a share `warm_up` of them, times the schedule.
+
+    With x = step / total, exponential: first · (last / first)^x (Parthasarathi et al., section II-B). cosine: half a
+    cosine from `first` to `last` (Loshchilov and Hutter, 2017). linear: from `first` to `last`. constant: `first`.
+    inverse_sqrt: first · √(w / max(step, w)) with w the steps of the rise (Vaswani et al., 2017, section 5.3). stable:
+    `first`, and over the last fifth linear to `last` (Hu et al., MiniCPM, 2024).
 
     >>> [round(learning_rate(step, 100, 1e-3, 1e-5, warm_up=0.1), 6) for step in (0, 9, 50, 100)]
     [0.0001, 0.000661, 0.0001, 1e-05]
+    >>> [round(learning_rate(step, 100, 1.0, 0.0, 0.0, "cosine"), 3) for step in (0, 25, 50, 100)]
+    [1.0, 0.854, 0.5, 0.0]
     """
-    progress = step / max(1, total)
-    rate: float = first * (last / first) ** progress
-    return rate * min(1.0, (step + 1) / (warm_up * total)) if warm_up else rate
+    x = step / max(1, total)
+    rise_steps = warm_up * total
+    rate: float = first
+    if schedule == "exponential":
+        rate = first * (last / first) ** x
+    elif schedule == "cosine":
+        rate = last + (first - last) * (1 + math.cos(math.pi * x)) / 2
+    elif schedule == "linear":
+        rate = first + (last - first) * x
+    elif schedule == "inverse_sqrt":
+        rise = max(1.0, rise_steps)
+        rate = first * math.sqrt(rise / max(step + 1, rise))
+    elif schedule == "stable":
+        rate = first + (last - first) * max(0.0, (x - (1 - DECAY)) / DECAY)
+    return rate * min(1.0, (step + 1) / rise_steps) if rise_steps else rate

@@ -46,10 +46,12 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
 
 def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     from megahour.sync.group.torch_group import TorchGroup
+    from megahour.train import device
     from megahour.train.job import prepare
     from megahour.train.loop import execute
 
-    return execute(prepare(p, inputs), TorchGroup(), ctx.work, ctx.progress)
+    own = device.choose(p.device)
+    return execute(prepare(p, inputs), TorchGroup(), ctx.work, ctx.progress, device=own)
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:

@@ -24,7 +24,7 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.sync.group.base import WorkerFailedError, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import result
+from megahour.train import device, result
 from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.checkpoints import CHECKPOINTS
 from megahour.train.job import prepare
@@ -70,13 +70,14 @@ def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
             "the agent's store is shared, with addresses of workers that died", remedy=f"set {OWN_STORE}=1"
         )
     with _final(work):
+        own = device.of_this_worker(p.device)
         job = prepare(p, inputs)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
+    dist.init_process_group(device.backend(own), timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)
         progress = _Progress(work / PROGRESS) if group.rank == 0 else Context(work).progress
         with _final(work):
-            found = execute(job, group, work, progress, _new_store(group))
+            found = execute(job, group, work, progress, _new_store(group), own)
             if group.rank == 0:
                 result.write(work, found)
     finally:

@@ -27,23 +27,29 @@ class Alone:
         self.rank, self.size = rank, size
 
 
-def taken_in_turn(size: int, at: int, total: int) -> list[int]:
-    found = []
+def taken_in_turn(size: int, at: int, total: int, each: int = 1) -> list[int]:
+    found: list[int] = []
     for rank in range(size):
-        claims = InTurn(Alone(rank, size), at, total)  # type: ignore[arg-type]
+        claims = InTurn(Alone(rank, size), at, total, each)  # type: ignore[arg-type]
         while (claim := claims.take()) is not None:
-            found += [] if claim.own is None else [claim.own]
+            found += claim.own
     return sorted(found)
 
 
-@given(st.integers(1, 9), st.integers(0, 40), st.integers(1, 40))
-def test_in_turn_every_batch_is_taken_once(size: int, at: int, more: int) -> None:
-    assert taken_in_turn(size, at, at + more) == list(range(at, at + more))
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(1, 40), st.integers(1, 3))
+def test_in_turn_every_batch_is_taken_once(size: int, at: int, more: int, each: int) -> None:
+    assert taken_in_turn(size, at, at + more, each) == list(range(at, at + more))
+
+
+def test_a_step_of_several_batches_ends_where_those_of_all_workers_do() -> None:
+    claims = InTurn(Alone(1, 2), 0, 9, each=2)  # type: ignore[arg-type]
+    taken = [claims.take(), claims.take(), claims.take()]
+    assert [(c.first, c.last, list(c.own)) for c in taken if c] == [(0, 4, [1, 3]), (4, 8, [5, 7]), (8, 9, [])]
 
 
 def test_a_change_of_workers_at_any_step_neither_repeats_nor_skips() -> None:
-    first = [claim_of(start, 4, rank, 103).own for start in range(0, 40, 4) for rank in range(4)]
-    assert sorted([*first, *taken_in_turn(3, 40, 103)]) == list(range(103))  # type: ignore[list-item]
+    first = [number for start in range(0, 40, 4) for rank in range(4) for number in claim_of(start, 4, rank, 103).own]
+    assert sorted([*first, *taken_in_turn(3, 40, 103)]) == list(range(103))
 
 
 def test_who_does_not_wait_takes_the_next_that_nobody_has() -> None:
@@ -53,8 +59,7 @@ def test_who_does_not_wait_takes_the_next_that_nobody_has() -> None:
     def work(rank: int, seconds: float) -> None:
         claims = FirstCome(store, None, at=10, total=70)
         while (claim := claims.take()) is not None:
-            assert claim.own is not None
-            taken[rank].append(claim.own)
+            taken[rank] += claim.own
             time.sleep(seconds)
 
     threads = [threading.Thread(target=work, args=(rank, 0.02 if rank == 0 else 0.004)) for rank in range(3)]
@@ -74,7 +79,7 @@ def test_workers_of_a_node_take_theirs_together() -> None:
         claims, found = FirstCome(store, node, at=0, total=21), []
         while (claim := claims.take()) is not None:
             assert claim.first % 2 == 0
-            found += [] if claim.own is None else [claim.own]
+            found += claim.own
         return found
 
     assert sorted(functools.reduce(operator.iadd, virtual.run(work, 4), [])) == list(range(21))

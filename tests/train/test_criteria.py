@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
-from megahour.train.criteria import loss, weight
+from megahour.train.criteria import loss, on_device, weight
 
 FEATURES = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
 LENGTHS = np.array([4, 2])
@@ -31,7 +31,7 @@ def nats(frames: list[tuple[int, int]], units: list[int]) -> float:
 def test_frames_without_a_label_and_padding_do_not_count() -> None:
     labels = np.array([[0, IGNORE, 2, 1], [1, 0, 2, 2]])  # the second utterance has two frames; 2, 2 is padding
     batch = Batch(FEATURES, LENGTHS, [1, 2], {"labels": np.where(np.arange(4) < LENGTHS[:, None], labels, IGNORE)})
-    found = loss(Echo(), batch)
+    found = loss(Echo(), on_device(batch))
     frames, units = [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1)], [0, 2, 1, 1, 0]
     assert weight(batch) == 5
     assert found.total.item() == pytest.approx(nats(frames, units), rel=1e-5)
@@ -43,12 +43,14 @@ def test_a_teachers_logits_count_on_every_frame_but_padding() -> None:
     batch = Batch(FEATURES, LENGTHS, [1, 2], {"indices": indices, "logits": np.zeros((2, 4, 1), np.float32)})
     frames = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
     assert weight(batch) == 6
-    assert loss(Echo(), batch).total.item() == pytest.approx(nats(frames, [0] * 6), rel=1e-2)  # the rest has a share
-    assert loss(Echo(), batch).correct == sum(FEATURES[b, t].argmax() == 0 for b, t in frames)
+    assert loss(Echo(), on_device(batch)).total.item() == pytest.approx(
+        nats(frames, [0] * 6), rel=1e-2
+    )  # the rest has a share
+    assert loss(Echo(), on_device(batch)).correct == sum(FEATURES[b, t].argmax() == 0 for b, t in frames)
 
 
 def test_ctc_is_averaged_over_its_symbols() -> None:
     targets = {"tokens": np.array([[1, 2], [2, 0]]), "token_lengths": np.array([2, 1])}
     batch = Batch(FEATURES, LENGTHS, [1, 2], targets)
     assert weight(batch) == 3
-    assert loss(Echo(), batch).correct == 0
+    assert loss(Echo(), on_device(batch)).correct == 0

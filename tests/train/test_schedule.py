@@ -38,3 +38,23 @@ def test_the_rate_rises_then_decays_exponentially():
     assert max(rates) in rates[8:11]
     assert rates[60] / rates[50] == pytest.approx(rates[90] / rates[80])
     assert learning_rate(100, 100, 1e-2, 1e-4, 0.0) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("cosine", [1.0, 0.854, 0.5, 0.147, 0.001]),
+        ("linear", [1.0, 0.75, 0.5, 0.251, 0.002]),
+        ("constant", [1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("stable", [1.0, 1.0, 1.0, 1.0, 0.006]),
+    ],
+)
+def test_each_schedule_falls_in_its_own_way(schedule, rates):
+    steps = [0, 250, 500, 750, 999]
+    found = [learning_rate(step, 1000, 1.0, 0.001, 0.0, schedule) for step in steps]
+    assert found == pytest.approx(rates, abs=1e-3)
+
+
+def test_the_inverse_root_falls_from_the_end_of_the_rise():
+    rates = [learning_rate(step, 1000, 1.0, 0.001, 0.1, "inverse_sqrt") for step in (0, 49, 99, 399)]
+    assert rates == pytest.approx([0.01, 0.5, 1.0, 0.5])

@@ -48,3 +48,26 @@ def test_what_fits_is_taken(values: dict[str, Any]) -> None:
 def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises((ValidationError, ConfigError), match=message):
         TrainParams(**values)
+
+
+def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
+    """Their fingerprints have no such name: it is left out where it has its default."""
+    later = {"accumulate": 2, "precision": "bf16", "compile": True, "optimiser": "sgd", "schedule": "cosine"}
+    assert not later.keys() & TrainParams().identity().keys()
+    for name, value in later.items():
+        assert TrainParams(**{name: value}).identity() == {**TrainParams().identity(), name: value}
+    assert TrainParams(device="cpu", recompute=True).identity() == TrainParams().identity()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"optimiser": "sgd", "optimiser_options": {"momentun": 0.9}}, 'did you mean "momentum"'),
+        ({"optimiser_options": {"momentum": 0.9}}, "its options are beta1, beta2, eps"),
+        ({"optimiser": "muon", "optimiser_options": {"iterations": 0}}, "iterations"),
+        ({"schedule": "inverse_sqrt", "warm_up": 0.0}, "give warm_up a share above 0"),
+    ],
+)
+def test_optimisers_have_options_of_their_own(values: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValidationError, ConfigError), match=message):
+        TrainParams(**values)

@@ -24,8 +24,11 @@ _ENDS = -1.0  # said in place of a weight
 class Synchroniser(Protocol):
     """N workers' steps on one model: stands where `optimiser.step()` stands in a plain training loop."""
 
-    metrics: dict[str, float]
-    """Of the last step: norms of the gradient, density, consensus distance, staleness, …, by name."""
+    metrics: dict[str, float | Tensor]
+    """Of the last step: norms of the gradient, density, consensus distance, staleness, …, by name.
+
+    Numbers; of a model on an accelerator some are scalars there, which a loop reads when it likes: `float` waits.
+    """
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """Agrees with the other workers and updates the weights from the gradients in `parameter.grad`.
@@ -133,19 +136,39 @@ def unscale(optimiser: torch.optim.Optimizer, scaler: GradScaler | None) -> None
         scaler.unscale_(optimiser)
 
 
-def update(optimiser: torch.optim.Optimizer, scaler: GradScaler | None, finite: bool = True) -> None:
+def update(optimiser: torch.optim.Optimizer, scaler: GradScaler | None, finite: bool | Tensor = True) -> None:
     """Ends a step whose gradients `unscale` has seen: `optimiser.step()` where `finite`, and `scaler.update()`.
 
     `finite` is what was agreed, so that all workers leave out the same steps and keep equal scales: a worker whose own
     gradients were finite hears of another's infinity here. Without a scaler the optimiser steps in any case.
+
+    A scalar tensor on an accelerator stays there where the optimiser is a fused one (`fused=True`), which leaves the
+    step out by itself; for any other the host waits for it.
     """
     if scaler is None or not scaler.is_enabled():
         optimiser.step()
         return
-    if finite:
+    if isinstance(finite, Tensor) and getattr(optimiser, "_step_supports_amp_scaling", False):
+        _step_unless(optimiser, ~finite)
+    elif finite:
         optimiser.step()
     _tell(scaler, optimiser, finite)
     scaler.update()
+
+
+def _step_unless(optimiser: torch.optim.Optimizer, overflow: Tensor) -> None:
+    """A fused optimiser's step, which its kernel leaves out where `overflow`: the attributes that GradScaler sets."""
+    optimiser.grad_scale = None  # type: ignore[attr-defined]
+    optimiser.found_inf = overflow.to(torch.float32)  # type: ignore[attr-defined]
+    try:
+        optimiser.step()
+    finally:
+        del optimiser.grad_scale, optimiser.found_inf  # type: ignore[attr-defined]
+
+
+def reading(value: Tensor) -> float | Tensor:
+    """A scalar for `metrics`: a number where reading it is free, the tensor where the host would wait for a device."""
+    return float(value) if value.device.type == "cpu" else value.detach()
 
 
 def step_alone(
@@ -153,7 +176,7 @@ def step_alone(
     optimiser: torch.optim.Optimizer,
     clip_norm: float | None,
     scaler: GradScaler | None,
-    metrics: dict[str, float],
+    metrics: dict[str, float | Tensor],
 ) -> None:
     """The plain loop's step with what is in `parameter.grad`: unscaled, clipped, left out where it is not finite.
 
@@ -161,12 +184,12 @@ def step_alone(
     """
     check_shared(parameters, optimiser)
     unscale(optimiser, scaler)
-    finite = True
+    finite: bool | Tensor = True
     if clip_norm is not None or scaler is not None:
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        metrics["gradient_norm"] = float(norm)
-        finite = scaler is None or bool(norm.isfinite())
-        if clip_norm is not None and finite:
+        metrics["gradient_norm"] = reading(norm)
+        finite = is_finite(norm) if scaler is not None else True
+        if clip_norm is not None and (isinstance(finite, Tensor) or finite):
             nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
     update(optimiser, scaler, finite)
 
@@ -214,7 +237,13 @@ def own_state(
     return own
 
 
-def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) -> None:
+def is_finite(norm: Tensor) -> bool | Tensor:
+    """Whether a scalar is finite: known at once on the CPU, a tensor on an accelerator."""
+    finite = norm.isfinite()
+    return bool(finite) if norm.device.type == "cpu" else finite
+
+
+def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool | Tensor) -> None:
     """Lets `scaler` know what was agreed, through an optimiser of one weight whose gradient is 0 or infinite.
 
     `GradScaler.update` asks for the infinities of all optimisers it has unscaled since the last update; a worker
@@ -222,7 +251,10 @@ def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool) ->
     """
     device = _device(optimiser)
     witness = nn.Parameter(torch.zeros(1, device=device))
-    witness.grad = torch.full_like(witness, 0.0 if finite else float("inf"))
+    if isinstance(finite, Tensor):
+        witness.grad = torch.zeros_like(witness).masked_fill_(~finite, float("inf"))
+    else:
+        witness.grad = torch.full_like(witness, 0.0 if finite else float("inf"))
     _prime(scaler, optimiser)
     scaler.unscale_(torch.optim.SGD([witness], lr=0.0))
 

@@ -67,7 +67,7 @@ class Bmuf:
         options: BmufOptions,
     ) -> None:
         self.model, self.optimiser, self.group, self.options = model, optimiser, group, options
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         broadcast_model(model, group)
         self.flat = Flat(model)
         self.filter: block_momentum.UpdateFilter = block_momentum.FORMS[options.form](self.flat.weights())

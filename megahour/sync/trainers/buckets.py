@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from megahour.core.errors import ConfigError
@@ -25,7 +25,7 @@ class Bucket:
         self.missing = len(self.parameters)
         self.work: Work | None = None
 
-    def send(self, group: Group, scale: float) -> None:
+    def send(self, group: Group, scale: float | Tensor) -> None:
         """Begins the sum over workers of scale · gradient."""
         gather_gradients(self.parameters, self.views, scale)
         self.work = group.all_reduce(self.vector)
@@ -66,7 +66,7 @@ class Buckets:
         """Whether a bucket of this step is under way, or has arrived."""
         return self._next > 0
 
-    def send(self, scale: float) -> None:
+    def send(self, scale: float | Tensor) -> None:
         """Begins the sums of buckets that are not under way."""
         for bucket in self.buckets[self._next :]:
             bucket.send(self._group, scale)

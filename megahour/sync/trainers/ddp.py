@@ -42,7 +42,7 @@ class Ddp:
         group: Group,
         options: DdpOptions,
     ) -> None:
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
         self._backwards, self._hook, self._powersgd = options.backwards, options.hook, _powersgd_state(options)
         self._parameters = trainable(model)

@@ -19,7 +19,9 @@ from megahour.sync.trainers.base import (
     check_shared,
     check_weight,
     end_together,
+    is_finite,
     own_state,
+    reading,
     step_alone,
     unscale,
     update,
@@ -46,7 +48,7 @@ class Dense:
         options: DenseOptions,
     ) -> None:
         broadcast_model(model, group)
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group = model, optimiser, group
         self._clip_norm, self._clip_mean = options.clip_norm, options.clip == "mean"
         self._early = options.backwards is not None
@@ -74,13 +76,16 @@ class Dense:
     def _step(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
         check_shared(self._parameters, self._optimiser)
         unscale(self._optimiser, scaler)
-        scale, finite = 1.0, True
+        scale: float | Tensor = 1.0
+        finite: bool | Tensor = True
         if weight and (scaler is not None or (self._clip_norm is not None and not self._clip_mean)):
-            norm = float(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
-            self.metrics["gradient_norm"] = norm
-            finite = math.isfinite(norm)
-            if self._clip_norm is not None and not self._clip_mean and finite:
-                scale = min(1.0, self._clip_norm / (norm + 1e-6))
+            norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+            self.metrics["gradient_norm"] = read = reading(norm)
+            finite = is_finite(norm)
+            if self._clip_norm is not None and not self._clip_mean:
+                scale = _scale(self._clip_norm, read)
+        if isinstance(finite, Tensor):  # it stays on the device: an infinity reaches all workers in the sum
+            finite = True
         agreed = agree(self._group, weight, finite or scaler is None)
         if not agreed.total:
             return
@@ -89,7 +94,13 @@ class Dense:
             buckets.receive(1.0)
             if self._clip_mean and self._clip_norm is not None:
                 self._clip()
-        update(self._optimiser, scaler, agreed.finite)
+        update(self._optimiser, scaler, self._all_finite(scaler) if agreed.finite else False)
+
+    def _all_finite(self, scaler: GradScaler | None) -> bool | Tensor:
+        """Of the sum on an accelerator; on the CPU it was agreed before."""
+        if scaler is None or self._parameters[0].device.type == "cpu":
+            return True
+        return is_finite(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
 
     def _step_early(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
         """Buckets left during backward, of scaled gradients where there is a scaler: an infinity reaches all."""
@@ -106,7 +117,7 @@ class Dense:
 
     def _clip(self) -> None:
         norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm or math.inf)
-        self.metrics["gradient_norm"] = float(norm)
+        self.metrics["gradient_norm"] = reading(norm)
 
     def finish(self) -> None:
         """Averages floating-point buffers; the weights are the same on all workers after each step. Collective.
@@ -125,3 +136,10 @@ class Dense:
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Nothing is to be done, whatever the number of workers was. ConfigError: it is another trainer's state."""
         own_state("dense", states, self._group.rank, ())
+
+
+def _scale(clip_norm: float, norm: float | Tensor) -> float | Tensor:
+    """min(1, c / (‖g‖ + 1e-6)); 1 where the norm is not finite, 0 for an infinite one that stays on its device."""
+    if isinstance(norm, Tensor):
+        return (clip_norm / (norm + 1e-6)).clamp(max=1.0)
+    return min(1.0, clip_norm / (norm + 1e-6)) if math.isfinite(norm) else 1.0

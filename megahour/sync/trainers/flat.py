@@ -102,18 +102,22 @@ def check_real(parameters: Sequence[nn.Parameter]) -> None:
 
 
 @torch.no_grad()
-def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float = 1.0) -> None:
-    """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0."""
+def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float | Tensor = 1.0) -> None:
+    """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0.0.
+
+    A `scale` on the gradients' device stays there.
+    """
+    on_device = isinstance(scale, Tensor)
     from_, to = [], []
     for parameter, view in zip(parameters, views, strict=True):
         gradient = parameter.grad
-        if gradient is None or scale == 0.0:
+        if gradient is None or (not on_device and scale == 0.0):
             view.zero_()
         elif gradient.is_sparse:
             raise ConfigError("a parameter's gradient is sparse", remedy="make the embedding with sparse=False")
-        elif scale != 1.0 and gradient.dtype == view.dtype:
+        elif (on_device or scale != 1.0) and gradient.dtype == view.dtype:
             torch.mul(gradient, scale, out=view)
-        elif scale != 1.0:
+        elif on_device or scale != 1.0:
             view.copy_(gradient).mul_(scale)
         elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
             from_.append(gradient)

@@ -43,7 +43,7 @@ class Fsdp:
         group: Group,
         options: FsdpOptions,
     ) -> None:
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
         process_group = process_group_of(group, "fsdp")
         self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))

@@ -47,7 +47,7 @@ class Gossip:
         if group.size % node_size:
             raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="all nodes have the same size")
         self.model, self.optimiser, self.group, self.options = model, optimiser, group, options
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         broadcast_model(model, group)
         self.flat = Flat(model)
         self.weights = self.flat.weights()

@@ -78,7 +78,7 @@ class Gtc:
         self._gradient = new_residual(self._flat.numel, self._flat.device)
         self._sum = ThresholdSum(self._flat.numel, group, options, device=self._flat.device)
         self._steps = 0
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
 
     @torch.no_grad()
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:

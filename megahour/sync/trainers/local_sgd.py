@@ -44,7 +44,7 @@ class LocalSgd:
         options: LocalSgdOptions,
     ) -> None:
         broadcast_model(model, group)
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group, self._options = model, optimiser, group, options
         self._flat = Flat(model)
         self._steps = self._local_steps = 0

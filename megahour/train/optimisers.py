@@ -1,0 +1,74 @@
+"""What steps a model: torch's optimisers, chosen by the parameter `optimiser`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megahour.train.params import AdamWOptions, MuonOptions, OptimiserOptions, SgdOptions, TrainParams
+
+STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""Names of what optimisers keep of a parameter, as checkpoints hold them."""
+
+
+def build(p: TrainParams, module: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of `p` for the parameters of `module`; its learning rate is 0 until a step sets it.
+
+    On a GPU kernels are fused, and an fp16 step with an overflow is left out there without the host knowing.
+    """
+    return of_options(p.step_options, module, p.weight_decay)
+
+
+def of_options(options: OptimiserOptions, module: nn.Module, decay: float) -> torch.optim.Optimizer:
+    """As `build`. Raises TypeError for options that are not of `train.params.OPTIMISERS`."""
+    parameters = list(module.parameters())
+    fused = parameters[0].is_cuda or None
+    if isinstance(options, SgdOptions):
+        nesterov = options.nesterov and options.momentum > 0
+        return torch.optim.SGD(
+            parameters, lr=0.0, momentum=options.momentum, nesterov=nesterov, weight_decay=decay, fused=fused
+        )
+    if isinstance(options, MuonOptions):
+        matrices = [q for name, q in module.named_parameters() if q.ndim == 2 and not name.startswith("head.")]
+        return MuonAdamW(matrices, parameters, options, decay)
+    if isinstance(options, AdamWOptions):
+        return _adamw(parameters, options, decay, fused)
+    raise TypeError(f"no optimiser of {type(options).__name__}")
+
+
+def _adamw(
+    parameters: Sequence[nn.Parameter], options: AdamWOptions, decay: float, fused: bool | None = None
+) -> torch.optim.AdamW:
+    betas = (options.beta1, options.beta2)
+    return torch.optim.AdamW(parameters, lr=0.0, betas=betas, eps=options.eps, weight_decay=decay, fused=fused)
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """torch's Muon for `matrices` and AdamW for the rest of `parameters`, as one optimiser with one state."""
+
+    def __init__(
+        self, matrices: Sequence[nn.Parameter], parameters: Sequence[nn.Parameter], options: MuonOptions, decay: float
+    ) -> None:
+        chosen = set(map(id, matrices))
+        muon = torch.optim.Muon(
+            matrices,
+            lr=0.0,
+            weight_decay=decay,
+            momentum=options.momentum,
+            ns_steps=options.iterations,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        self._parts = [muon, _adamw([q for q in parameters if id(q) not in chosen], options, decay)]
+        super().__init__([settings for part in self._parts for settings in part.param_groups], {})
+        for part in self._parts:
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Tensor | None:  # type: ignore[override]
+        """Muon's step, then AdamW's. `closure` is not called."""
+        for part in self._parts:
+            part.step()
+        return None

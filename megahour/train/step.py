@@ -1,0 +1,183 @@
+"""One worker's step: gradients of its batches, agreed with the other workers, and the optimiser's update.
+
+On a CPU a batch is split over `threads` replicas. Each replica is one Python thread with one torch thread that runs
+forward and backward of its share through the same parameters, and the gradients are added in order. Two replicas beat
+two OpenMP threads inside every small matrix product by far, and the sum does not depend on timing. On a GPU there is
+one replica, and nothing in a step waits for the device: losses and norms stay there as scalars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from megahour.batches.loader import Batch
+from megahour.core.errors import StageError
+from megahour.core.records import key_of
+from megahour.sync.trainers.base import Synchroniser, reading
+from megahour.train import criteria, optimisers
+from megahour.train.device import autocast, scaler_of
+from megahour.train.params import TrainParams
+
+T = TypeVar("T")
+
+
+class Gradients(NamedTuple):
+    """Gradients of the mean loss, the summed loss and correct frames as scalars of the device, and the weight."""
+
+    values: list[Tensor]
+    loss: Tensor
+    weight: int
+    correct: Tensor
+
+
+class Trainer:
+    """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
+
+    `module` is on `device`. `synchronise` makes the synchroniser of module and optimiser (`sync.build`).
+    """
+
+    def __init__(
+        self,
+        p: TrainParams,
+        module: nn.Module,
+        synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser],
+        device: torch.device = criteria.CPU,
+    ) -> None:
+        self.p, self.module, self.device = p, module, device
+        self.names, self.parameters = zip(*module.named_parameters(), strict=True)
+        self.optimiser = optimisers.build(p, module)
+        self.synchroniser = synchronise(module, self.optimiser)
+        self.scaler = scaler_of(device, p.precision)
+        if self.scaler is not None:
+            self.scaler.scale(torch.zeros((), device=device))  # makes the scale before replicas ask for it
+        module.recompute = p.recompute  # type: ignore[assignment]
+        self._run = torch.compile(module, dynamic=True) if p.compile else module
+        self._replicas = p.threads if device.type == "cpu" else 1
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def gradients(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients:
+        """Gradients of the mean loss over `batches`; dropout is drawn from (seed, the batch's number, replica)."""
+        weight = max(1, sum(map(criteria.weight, batches)))
+        shares = [
+            share
+            for batch, number in zip(batches, numbers, strict=True)
+            for share in self._shared(batch, partial(self._share, weight, number))
+        ]
+        values = list(shares[0].values)
+        for share in shares[1:]:
+            torch._foreach_add_(values, share.values)
+        loss = torch.stack([share.loss for share in shares]).sum()
+        return Gradients(values, loss, weight, torch.stack([share.correct for share in shares]).sum())
+
+    def _shared(self, batch: Batch, work: Callable[[Batch, int], T]) -> list[T]:
+        """`work` of each replica's part of a batch, in order."""
+        replicas = min(self._replicas, len(batch.keys))
+        parts = [batch.part(r, replicas) for r in range(replicas)]
+        if self.device.type != "cpu":
+            return [work(part, r) for r, part in enumerate(parts)]
+        return list(self._pool.map(work, parts, range(replicas)))
+
+    def _share(self, weight: int, number: int, batch: Batch, replica: int) -> Gradients:
+        generator = None
+        if getattr(self.module, "dropout", 0.0):
+            generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
+        loss = criteria.loss(self._forward, criteria.on_device(batch, self.device), generator)
+        mean = loss.total / weight
+        values = torch.autograd.grad(mean if self.scaler is None else self.scaler.scale(mean), self.parameters)
+        return Gradients(list(values), loss.total.detach().double(), weight, loss.correct)
+
+    def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
+        with autocast(self.device, self.p.precision):
+            logits: Tensor = self._run(features, lengths, generator)
+        return logits
+
+    def apply(self, gradients: Gradients | None, learning_rate: float, number: int) -> None:
+        """One step of the synchroniser: clip, agree, update. None: there was no batch for this worker.
+
+        Raises
+        ------
+        StageError: loss or gradient is not finite; of a GPU's that is known later (`check_finite`).
+        WorkerLostError: see `Synchroniser.step`.
+        """
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        for i, parameter in enumerate(self.parameters):
+            parameter.grad = gradients.values[i] if gradients else None
+        loss = 0.0 if gradients is None else reading(gradients.loss / gradients.weight)
+        if isinstance(loss, Tensor) or math.isfinite(loss):
+            self.synchroniser.step(weight=gradients.weight if gradients else 0.0, scaler=self.scaler)
+        norm = self.synchroniser.metrics.get("gradient_norm", 0.0)
+        if not isinstance(loss, Tensor) and not isinstance(norm, Tensor):
+            self.check_finite(loss, norm, number, learning_rate)
+
+    def check_finite(self, loss: float, norm: float, number: int, learning_rate: float) -> None:
+        """Raises StageError unless loss and gradient norm of step `number` are finite.
+
+        With fp16 an infinite norm is a scale that was too large: that step was left out, and the scale is halved.
+        """
+        if not math.isfinite(loss) or (self.scaler is None and not math.isfinite(norm)):
+            what = f"loss {loss} with gradient norm {norm}" if math.isfinite(loss) else f"loss {loss}"
+            raise StageError(
+                f"{what} at step {number}, learning rate {learning_rate:.2g}",
+                where="train",
+                remedy="lower learning_rate or clip; if it happens at step 0, look for NaN in the features",
+            )
+
+    def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
+        """Summed loss, weight and correct frames, without dropout."""
+        losses = [torch.zeros((), dtype=torch.float64, device=self.device)]
+        weight, correct = 0, torch.zeros((), dtype=torch.int64, device=self.device)
+        for batch in batches:
+            shares = list(self._shared(batch, self._score))
+            losses += [share.total.double() for share in shares]
+            weight += criteria.weight(batch)
+            for share in shares:
+                correct += share.correct
+        return float(torch.stack(losses).sum()), weight, int(correct)
+
+    def _score(self, batch: Batch, replica: int) -> criteria.Loss:
+        with torch.no_grad():
+            return criteria.loss(self._forward, criteria.on_device(batch, self.device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, state of optimiser, synchroniser and loss scale, by name."""
+        found = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            for part, tensor in self.optimiser.state.get(parameter, {}).items():
+                if isinstance(tensor, Tensor):
+                    found[f"{part}.{name}"] = tensor
+        if self.scaler is not None:
+            state = self.scaler.state_dict()
+            found["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
+        return found | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""
+        fused = self.device.type != "cpu"  # its kernels count steps on the device
+        with torch.no_grad():
+            for name, parameter in zip(self.names, self.parameters, strict=True):
+                parameter.copy_(tensors[f"weights.{name}"])
+                kept = {part: tensors[f"{part}.{name}"] for part in optimisers.STATE if f"{part}.{name}" in tensors}
+                if kept:
+                    self.optimiser.state[parameter] = {
+                        part: tensor if part == "step" and not fused else tensor.to(parameter.device)
+                        for part, tensor in kept.items()
+                    }
+        if self.scaler is not None and "scaler" in tensors:
+            scale, tracker = tensors["scaler"].tolist()
+            self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(tracker)})
+        self.synchroniser.restore(states)
