@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class AlignParams(Params):
@@ -95,6 +97,11 @@ class AlignParams(Params):
     )
     batch_frames: int = Field(
         8192, ge=1, description="stacked frames of an inference batch; halve it when memory runs out"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of the model's products and convolutions; bf16 for GPUs that have it",
+        json_schema_extra=LATER,
     )
     write_posteriors: bool = Field(
         False, description="also write the posteriors (8 bits), so that another alignment need not run the model"

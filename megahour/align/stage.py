@@ -40,7 +40,7 @@ class Align(Stage[AlignParams]):
         """The aligner, with posteriors of 8 bits."""
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["aligner"], p.batch_frames, outputs="costs")
+        return model_spec(inputs["aligner"], p.batch_frames, outputs="costs", precision=p.precision)
 
     def run(self, p: AlignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.align.shard import align_shard

@@ -49,7 +49,7 @@ def examine() -> list[Finding]:
         ok = util.find_spec(package) is not None
         findings.append(Finding(package, ok, True, _version(package) if ok else "pip install megahour"))
     findings += [_extra(extra, what) for extra, what in EXTRA_FOR.items()]
-    findings += [_java(), _chromium(), _machine()]
+    findings += [_gpus(), _java(), _chromium(), _machine()]
     return findings
 
 
@@ -91,6 +91,21 @@ def _java() -> Finding:
     ok = java_is_new_enough(found)
     remedy = f"install a Java {JAVA}+ runtime (Debian: apt install default-jre-headless), only for the Spark engine"
     return Finding("java", ok, False, str(found) if ok else f"{found}: {remedy}" if found else remedy)
+
+
+def _gpus() -> Finding:
+    """GPUs that torch can use, or what stands between."""
+    if util.find_spec("torch") is None:
+        return Finding("gpu", False, False, f"not looked for: {install('train')}")
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return Finding("gpu", True, False, f"{', '.join(names)} (torch {torch.__version__})")
+    if torch.version.cuda is None and torch.version.hip is None:
+        remedy = "this torch is a build for CPUs; docs/install.md says where those for GPUs are"
+        return Finding("gpu", False, False, f"torch {torch.__version__}: {remedy}")
+    return Finding("gpu", False, False, "torch sees none: is the driver installed, and CUDA_VISIBLE_DEVICES set?")
 
 
 def _chromium() -> Finding:

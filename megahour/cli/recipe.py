@@ -33,7 +33,7 @@ class EngineParams(BaseModel):
     retries: int = Field(2, ge=0, description="attempts after the first for a task whose worker died")
     task_timeout_s: float | None = Field(None, gt=0, description="limit for one task; none by default")
     devices: tuple[str, ...] = Field(
-        (), description="a model process for each, such as [cuda:0, cuda:1]; by default one a core, on the CPU"
+        (), description="a model process for each: auto, the default, cuda (every GPU), cpu (one a core), or cuda:0 …"
     )
     host: str = Field(
         "127.0.0.1",

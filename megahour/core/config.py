@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 
 from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
+
+LATER: dict[str, JsonValue] = {"later": True}
+"""`json_schema_extra` of a parameter that came after artifacts were made: see `Params.identity`."""
 
 
 class Params(BaseModel):

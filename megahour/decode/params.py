@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class GraphParams(Params):
@@ -31,3 +31,8 @@ class DecodeParams(Params):
         [], description="acoustic scales to try on `sets` (not the test set); the summary names the best"
     )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of the model's products and convolutions; bf16 for GPUs that have it",
+        json_schema_extra=LATER,
+    )

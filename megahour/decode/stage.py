@@ -73,7 +73,7 @@ class Decode(Stage[DecodeParams]):
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["model"], p.batch_frames)
+        return model_spec(inputs["model"], p.batch_frames, precision=p.precision)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.run import decode_shard

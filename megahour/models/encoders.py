@@ -39,7 +39,15 @@ def _dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 def _layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
     """`module` of `x`; with `recompute` backward runs it again instead of keeping what it held. It draws nothing."""
     if recompute and torch.is_grad_enabled():
-        return checkpoint(module, x, use_reentrant=False, preserve_rng_state=False)
+        return checkpoint(_call, module, x, use_reentrant=False, preserve_rng_state=False)
+    return _call(module, x)
+
+
+def _call(module: nn.Module, x: Tensor) -> Any:
+    """In the precision of the context; LSTMs on a CPU in fp32, as only some CPUs have kernels of less for them."""
+    if isinstance(module, nn.LSTM) and x.device.type == "cpu":
+        with torch.autocast("cpu", enabled=False):
+            return module(x.float())
     return module(x)
 
 

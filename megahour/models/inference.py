@@ -18,6 +18,7 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import build, shapes
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
+from megahour.models.precision import autocast
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class Model:
     device: str
     outputs: Outputs
     k: int
+    precision: str = "fp32"
 
     def __call__(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
@@ -48,7 +50,9 @@ class Model:
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
-            logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+            with autocast(self.device, self.precision):
+                logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+            logits = logits.float()
             if self.outputs == "costs":
                 steps = torch.round(torch.log_softmax(logits, dim=2) * -float(COST_STEPS))
                 return {"costs": steps.clamp(0, 255).to(torch.uint8).cpu().numpy()}, lengths
@@ -64,7 +68,14 @@ class Model:
 
 
 def load(
-    url: str, threads: int = 1, device: str = "cpu", *, outputs: Outputs = "log_probs", k: int = 20, shard: int = 0
+    url: str,
+    threads: int = 1,
+    device: str = "cpu",
+    *,
+    outputs: Outputs = "log_probs",
+    k: int = 20,
+    shard: int = 0,
+    precision: str = "fp32",
 ) -> Model | ForeignModel:
     """The model of a *model* artifact, as the accelerator service loads it: loader ``megahour.models.inference:load``.
 
@@ -74,7 +85,7 @@ def load(
     Raises
     ------
     StoreError: a damaged, hostile or mismatched file, with what is wrong.
-    ConfigError: top_k of an imported model, or its library is missing.
+    ConfigError: top_k or another precision of an imported model, or its library is missing.
     """
     artifact = Artifact(url)
     if threads:
@@ -83,10 +94,13 @@ def load(
     if config.get("kind") in SUFFIX:
         if outputs == "top_k":
             raise ConfigError("an imported model gives no top-k logits", where=url, remedy="use a trained model")
+        if precision != "fp32":
+            what = f"precision {precision}: an imported model computes in what it was exported in"
+            raise ConfigError(what, where=url, remedy="leave precision out")
         data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
     module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url)
-    return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])))
+    return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 
 def parse_config(data: bytes, *, where: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Monitor:
 class Models:
     """Where the model processes of a stage are, see `accelerator.server.serve`.
 
-    devices: a process for each, such as ("cuda:0", "cuda:1"); by default a CPU process for each task at a time.
+    devices: as `serve.devices.of_machine` takes them; by default a process for each GPU, or for each task at a time.
     host: the address of this machine at which the service listens; executors on other machines must reach it.
     """
 
@@ -307,10 +307,11 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
 
 @contextmanager
 def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress]:
+    from megahour.serve.devices import of_machine
     from megahour.serve.server import serve
 
-    # A process for each core that the engine's tasks may use: the model is most of the work, and waits for no one.
-    devices = models.devices or ("cpu",) * max(1, min(engine.workers, os.cpu_count() or 1))
+    # On the CPU one for each core that the engine's tasks may use: the model is most of the work, and waits for no one.
+    devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
     with serve(spec, devices=devices, host=models.host) as service:
         yield service.endpoint
 

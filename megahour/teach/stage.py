@@ -29,7 +29,7 @@ class Targets(Stage[TargetsParams]):
     def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["teacher"], p.batch_frames, outputs="top_k", k=p.top_k)
+        return model_spec(inputs["teacher"], p.batch_frames, outputs="top_k", k=p.top_k, precision=p.precision)
 
     def run(self, p: TargetsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.teach.targets import write_targets

@@ -8,15 +8,12 @@ for a number or a shape.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose(name: str, *, local_rank: int = 0, local_workers: int = 1) -> torch.device:
@@ -52,13 +49,6 @@ def of_this_worker(name: str) -> torch.device:
 def backend(device: torch.device) -> str:
     """torch.distributed's backend: NCCL between GPUs, and gloo beside it for what workers agree on the host."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Matrix products and convolutions in `precision`; a context of the thread that enters it."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 def scaler_of(device: torch.device, precision: str) -> GradScaler | None:

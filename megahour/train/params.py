@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from megahour.core.config import Params, parse
+from megahour.core.config import LATER, Params, parse
 from megahour.core.errors import ConfigError
 from megahour.sync.build import options_of
 from megahour.sync.params import TRAINERS, TrainerOptions
 
 POLICY: dict[str, JsonValue] = {"policy": True}
-LATER: dict[str, JsonValue] = {"later": True}
 Schedule = Literal["exponential", "cosine", "linear", "constant", "inverse_sqrt", "stable"]
 
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.core.records import key_of
+from megahour.models.precision import autocast
 from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria, optimisers
-from megahour.train.device import autocast, scaler_of
+from megahour.train.device import scaler_of
 from megahour.train.params import TrainParams
 
 T = TypeVar("T")

@@ -41,3 +41,25 @@ def test_what_an_extra_lacks_is_named_with_the_command(monkeypatch: pytest.Monke
     (finding,) = (finding for finding in examine() if finding.name == "[decode]")
     assert (finding.ok, finding.required) == (False, False)
     assert finding.detail.endswith('pip install "megahour[decode]" (kaldifst)')
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "ok", "detail"),
+    [
+        (2, "13.0", True, "Fast 0, Fast 1"),
+        (0, None, False, "a build for CPUs"),
+        (0, "13.0", False, "torch sees none"),
+    ],
+)
+def test_gpus_are_named_or_what_stands_between(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, cuda: str | None, ok: bool, detail: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Fast {number}")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    finding = next(finding for finding in doctor.examine() if finding.name == "gpu")
+    assert (finding.ok, finding.required) == (ok, False)
+    assert detail in finding.detail

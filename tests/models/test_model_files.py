@@ -53,6 +53,15 @@ def test_top_k_holds_the_largest_logits_in_falling_order(url):
     assert load(url, outputs="top_k", k=100)(x, lengths)[0]["indices"].shape == (2, 9, 7)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_gives_nearly_the_same_in_fp32(url, precision):
+    x, lengths = np.random.default_rng(0).normal(size=(2, 9, 6)).astype(np.float32), np.array([9, 9])
+    exact, near = (load(url, precision=name)(x, lengths)[0]["log_probs"] for name in ("fp32", precision))
+    assert near.dtype == np.float32
+    np.testing.assert_allclose(near, exact, atol=0.03)
+    assert (near != exact).any()
+
+
 def header_of(entries: object) -> bytes:
     text = json.dumps(entries).encode()
     return struct.pack("<Q", len(text)) + text
