@@ -22,7 +22,7 @@ from made_artifacts import write_artifact
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import FEATURES
 from megahour.core.stage import Context, Stage, Task
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams, GraphParams
@@ -172,6 +172,8 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
     assert manifest.summary["decoded_frames"] == sum(n // 3 for n in frames)
     assert manifest.summary["unfinished"] == 0  # every sentence was read to its end
     assert output.read_table(0)["model"].to_pylist() == ["student"] * 4
+    assert output.read_table(0)["frames"].to_pylist() == [n // 3 for n in frames[1:5]]
+    assert [receipt.tags for receipt in output.receipts()] == [{"set": "test", "model": "student"}] * 2
     with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
         Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
         out.commit()
@@ -231,3 +233,47 @@ def test_mismatched_inputs_are_refused_before_anything_runs(
     ]:
         with pytest.raises(ConfigError, match=message):
             run_stage(Decode(), params, {**good, **change}, output, engine, work=tmp_path / "work")
+
+
+def test_an_utterance_that_cannot_be_searched_goes_to_quarantine_and_the_next_is_decoded(
+    made: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """Its features hold a NaN, and so do its posteriors; another has just the three frames of one step."""
+    table = made["features"].read_table(0, ".arrow")
+    rows = table.to_pylist()[1:4]
+    rows[1]["features"][0] = float("nan")
+    rows[2] |= {"frames": 3, "features": rows[2]["features"][: 3 * SENONES], "text": ""}
+    features = write_artifact(
+        tmp_path / "features", [({"set": "test"}, {".arrow": pa.Table.from_pylist(rows, FEATURES)})], {}
+    )
+    inputs = {**roles(made, "model", "graph"), "features": features}
+    with ShardWriter(Artifact(tmp_path / "hypotheses"), 0, "alone") as out:
+        Decode().run(DecodeParams(), inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        receipt = out.commit()
+    found = Artifact(tmp_path / "hypotheses").read_table(0).to_pylist()
+    assert [(row["key"], row["text"]) for row in found] == [(1, EXPECTED[1]), (3, "")]
+    assert [row["frames"] for row in found] == [len(senones(EXPECTED[1])), 1]
+    assert (receipt.counts.kept, receipt.counts.bad, sum(receipt.counts.dropped.values())) == (2, 1, 1)
+
+
+def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones() -> None:
+    params = DecodeParams(sets=["tune", "dev"], scales=[2.0, 0.5, 1.0], model_name="m")
+
+    def finished(words: int, **errors: int) -> dict[str, Any]:
+        stats = {"reference_words": words, **{f"errors_at_{name}": n for name, n in errors.items()}}
+        receipts = [Receipt(i, "f", Counts(), {}, {name: n // 2 for name, n in stats.items()}, {}) for i in range(2)]
+        return Decode().finish(params, {}, receipts)
+
+    summary = finished(10, **{"2": 4, "1": 2, "0.5": 2})
+    assert summary["wer_by_scale"] == {"0.5": 0.2, "1": 0.2, "2": 0.4}
+    assert (summary["best_scale"], summary["sets"], summary["model"]) == (0.5, ["dev", "tune"], "m")
+    assert "best_scale" not in finished(0, **{"2": 0, "1": 0, "0.5": 0}), "without words there are no rates"
+
+
+def test_hypotheses_that_tried_no_scales_cannot_tune(made: dict[str, Artifact], tmp_path: Path) -> None:
+    inputs = roles(made, "features", "model", "graph") | {"tuned": write_artifact(tmp_path / "tuned", [], {})}
+    with (
+        ShardWriter(Artifact(tmp_path / "hypotheses"), 0, "alone") as out,
+        pytest.raises(ConfigError, match="tried no scales"),
+    ):
+        Decode().run(DecodeParams(), inputs, Task({"shard": 0}), out, Context(work=tmp_path))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
 from megahour.decode.arrays import from_bytes, from_kaldifst, to_bytes
-from megahour.decode.grammar import _settle
+from megahour.decode.grammar import _settle, grammar
 from megahour.decode.graph import build_graph
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.lm.arpa.model import NgramModel, read_arpa
@@ -204,6 +204,25 @@ def test_wrong_labels_and_foreign_lexicons_are_named() -> None:
         searcher(np.full((3, 4), np.nan, np.float32))
     with pytest.raises(ValueError, match="needs priors"):
         Searcher(build_graph(model, LEXICON, 4), None, USUAL)
+
+
+def test_more_tokens_than_the_ctc_topology_has_pairs_for_are_refused() -> None:
+    with pytest.raises(MegahourError, match="2001 CTC tokens, at most 2000"):
+        build_graph(language_model(order=1), {"a": [[1]]}, 2001, topology="ctc")
+    with pytest.raises(MegahourError, match="labels go from 1 to 2"):
+        build_graph(language_model(order=1), {"a": [[0]]}, 3, topology="ctc")  # the blank is no sound
+    with pytest.raises(MegahourError, match="at least one"):
+        build_graph(language_model(order=1), {"a": [[]]}, 3)
+
+
+def test_the_shortest_histories_are_those_that_some_word_continues() -> None:
+    """`<unk>` and words that no one can spell leave no arcs and no states."""
+    model = language_model(["a b", "x b", "a x"], 2)
+    labels = {"a": 1, "b": 2}
+    fst = grammar(model, labels, 9)
+    assert fst.states == 4, "of the empty history, <s>, a and b"
+    assert sorted({(int(arc["ilabel"]), int(arc["olabel"])) for arc in fst.arcs}) == [(1, 1), (2, 2), (9, 0)]
+    assert np.isfinite(fst.final).sum() >= 1
 
 
 def test_a_history_that_is_no_state_backs_off_and_pays_for_each_word_that_it_drops() -> None:

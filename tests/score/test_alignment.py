@@ -25,6 +25,7 @@ from megahour.score.alignment import (
 )
 from megahour.score.alignment_stage import ScoreAlignment
 from megahour.score.params import ScoreAlignmentParams
+from megahour.score.words import errors
 
 
 def timed(words: str, begin: int = 0) -> list[Row]:
@@ -115,6 +116,15 @@ def test_unknown_true_times_are_not_compared() -> None:
     row = tally.row("clean")
     assert (row["words"], row["start_p95_ms"], row["start_far"], row["spoken_cues"]) == (1, 0.0, 0.0, 1)
     assert (row["end_median_ms"], row["end_p95_ms"]) == (100, 100)
+
+
+def test_a_word_that_truly_begins_or_ends_at_zero_is_compared_too() -> None:
+    tally = AlignmentCounts()
+    truth = [{"word": 0, "text": "a", "start_samples": 0, "end_samples": 0}]
+    word = {"cue": 0, "word": 0, "start_samples": 30, "end_samples": 40}
+    compare(truth, [{"cue": 0, "text": "a"}], [word], [{"cue": 0, "kept": True}], 1000, 1.0, tally)
+    row = tally.row("clean")
+    assert (row["refused"], row["start_bias_ms"], row["end_bias_ms"]) == (0, 30, 40)
 
 
 def test_words_are_matched_in_order() -> None:
@@ -263,6 +273,16 @@ def test_errors_beyond_the_histogram_are_in_its_last_bars() -> None:
     assert (sum(spread([np.array([-9e3, 9e3, 3.0])], [-20, 0, 20])), spread([], [-20, 0, 20])) == (3, [0, 0])
 
 
+def test_figures_are_robust_to_the_side_and_count_the_tolerances_in() -> None:
+    """Sizes 50, 100 and 200 are within 50, 100 and 200 ms; 1000 ms is not yet far."""
+    errors_ms = np.array([-50.0, 100.0, -200.0, 1000.0, 1001.0])
+    row = errors("start", errors_ms, 1000)
+    assert row == {
+        **{"start_median_ms": 200.0, "start_mean_ms": 470.2, "start_p95_ms": 1000.8, "start_bias_ms": 100.0},
+        **{"start_within_50_ms": 0.2, "start_within_100_ms": 0.4, "start_within_200_ms": 0.6, "start_far": 0.2},
+    }
+
+
 def test_tallies_add_up_as_if_all_was_one() -> None:
     """Figures of two recordings together are those of their errors together, in the order of the recordings."""
     both, total = AlignmentCounts(), AlignmentCounts()
@@ -279,28 +299,33 @@ def test_tallies_add_up_as_if_all_was_one() -> None:
 
 
 def test_the_stage_writes_the_table_for_people_and_for_programs(tmp_path: Path) -> None:
-    word = {"name": "tape", "word": 0, "text": "a", "start_samples": 0, "end_samples": 900, "sentence": 0}
-    index = [{"key": 0, "name": "tape", "rate_hz": 1000, "condition": "clean"}]
-    aligned = [{"key": 0, "cue": 0, "word": 0, "text": "a", "start_samples": 30, "end_samples": 900}]
+    names = ["tape", "call"]
+    word = {"word": 0, "text": "a", "start_samples": 0, "end_samples": 450, "sentence": 0}
+    index = [{"key": i, "name": name, "rate_hz": 1000, "condition": name} for i, name in enumerate(names)]
+    aligned = {"cue": 0, "word": 0, "text": "a", "start_samples": 30, "end_samples": 900}
     tables = {
-        "raw": {".truth.parquet": pa.Table.from_pylist([word], TRUTH)},
+        "raw": {".truth.parquet": pa.Table.from_pylist([{"name": name, **word} for name in names], TRUTH)},
         "recordings": {
             ".parquet": pa.Table.from_pylist(index, RECORDINGS),
-            ".cues.parquet": pa.Table.from_pylist([{"key": 0, "cue": 0, "text": "a"}], CUES),
+            ".cues.parquet": pa.Table.from_pylist([{"key": i, "cue": 0, "text": "a"} for i in range(2)], CUES),
         },
         "alignment": {
-            ".parquet": pa.Table.from_pylist(aligned, ALIGNED_WORDS),
-            ".segments.parquet": pa.Table.from_pylist([{"key": 0, "cue": 0, "kept": True}], ALIGNED_SEGMENTS),
+            ".parquet": pa.Table.from_pylist([{"key": i, **aligned} for i in range(2)], ALIGNED_WORDS),
+            ".segments.parquet": pa.Table.from_pylist(
+                [{"key": i, "cue": 0, "kept": True} for i in range(2)], ALIGNED_SEGMENTS
+            ),
         },
     }
     inputs = {name: write_artifact(tmp_path / name, [({}, made)], {}) for name, made in tables.items()}
     output = Artifact(tmp_path / "score")
     with LocalEngine(workers=1) as engine:
-        manifest = run_stage(ScoreAlignment(), ScoreAlignmentParams(), inputs, output, engine, work=tmp_path / "work")
+        params = ScoreAlignmentParams(truth_rate_hz=500)
+        manifest = run_stage(ScoreAlignment(), params, inputs, output, engine, work=tmp_path / "work")
     found = output.read_json(0, ".json")
-    assert [row["condition"] for row in found["table"]] == ["clean", "all"]
+    assert [row["condition"] for row in found["table"]] == ["call", "tape", "all"]
     assert manifest.summary["table"] == found["table"]
-    assert found["histogram"]["start"][found["histogram"]["edges_ms"].index(20)] == 1
+    assert found["histogram"]["start"][found["histogram"]["edges_ms"].index(20)] == 2
+    assert found["table"][-1]["end_p95_ms"] == 0.0
     assert output.read_bytes(0, ".md").decode() == to_markdown(found["table"])
-    assert output.read_table(0)["start_median_ms"].to_pylist() == [30.0]
-    assert (manifest.counts.came_in, manifest.counts.kept) == (1, 1)
+    assert output.read_table(0)["start_median_ms"].to_pylist() == [30.0, 30.0]
+    assert (manifest.counts.came_in, manifest.counts.kept) == (2, 2)

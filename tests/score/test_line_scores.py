@@ -49,6 +49,16 @@ def test_an_unspoken_line_shares_words_with_its_neighbours() -> None:
     assert (row["unspoken_lines_kept"], row["spoken_lines_dropped"]) == (1, 1)
 
 
+def test_half_of_a_lines_words_keep_it_and_a_line_without_words_is_dropped() -> None:
+    """Where its first or last word is not aligned, there is no time to compare."""
+    row = by_line([FIRST[0], word(1, 1, 3300, 4000)])
+    assert (row["spoken_lines_dropped"], row["unspoken_lines_kept"]) == (1, 1)
+    assert (row["sentences"], row["sentence_end_median_ms"]) == (1, None)
+    lines = [{"line": 0, "text": "…", "sentence": 0}, *LINES[1:]]
+    row = by_line([word(2, 0, 9000, 9500)], CUES[1:], Truth([], SENTENCES, lines, []))
+    assert (row["spoken_lines"], row["spoken_lines_dropped"], row["sentences"]) == (2, 1, 1)
+
+
 def test_cues_may_be_cut_otherwise_than_the_lines() -> None:
     """A reader of plain text made one cue of all three lines."""
     words = [word(0, 0, 1000, 1400), word(0, 1, 1400, 2000), word(0, 4, 9000, 9500)]
@@ -92,6 +102,8 @@ def test_untranscribed_speech_by_time() -> None:
 def test_a_passage_is_kept_when_words_lie_in_it() -> None:
     assert untranscribed([], [word(2, 0, 4000, 6100)])["passages_kept"] == 1
     assert untranscribed([], [word(2, 0, 4000, 5900)])["passages_kept"] == 0
+    assert untranscribed([], [word(2, 0, 4000, 6000)])["passages_kept"] == 1  # its middle begins the passage
+    assert untranscribed([], [word(2, 0, 7000, 9000)])["passages_kept"] == 0  # its middle ends it
     assert untranscribed([], [])["untranscribed_precision"] is None
 
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_artifacts import write_artifact
 
-from megahour.core.errors import ConfigError
-from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, TRUTH, UTTERANCES
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, SELECTION, TRUTH, UTTERANCES
 from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import Edits, align
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 from megahour.score.params import ScoreParams
-from megahour.score.references import Reference
+from megahour.score.references import Reference, read_references, true_references
 from megahour.score.stage import Score
 from megahour.score.table import Scored, to_markdown
 from megahour.score.wer import Bootstrap, character_edits, compare, interval, rate, word_edits
@@ -244,13 +244,20 @@ def test_the_stage_scores_against_the_words_that_were_really_said(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
     output = Artifact(tmp_path / "score")
-    row = run_stage(Score(), ScoreParams(), made, output, engine, work=tmp_path / "work").summary["table"][-1]
+    manifest = run_stage(Score(), ScoreParams(), made, output, engine, work=tmp_path / "work")
+    row = manifest.summary["table"][-1]
+    assert (manifest.counts.came_in, manifest.counts.kept) == (2, 2)
+    found = output.read_json(0, ".json")
+    assert (found["table"], found["references"]) == (manifest.summary["table"], "truth")
+    assert [(row["speaker"], row["words"]) for row in found["speakers"]] == [("ann", 10)]
     # `e` spans [400, 500): its middle, 450, lies in the second utterance, which the baseline says nothing about
     assert (row["words"], row["wer_student"], row["wer_baseline"]) == (10, 0.0, 0.7)
     assert (row["deletions_baseline"], row["substitutions_baseline"]) == (6, 1)
     assert output.summary["missing_hypotheses"] == {"baseline": 1, "student": 0}
     utterances = output.read_table(0).to_pylist()
     assert [u["reference"] for u in utterances] == ["a b c d", "e f g h i j"]
+    assert [(u["key"], u["condition"], u["speaker"]) for u in utterances] == [(1, "clean", "ann"), (2, "clean", "ann")]
+    assert [u["student"] for u in utterances] == ["a b c d", "e f g h i j"]
     assert [u["errors_baseline"] for u in utterances] == [1, 6]
     assert output.read_bytes(0, ".md").decode().splitlines()[-1].startswith("| all | 2 | 10 | 70.00 | 0.00 | 100.0 |")
 
@@ -270,6 +277,36 @@ def test_without_truth_the_transcripts_are_the_references(
     summary = run_stage(Score(), ScoreParams(), inputs, output, engine, work=tmp_path / "work").summary
     assert summary["references"] == "text"
     assert output.read_table(0)["reference"].to_pylist() == ["a b c x", "f g h i j k"]
+
+
+def test_a_selection_goes_before_features_and_only_its_wanted_sets_count(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    rows = {name: {"key": key, "text": "z", "condition": "x", "speaker": "bob", "set": name} for key, name in SETS}
+    shards = [({"set": name}, {".parquet": table(SELECTION, [row])}) for name, row in rows.items()]
+    selection = write_artifact(tmp_path / "selection", shards, {})
+    inputs = {**{name: made[name] for name in ("baseline", "student", "features")}, "selection": selection}
+    output = Artifact(tmp_path / "score")
+    run_stage(Score(), ScoreParams(sets=["dev"]), inputs, output, engine, work=tmp_path / "work")
+    assert output.read_table(0).select(["key", "reference"]).to_pylist() == [{"key": 1, "reference": "z"}]
+
+
+SETS = [(2, "test"), (1, "dev")]
+
+
+def test_a_truth_that_lacks_an_utterance_or_a_recording_is_named(made: dict[str, Artifact], tmp_path: Path) -> None:
+    known = read_references(made["features"], ".arrow", ["test"])
+    places = made["recordings"], made["utterances"]
+    assert [r.text for r in true_references(known, made["raw"], *places)] == ["a b c d", "e f g h i j"]
+    with pytest.raises(StageError, match="utterance 77 is not in the utterances"):
+        true_references([*known, Reference(77, "", "clean", "ann")], made["raw"], *places)
+    other = {"name": "other", "word": 0, "text": "a", "start_samples": 0, "end_samples": 9}
+    shards = [({}, {}), ({}, {".truth.parquet": table(TRUTH, [other])})]  # the first shard has no truth at all
+    with pytest.raises(StageError, match="no truth for recording tape"):
+        true_references(known, write_artifact(tmp_path / "raw", shards, {}), *places)
+    nothing = write_artifact(tmp_path / "none", [({}, {".parquet": table(RECORDINGS, [])})], {})
+    with pytest.raises(StageError, match="no truth for recording 9"):
+        true_references(known, made["raw"], nothing, made["utterances"])
 
 
 def test_a_truth_that_does_not_know_the_words_times_is_refused(
