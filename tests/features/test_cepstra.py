@@ -105,8 +105,10 @@ def rows(artifact: Artifact) -> list[dict[str, Any]]:
 
 def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
     output = Artifact(tmp_path / "features")
-    counts = run_stage(ImportFeatures(), params(corpus), {}, output, engine).counts
+    counts = run_stage(ImportFeatures(), params(corpus, condition="read"), {}, output, engine).counts
     assert (counts.came_in, counts.kept, counts.dropped) == (36, 36, {})
+    assert sum(receipt.stats["audio_s"] for receipt in output.receipts()) == pytest.approx(36 * 0.3)
+    assert {row["condition"] for row in rows(output)} == {"read"}
     assert output.read_table(0, ".arrow").schema == FEATURES
     found = rows(output)
     speakers = {name: {row["speaker"] for row in found if row["set"] == name} for name in ("test", "labelled")}
@@ -148,6 +150,68 @@ def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: P
     }
     with pytest.raises(TooManyBad):
         run_stage(ImportFeatures(), params(corpus, max_bad=0.1), {}, Artifact(tmp_path / "strict"), engine)
+
+
+def planned(p: ImportFeaturesParams) -> list[tuple[str, list[list[str]]]]:
+    return [(task["set"], task["utterances"]) for task in ImportFeatures().plan(p, {})]
+
+
+def speakers_of(utterances: list[list[str]]) -> list[str]:
+    return list(dict.fromkeys(speaker for *_, speaker, _ in utterances))
+
+
+def test_a_set_has_as_many_shards_as_are_asked_for_and_whole_speakers_in_each(corpus: Path) -> None:
+    shards = planned(params(corpus, shards=3))
+    assert [name for name, _ in shards] == [*["test"] * 2, *["labelled"] * 3, *["unlabelled"] * 3]
+    speakers = [speaker for _, utterances in shards for speaker in speakers_of(utterances)]
+    assert len(speakers) == len(set(speakers)) == 12
+    assert [len(speakers_of(utterances)) for _, utterances in shards] == [1, 1, 1, 1, 1, 2, 2, 3]
+    assert planned(params(corpus, shards=3)) == shards != planned(params(corpus, shards=3, seed=1))
+
+
+def test_a_small_share_is_one_speaker_and_none_is_none(corpus: Path) -> None:
+    sets = [name for name, _ in planned(params(corpus, labelled=0.01, tune=0.0, shards=1))]
+    assert sets == ["test", "labelled", "unlabelled"]
+    (_, labelled) = planned(params(corpus, labelled=0.01, shards=1))[1]
+    assert len(speakers_of(labelled)) == 1
+    assert [name for name, _ in planned(params(corpus, labelled=0.0, test="", shards=1))] == ["unlabelled"]
+
+
+def test_names_may_say_their_folder_and_speakers_may_be_spelled_in_several_ways(corpus: Path) -> None:
+    train = corpus / "feat" / "train"
+    shutil.copytree(train / "sp5", train / "SP6")
+    lines = (corpus / "train.transcription").read_text().replace("(u15)", "(sp5/u15)")
+    lines = lines.replace("(u16)", "(SP6/u16)").replace("(u17)", "(sp5/u17)")
+    (corpus / "train.transcription").write_text(lines)
+    (_, utterances) = planned(params(corpus, test="", labelled=0.0, shards=1))[0]
+    found = {name: (path, speaker, reason) for name, _, path, speaker, reason in utterances}
+    assert found["sp5/u15"] == ("train/sp5/u15.mfc", "sp5", "")
+    assert found["SP6/u16"] == ("train/SP6/u16.mfc", "SP6", "")
+    assert found["u18"] == ("train/sp6/u18.mfc", "SP6", ""), "one speaker, as first spelled"
+    (train / "sp1").mkdir()
+    shutil.copytree(train / "sp5", train / "SP0")
+    with (corpus / "train.transcription").open("a") as file:
+        file.write("NO (SP0/u15)\n")
+    with pytest.raises(ConfigError, match=r"speakers \['SP0'\] are in the training and in the test list"):
+        planned(params(corpus))
+
+
+def test_another_list_is_another_job(corpus: Path) -> None:
+    before, without = params(corpus).identity(), params(corpus, test="").identity()
+    assert params(corpus).identity() == before
+    assert len(before["digests"]) == 3
+    assert len(without["digests"]) == 2
+    with (corpus / "test.transcription").open("a") as file:
+        file.write("(u99)\n")
+    assert params(corpus).identity()["digests"] != before["digests"]
+
+
+def test_a_source_and_a_list_are_needed() -> None:
+    with pytest.raises(ConfigError, match="no source"):
+        ImportFeatures().check(ImportFeaturesParams(train="list"), ())
+    with pytest.raises(ConfigError, match="no transcriptions"):
+        ImportFeatures().check(ImportFeaturesParams(source="folder"), ())
+    ImportFeatures().check(ImportFeaturesParams(source="folder", train="list"), ())
 
 
 def test_a_speaker_of_both_lists_is_an_error(corpus: Path) -> None:

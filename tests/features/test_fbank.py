@@ -46,7 +46,7 @@ def test_equal_to_kaldi_to_a_thousandth(mels: int) -> None:
     np.testing.assert_allclose(log_mel(samples, mels=mels), kaldi(samples, mels=mels), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100])
+@pytest.mark.parametrize("rate_hz", [8_000, 16_040, 22_050, 44_100])
 def test_other_rates_equal_to_kaldi_too(rate_hz: int) -> None:
     samples = voice(1.0, rate_hz)
     np.testing.assert_allclose(log_mel(samples, rate_hz), kaldi(samples, rate_hz), atol=2e-3, rtol=0)
@@ -84,6 +84,13 @@ def test_a_frame_does_not_depend_on_its_neighbours(start: int, frames: int) -> N
 def test_integer_and_float_samples_agree() -> None:
     samples = voice(0.5)
     np.testing.assert_array_equal(log_mel(samples), log_mel(samples.astype(np.float32)))
+
+
+def test_filters_narrower_than_a_bin_are_empty_on_both_paths() -> None:
+    samples = voice(0.2)
+    fast, bank = log_mel(samples, mels=200, low_hz=0.0), _bank(RATE_HZ, 200, 0.0, 0.0)
+    assert (bank.filters.max(axis=0) == 0).any()
+    np.testing.assert_allclose(fast, plain_log_mel(samples.astype(np.float32), bank), atol=2e-3, rtol=0)
 
 
 def test_filters_above_nyquist_are_refused() -> None:

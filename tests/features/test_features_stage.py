@@ -12,13 +12,14 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.schemas import FEATURES, SELECTION
 from megahour.core.stage import Context, Task
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
+from megahour.features.extract import check_features
 from megahour.features.fbank import log_mel
 from megahour.features.normalise import CausalMean
 from megahour.features.params import FeaturesParams
@@ -120,6 +121,42 @@ def test_the_summary_holds_the_moments_of_all_but_the_test_set(made: Artifact) -
     assert (summary["mels"], summary["frame_shift_ms"], summary["frames"]) == (PARAMS.mels, 10, len(frames))
     np.testing.assert_allclose(summary["mean"], frames.mean(axis=0), atol=2e-3)
     np.testing.assert_allclose(1 / np.array(summary["inv_std"]), frames.std(axis=0), rtol=2e-3)
+
+
+def test_receipts_and_summary_say_how_much_audio_there_was_and_of_what_kind(corpus: Corpus, made: Artifact) -> None:
+    stats = [receipt.stats for receipt in made.receipts()]
+    seconds = [sum(len(corpus.samples[key]) for key in keys) / RATE_HZ for keys in ((0, 1, 2), (3, 4, 5), (6, 7, 8))]
+    assert [part["audio_s"] for part in stats] == pytest.approx(seconds, abs=1e-4)
+    assert [part["rates_hz"] for part in stats] == [[RATE_HZ]] * 3
+    assert made.summary["audio"] == {"rate_hz": RATE_HZ, "low_hz": 20.0, "high_hz": 0.0, "prior": PARAMS.prior}
+
+
+def finished(p: FeaturesParams, *shards: tuple[str, int, float]) -> dict[str, Any]:
+    """Summary of shards of (set, rate, value of all of their two frames)."""
+    receipts = [
+        Receipt(i, "f", Counts(), {}, {"rates_hz": [rate], "frames": 2, "total": [2 * v], "squares": [2 * v * v]}, tags)
+        for i, (name, rate, v) in enumerate(shards)
+        for tags in [{"set": name}]
+    ]
+    return Features().finish(p, {}, receipts)
+
+
+def test_audio_of_several_rates_has_none_and_the_moments_are_of_the_wanted_sets() -> None:
+    mixed = finished(FeaturesParams(), ("labelled", 8000, 1.0), ("unlabelled", 16_000, 3.0), ("test-far", 16_000, 99.0))
+    assert (mixed["audio"]["rate_hz"], mixed["frames"], mixed["mean"], mixed["inv_std"]) == (0, 4, [2.0], [1.0])
+    one = finished(FeaturesParams(stats_sets=["test"]), ("labelled", 8000, 1.0), ("test", 8000, 5.0))
+    assert (one["audio"]["rate_hz"], one["frames"], one["mean"], one["inv_std"]) == (8000, 2, [5.0], [1000.0])
+    assert finished(FeaturesParams(stats_sets=["dev"]), ("test", 8000, 5.0))["frames"] == 0
+
+
+def test_five_frames_are_enough_and_every_value_is_finite() -> None:
+    check_features(np.zeros((5, 2), np.float32), 7)
+    with pytest.raises(BadRecord, match="4 frames, at least 5"):
+        check_features(np.zeros((4, 2), np.float32), 7)
+    odd = np.zeros((5, 2), np.float32)
+    odd[1, 0], odd[2, 1] = np.nan, np.inf
+    with pytest.raises(BadRecord, match="nan-features: 2 values"):
+        check_features(odd, 7)
 
 
 def test_an_utterance_without_frames_goes_to_quarantine(made: Artifact) -> None:

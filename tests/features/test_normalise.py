@@ -106,3 +106,4 @@ def test_a_constant_dimension_does_not_blow_up() -> None:
     mean, inv_std = moments.mean_and_inv_std(floor=0.01)
     assert mean[0] == pytest.approx(3)
     assert inv_std[0] == pytest.approx(100)
+    assert moments.mean_and_inv_std()[1][0] == pytest.approx(1000)
