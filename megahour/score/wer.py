@@ -89,7 +89,7 @@ class Bootstrap:
         values = np.asarray(columns, np.float64)
         each = np.stack([np.bincount(self.cluster, column, self.clusters) for column in values.T], axis=1)
         rng = np.random.Generator(np.random.PCG64(self.seed))
-        chunk = max(1, CHUNK_CELLS // max(1, self.clusters))
+        chunk = max(1, CHUNK_CELLS // self.clusters)
         shares = np.full(self.clusters, 1 / self.clusters)
         parts = [
             rng.multinomial(self.clusters, shares, size=min(chunk, self.draws - start)) @ each

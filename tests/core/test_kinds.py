@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
 from megahour.core.errors import ConfigError
-from megahour.core.kinds import MAKERS, check_kinds, kind_of, made_by, taken_by
+from megahour.core.kinds import MAKERS, check_kinds, check_roles, kind_of, made_by, taken_by
 from megahour.core.store import Artifact, Counts, Manifest, finish
+from megahour.core.writer import ShardWriter
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))
@@ -45,6 +47,38 @@ def test_the_stage_that_made_an_artifact_tells_its_kind_and_its_files_where_the_
     assert kind_of(made_with(tmp_path, "somebody-elses", {})) == ""
     cues = write_artifact(tmp_path / "cues", [({}, {".cues.parquet": {}})], {})
     assert kind_of(cues) == "recordings"
+
+
+def test_files_tell_a_kind_only_where_no_other_kind_has_them(tmp_path: Path) -> None:
+    def kind(*suffixes: str) -> str:
+        folder = tmp_path / "-".join(suffixes)
+        return kind_of(write_artifact(folder, [({}, {suffix: pa.table({"a": [1]}) for suffix in suffixes})], {}))
+
+    assert kind(".segments.parquet", ".parquet") == "alignment"
+    assert kind(".truth.parquet") == "raw"
+    assert kind(".parquet") == ""
+    both = Artifact(tmp_path / "both")
+    with ShardWriter(both, 0, "f") as out:
+        out.path(".tar").write_bytes(b"audio")
+        out.table(pa.table({"a": [1]}))
+        receipt = out.commit()
+    finish(both, [receipt], Manifest("somebody-elses", 1, "f", "d", {}, {}, 1, Counts(), {}))
+    assert kind_of(both) == "utterances"
+
+
+def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
+    decode, first = load_stage("decode"), load_stage("import-features")
+    check_roles(decode, ["features", "model", "graph"])
+    check_roles(decode, ["features", "model", "graph", "tuned"])
+    with pytest.raises(ConfigError, match=r'stage decode has no input "grahp" – did you mean "graph"\?') as caught:
+        check_roles(decode, ["features", "grahp"])
+    assert caught.value.remedy == "it takes features, model, graph, units, tuned"
+    with pytest.raises(ConfigError, match="stage decode needs the input model and graph") as caught:
+        check_roles(decode, ["features"])
+    assert caught.value.remedy == "model is made by train or import-aligner; graph is made by graph"
+    with pytest.raises(ConfigError, match="has no input") as caught:
+        check_roles(first, ["raw"])
+    assert caught.value.remedy == "it takes none"
 
 
 def test_features_are_no_model(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.store import ENTRIES, Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.transfer import file_digest
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 
@@ -370,6 +373,23 @@ def test_what_a_shard_took_is_beside_it(url: str) -> None:
     assert artifact.wall() == {}
     artifact.fs.pipe_file(artifact.path("timings/total.json"), b'{"seconds": 2.5, "workers": 2, "made_with": {}}')
     assert artifact.wall() == {"seconds": 2.5, "workers": 2, "made_with": {}}
+
+
+def test_files_are_digested_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, path = Artifact(tmp_path).fs, tmp_path / "file"
+    path.write_bytes(bytes(range(11)))
+    expected = (11, hashlib.sha256(bytes(range(11))).hexdigest())
+    assert file_digest(fs, str(path)) == expected
+    monkeypatch.setattr("megahour.core.transfer.BLOCK", 4)
+    assert file_digest(fs, str(path)) == expected
+
+
+def test_nothing_of_what_goes_to_a_store_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    artifact = Artifact(f"memory://{tmp_path.name}/artifact")
+    close(artifact, [write_shard(artifact, 0)])
+    assert verify(artifact) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_artifact_without_shards_needs_no_receipts(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 import megahour
 from megahour.core.versions import PACKAGES, versions
 
@@ -37,3 +39,15 @@ def test_the_processor_is_that_of_the_first_core() -> None:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     assert versions()["processor"] == (names[0] if names else platform.processor() or "unknown")
+
+
+def test_what_is_not_there_is_unknown_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.core.versions.PACKAGES", ("numpy", "no-such-package"))
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    monkeypatch.setattr(megahour, "__file__", str(tmp_path / "site-packages" / "megahour" / "__init__.py"))
+    found = versions.__wrapped__()
+    assert (found["no-such-package"], found["cores"], found["commit"]) == ("missing", "unknown", "unknown")
+    (tmp_path / "site-packages" / ".git").mkdir(parents=True)
+    assert versions.__wrapped__()["commit"] == "unknown", "no repository after all"
+    monkeypatch.setenv("PATH", "")
+    assert versions.__wrapped__()["commit"] == "unknown", "no git"

@@ -63,6 +63,15 @@ def test_bootstrap_totals_have_the_mean_of_the_sample(seed: int) -> None:
     np.testing.assert_allclose(totals.std(axis=0), spread, rtol=0.15, atol=1e-9)
 
 
+def test_draws_in_several_chunks_are_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(20).reshape(10, 2)
+    whole = Bootstrap(10, None, 25, 3).totals(values)
+    monkeypatch.setattr("megahour.score.wer.CHUNK_CELLS", 70)  # seven draws of ten clusters
+    np.testing.assert_array_equal(Bootstrap(10, None, 25, 3).totals(values), whole)
+    monkeypatch.setattr("megahour.score.wer.CHUNK_CELLS", 5)
+    assert Bootstrap(10, None, 2, 3).totals(values).shape == (2, 2)
+
+
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng, covered = np.random.default_rng(0), 0
     for trial in range(100):

@@ -118,6 +118,22 @@ def test_a_checkpoint_holds_all_batches_before_its_mark_and_none_after(workers: 
         assert sorted(done) == list(range(mark))
 
 
+def marked(interval_s: float, unit: int, at: int = 0, total: int = 40) -> list[int]:
+    claims, marks = InTurn(Alone(0, unit), at, total), Marks(None, at, interval_s, unit)  # type: ignore[arg-type]
+    found = []
+    while (claim := claims.take()) is not None:
+        found += [mark] if (mark := marks.due(claim)) is not None else []
+    return found
+
+
+def test_marks_are_after_every_step_or_further_apart_by_twice_at_most() -> None:
+    """The first comes soon, so that the pace is known; with no interval there is one a step, made by all together."""
+    assert marked(0.0, 1, at=5, total=10) == [6, 7, 8, 9]
+    assert marked(0.0, 4, total=20) == [4, 8, 12, 16]
+    assert marked(1e9, 1) == [1, 3, 7, 15, 31]
+    assert marked(1e9, 3) == [3, 9, 21]
+
+
 def test_marks_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("megahour.train.batch_assignment.time.monotonic", lambda: now_s[0])

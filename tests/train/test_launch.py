@@ -8,9 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from trainings import until
 
-from megahour.train.launch import _cause, _own_handlers, _relayed
+from megahour.core.errors import StageError
+from megahour.core.stopping import Terminated
+from megahour.train import result
+from megahour.train.launch import _cause, _own_handlers, _relayed, launch
+from megahour.train.params import TrainParams
 
 
 def test_what_worker_0_writes_is_shown_soon(tmp_path: Path) -> None:
@@ -38,3 +46,35 @@ def test_handlers_of_signals_are_put_back() -> None:
 
 def test_the_cause_of_an_end_is_a_signal_or_an_exit_code() -> None:
     assert (_cause(-9), _cause(1), _cause(0)) == ("SIGKILL", "exit code 1", "exit code 0")
+
+
+LOST = ChildFailedError("worker", {1: ProcessFailure(local_rank=1, pid=1, exitcode=-9, error_file="")})
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "words"),
+    [
+        (LOST, StageError, r"workers were lost more than 3 times, at last worker 1 \(SIGKILL\)"),
+        (RendezvousConnectionError("refused"), StageError, "the machines did not meet at host:1: refused"),
+        (SignalException("", signal.SIGINT), KeyboardInterrupt, ""),
+        (SignalException("", signal.SIGTERM), Terminated, "stopped by SIGTERM"),
+        (SignalException("", signal.SIGHUP), StageError, "stopped by SIGHUP"),
+    ],
+)
+def test_an_end_of_the_agent_is_told_in_our_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Exception, kind: type[BaseException], words: str
+) -> None:
+    def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
+        told = json.loads(spec.read_text("utf-8"))
+        assert (first, told["inputs"], told["work"]) == (True, {"features": "url"}, str(work))
+        assert TrainParams.model_validate(told["params"]) == p
+        assert not result.failed(work), "nothing of an earlier run is taken for this one's"
+        raise end
+
+    monkeypatch.setattr("megahour.train.launch.run_agent", run_agent)
+    work = tmp_path / "work"
+    result.write_error(work, StageError("of an earlier run"))
+    p = TrainParams(workers=2, nodes=2, rendezvous="host:1", max_restarts=3)
+    with pytest.raises(kind, match=words or None) as caught:
+        launch(p, {"features": "url"}, work, lambda *place, **fields: None)
+    assert type(caught.value) is kind

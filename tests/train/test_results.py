@@ -15,7 +15,8 @@ from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.train import repeated_errors as repeats
 from megahour.train import result
 from megahour.train.coverage_audit import MODULUS, Audit
-from megahour.train.meters import Curves, Log, Sums
+from megahour.train.meters import Curves, Log, Sums, boards_of
+from megahour.train.params import TrainParams
 from megahour.train.result import Result
 
 
@@ -46,6 +47,52 @@ def test_the_log_knows_the_time_and_the_speed_that_curves_must_not(tmp_path: Pat
     assert (row["step"], row["loss"]) == (1, 2.0)
     assert row["unix_s"] > 1e9
     assert row["frames_per_s"] > 0
+
+
+class Listed:
+    """A board that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[dict[str, float], int]] = []
+
+    def add(self, row: dict[str, float], step: int) -> None:
+        self.rows.append((row, step))
+
+    def close(self) -> None: ...
+
+
+def test_boards_get_the_numbers_of_a_row_and_their_step(tmp_path: Path) -> None:
+    board = Listed()
+    log = Log(tmp_path, [board])
+    log.frames(10)
+    log._started -= 100.0
+    log.row({"step": 7, "loss": 2, "data": "labelled", "held_out_loss": None})
+    log.close()
+    ((row, step),) = board.rows
+    assert step == 7
+    assert set(row) == {"curve/step", "curve/loss", "curve/unix_s", "curve/frames_per_s"}
+    assert row["curve/frames_per_s"] == 0.1
+
+
+def test_a_board_that_is_not_there_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(error: Exception) -> Any:
+        def make(*arguments: Any, **options: Any) -> Any:
+            raise error
+
+        return make
+
+    assert boards_of(TrainParams(tensorboard=False), tmp_path, after=0) == []
+    made = Listed()
+    monkeypatch.setattr("megahour.train.meters.TensorBoard", failing(ImportError("no tensorboard")))
+    monkeypatch.setattr("megahour.train.meters.MLflow", lambda experiment: made)
+    with caplog.at_level("INFO"):
+        assert boards_of(TrainParams(mlflow="m"), tmp_path, after=0) == [made]
+    monkeypatch.setattr("megahour.train.meters.MLflow", failing(OSError("no server")))
+    assert boards_of(TrainParams(mlflow="m", tensorboard=False), tmp_path, after=0) == []
+    assert "no tensorboard" in caplog.text
+    assert "rows are not sent: no server" in caplog.text
 
 
 def result_of(rows: list[dict[str, Any]]) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -108,6 +108,23 @@ def test_what_is_not_finite_ends_the_run_before_it_is_in_the_weights(where: str)
         assert ("with gradient norm nan" in str(caught.value)) == (where == "gradient")
         if where == "loss":
             assert all(torch.equal(a, b) for a, b in zip(before, own.parameters, strict=True))
+
+
+def test_who_has_no_batch_takes_part_in_the_step_without_weight() -> None:
+    steps: list[tuple[float, bool]] = []
+
+    class Noting:
+        metrics: ClassVar[dict[str, float]] = {}
+
+        def step(self, weight: float, scaler: object) -> None:
+            steps.append((weight, own.parameters[0].grad is None))
+
+    with trainer() as own:
+        gradients = own.gradients([batch()], [0])
+        own.synchroniser = Noting()  # type: ignore[assignment]
+        own.apply(gradients, 1e-2, 0)
+        own.apply(None, 1e-2, 1)
+    assert steps == [(gradients.weight, False), (0.0, True)]
 
 
 @pytest.mark.parametrize(

@@ -71,3 +71,23 @@ def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
 def test_optimisers_have_options_of_their_own(values: dict[str, Any], message: str) -> None:
     with pytest.raises((ValidationError, ConfigError), match=message):
         TrainParams(**values)
+
+
+def test_how_a_run_is_watched_and_spread_does_not_change_what_it_is() -> None:
+    """These are left out of fingerprints: a run goes on after they have changed."""
+    watched = {"checkpoint_s": 1.0, "tensorboard": False, "mlflow": "m", "alarm": "tell", "stall_s": 5.0}
+    spread = {"timeout_s": 5.0, "max_restarts": 1, "nodes": 2, "min_nodes": 2, "rendezvous": "a:1"}
+    base = TrainParams(workers=2)
+    assert TrainParams(workers=2, **watched, **spread).identity() == base.identity()
+    for name, value in {"seed": 2, "threads": 1, "workers": 4, "learning_rate": 1e-3}.items():
+        assert TrainParams(**{"workers": 2, name: value}).identity() != base.identity()
+
+
+def test_the_criterion_says_which_inputs_it_needs() -> None:
+    ctc, ce = TrainParams(criterion="ctc"), TrainParams()
+    ctc.check_roles(["features"])
+    ce.check_roles(["features", "units", "targets"])
+    with pytest.raises(ConfigError, match="do not go with criterion ctc"):
+        ctc.check_roles(["features", "targets"])
+    with pytest.raises(ConfigError, match="criterion ce needs `units`"):
+        ce.check_roles(["features"])
