@@ -45,13 +45,15 @@ Inputs = Mapping[str, "Artifact"]
 class Context:
     """What a task may use besides its inputs. Nothing in it may change the bytes it writes.
 
-    `service` is (address, token) of the accelerator service; `work` a scratch directory that survives a kill;
+    `service` is (address, token) of the accelerator service; `work` a scratch directory that survives a kill; `durable`
+    a path or URL of one that survives the machine where the output does (empty: `work`);
     `threads` how many a `local` stage may use; `progress(done, total, unit, **fields)` reports inside a long task.
     """
 
     work: Path
     threads: int = 1
     service: Any = None
+    durable: str = ""
     progress: Callable[..., None] = field(default=lambda *args, **fields: None)
 
 

@@ -47,8 +47,12 @@ MANIFEST: Kinds = {
     **{"inputs": dict, "shards": int, "counts": dict, "summary": dict},
 }
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+SCRATCH = ".scratch"  # what a stage keeps beside an output on an object store until it is done: checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
-ENTRIES = {"shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json", MARKS}
+ENTRIES = {
+    *("shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json"),
+    *(MARKS, SCRATCH),
+}
 
 
 @dataclass

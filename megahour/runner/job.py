@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.config import Params
 from megahour.core.errors import MegahourError
 from megahour.core.stage import Context, Stage, Task
-from megahour.core.store import Artifact
+from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
 
@@ -45,8 +45,13 @@ class Job:
         params = stage.params.model_validate(self.params)
         return stage, params, {role: Artifact(url) for role, url in self.inputs.items()}
 
+    @property
+    def durable(self) -> str:
+        """Scratch files that are where the output is: another machine goes on from them when this one is gone."""
+        return f"{self.output}/{SCRATCH}" if "://" in self.output else ""
+
     def context(self) -> Context:
-        return Context(work=Path(self.work), threads=self.threads, service=self.service)
+        return Context(work=Path(self.work), threads=self.threads, service=self.service, durable=self.durable)
 
 
 def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:

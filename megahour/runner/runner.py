@@ -6,6 +6,7 @@ The same function serves the recipe runner, the single-stage commands and the te
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -25,7 +26,7 @@ from megahour.core.kinds import check_kinds, check_roles
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import SCRATCH, Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from megahour.engine.base import Engine
     from megahour.serve.spec import ModelSpec, ServiceAddress
 
+LOG = logging.getLogger(__name__)
 KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
 
 
@@ -125,6 +127,7 @@ def run_stage(
         with blame(job, "summary"):
             manifest = close(stage, p, inputs, output, job, receipts)
         clear(Path(job.work))
+        _clear_durable(output)
     monitor.finished(manifest, time.monotonic() - started)
     if hint:
         monitor.hint(hint)
@@ -197,6 +200,16 @@ def clear(work: Path) -> None:
             path.unlink(missing_ok=True)
     if not any(work.iterdir()):
         work.rmdir()
+
+
+def _clear_durable(output: Artifact) -> None:
+    """Remove what the stage kept beside its output. A store that refuses costs room, not the finished artifact."""
+    path = output.path(SCRATCH)
+    try:
+        if not is_local(output.fs) and output.fs.exists(path):
+            output.fs.rm(path, recursive=True)
+    except OSError as error:
+        LOG.warning("%s is not needed any more and could not be removed: %s", path, error)
 
 
 def _claim(output: Artifact, job_fingerprint: str) -> None:

@@ -25,7 +25,11 @@ from megahour.train.coverage_audit import Audit
 from megahour.train.meters import Curves, Sums
 
 LOG = logging.getLogger(__name__)
-CHECKPOINTS = "checkpoints"  # their folder in a training's work folder
+
+
+def checkpoints_of(work: Path, durable: str = "") -> str:
+    """The folder of a training's checkpoints: where its output is, or in its work folder."""
+    return f"{durable or work}/checkpoints"
 
 
 @dataclass
@@ -48,7 +52,7 @@ class Position:
         return Position(state["done"], state["steps"], sums, Curves(state["rows"]))
 
 
-def newest(folder: Path, group: Group, fingerprint: str) -> Checkpoint | None:
+def newest(folder: str, group: Group, fingerprint: str) -> Checkpoint | None:
     """The newest checkpoint that is whole on all workers, unless it is of another configuration. A collective call."""
     found = load(folder, group)
     if found is not None and found.state["print"] != fingerprint:

@@ -30,13 +30,15 @@ SPEC = "train.json"
 POLL_S = 0.5
 
 
-def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Callable[..., None]) -> None:
+def launch(
+    p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Callable[..., None], durable: str = ""
+) -> None:
     """Runs the workers of `p` to their end; what they leave is in `work` (see `result`).
 
     Parameters
     ----------
     inputs: URLs of the input artifacts, by role.
-    work: folder that all workers see; checkpoints and logs are there.
+    work: folder that all workers see, with their logs; and with the checkpoints, unless those are at the URL `durable`.
 
     Raises
     ------
@@ -47,9 +49,8 @@ def launch(p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Call
     result.clear(work)
     spec = work / SPEC
     spec.parent.mkdir(parents=True, exist_ok=True)
-    spec.write_text(
-        json.dumps({"params": p.model_dump(mode="json"), "inputs": dict(inputs), "work": str(work)}), "utf-8"
-    )
+    known = {"params": p.model_dump(mode="json"), "inputs": dict(inputs), "work": str(work), "durable": durable}
+    spec.write_text(json.dumps(known), "utf-8")
     with _relayed(work / PROGRESS, progress), _own_handlers():
         try:
             run_agent(p, work, spec, first=True)

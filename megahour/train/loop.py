@@ -28,11 +28,12 @@ from megahour.batches.loader import Batch, Loader
 from megahour.core.errors import StageError
 from megahour.monitor.alerts import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints
+from megahour.sync.checkpoint_read import Checkpoint
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.trainers.base import Synchroniser
 from megahour.train import criteria, result
 from megahour.train.batch_assignment import Claim, Claims, FirstCome, InTurn, Marks, SharedStore
-from megahour.train.checkpoints import CHECKPOINTS, Position, Saving, newest, position_of
+from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest, position_of
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
@@ -50,18 +51,19 @@ def execute(
     progress: Callable[..., None],
     store: SharedStore | None = None,
     device: torch.device = criteria.CPU,
+    durable: str = "",
 ) -> result.Result:
     """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model.
 
     `store` is one that all workers see, new in every start of theirs; None for a single worker. `device` is this
-    worker's own.
+    worker's own. Checkpoints are below `durable`, a path or URL, or below `work`.
 
     Raises
     ------
     StageError: the schedule is empty, or a loss, here or on another worker, is not finite.
     WorkerLostError: start all again; they go on from the last checkpoint in `work`.
     """
-    p = job.params
+    p, checkpoints = job.params, checkpoints_of(work, durable)
 
     def synchronise(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
         steps = -(-sum(map(len, job.phases)) // (group.size * p.accumulate))
@@ -70,9 +72,9 @@ def execute(
     with (
         _alarm(p, group.rank) as alarm,
         Trainer(p, job.module.to(device), synchronise, device) as trainer,
-        Checkpoints(work / CHECKPOINTS, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
+        Checkpoints(checkpoints, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
-        run = Run(job, trainer, group, saver, work, progress, alarm)
+        run = Run(job, trainer, group, saver, work, progress, alarm, newest(checkpoints, group, job.fingerprint))
         try:
             curves = run.to_the_end(store)
         finally:
@@ -93,7 +95,7 @@ class Step(NamedTuple):
 
 
 class Run:
-    """One worker's run over the phases of a job."""
+    """One worker's run over the phases of a job, from the checkpoint `found` on."""
 
     def __init__(
         self,
@@ -104,12 +106,12 @@ class Run:
         work: Path,
         progress: Callable[..., None],
         alarm: Alarm | None,
+        found: Checkpoint | None,
     ) -> None:
         self.job, self.trainer, self.group = job, trainer, group
         self.ends = list(accumulate(len(phase) for phase in job.phases))
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.synchroniser.in_step
-        found = newest(work / CHECKPOINTS, group, job.fingerprint)
         if found is not None:
             trainer.restore(found.tensors, found.states)
         self.at = Position() if found is None else position_of(found, group)

@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+import fsspec
 import torch
 
 from megahour.sync.group.mesh import of_transport
@@ -35,14 +36,14 @@ def of_program(error: Exception) -> bool:
     return isinstance(error, _OF_PROGRAM)
 
 
-def comes_again(error: Exception, path: Path, start: int, checkpoints: Path) -> bool:
+def comes_again(error: Exception, path: Path, start: int, checkpoints: str | Path) -> bool:
     """Whether this is the last of `REPEATS` starts of a worker that ended so. One that cannot be counted is not.
 
     Parameters
     ----------
     path: where the worker counts; it ends, and is started again, each time.
     start: number of this start of the workers.
-    checkpoints: the folder whose newest entry tells that the run has got on.
+    checkpoints: path or URL of the folder whose newest entry tells that the run has got on.
     """
     now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
     try:
@@ -55,8 +56,10 @@ def comes_again(error: Exception, path: Path, start: int, checkpoints: Path) -> 
     return len(starts) >= REPEATS
 
 
-def _newest(folder: Path) -> str:
+def _newest(folder: str | Path) -> str:
+    fs, root = fsspec.core.url_to_fs(str(folder))
     try:
-        return max((path.name for path in folder.iterdir()), default="")
+        fs.invalidate_cache()
+        return max((path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)), default="")
     except OSError:
         return ""

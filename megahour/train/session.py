@@ -51,7 +51,7 @@ def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     from megahour.train.loop import execute
 
     own = device.choose(p.device)
-    return execute(prepare(p, inputs), TorchGroup(), ctx.work, ctx.progress, device=own)
+    return execute(prepare(p, inputs), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable)
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
@@ -59,7 +59,7 @@ def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
 
     urls = {role: artifact.url for role, artifact in inputs.items()}
     try:
-        launch(p, urls, Path(ctx.work), ctx.progress)
+        launch(p, urls, Path(ctx.work), ctx.progress, ctx.durable)
         return result.read(ctx.work)
     except (StageError, Terminated) as error:  # the workers do not tell of their end: they may be started again
         if p.alarm:

@@ -26,7 +26,7 @@ from megahour.sync.group.base import WorkerFailedError, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import device, result
 from megahour.train.agent import AGENT, OWN_STORE
-from megahour.train.checkpoints import CHECKPOINTS
+from megahour.train.checkpoints import checkpoints_of
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
 from megahour.train.loop import execute
@@ -44,10 +44,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides when to end
     spec = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     work, p = Path(spec["work"]), TrainParams.model_validate(spec["params"])
+    durable: str = spec["durable"]
     if result.failed(work):
         return  # another worker has found an error that a restart does not mend
     try:
-        _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work)
+        _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work, durable)
     except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
         if result.failed(work):
             return  # the worker is lost because it found such an error
@@ -57,14 +58,14 @@ def main() -> None:
         return  # it is written; the agent starts workers again that fail
     except Exception as error:  # a restart may mend it
         counted = work / f"unexpected-{int(os.environ.get('RANK', '0')):05d}.json"
-        if not comes_again(error, counted, _restarts(), work / CHECKPOINTS):
+        if not comes_again(error, counted, _restarts(), checkpoints_of(work, durable)):
             raise
         LOG.exception("the same error in %d starts", REPEATS)
         what = f"the same error ended {REPEATS} starts in a row: {type(error).__name__}: {error}"
         result.write_error(work, StageError(what, where="train", remedy=f"see {work / 'workers'}"))
 
 
-def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
+def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path, durable: str) -> None:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ConfigError(
             "the agent's store is shared, with addresses of workers that died", remedy=f"set {OWN_STORE}=1"
@@ -77,7 +78,7 @@ def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path) -> None:
         group = TorchGroup(timeout_s=p.timeout_s)
         progress = _Progress(work / PROGRESS) if group.rank == 0 else Context(work).progress
         with _final(work):
-            found = execute(job, group, work, progress, _new_store(group), own)
+            found = execute(job, group, work, progress, _new_store(group), own, durable)
             if group.rank == 0:
                 result.write(work, found)
     finally:

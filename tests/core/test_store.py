@@ -14,7 +14,7 @@ import pytest
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.locks import MARKS, alone, check
-from megahour.core.store import ENTRIES, Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import ENTRIES, SCRATCH, Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.transfer import file_digest
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
@@ -275,7 +275,7 @@ def test_a_finished_artifact_holds_nothing_of_killed_attempts(tmp_path: Path) ->
     (tmp_path / "artifact" / "shards").mkdir()
     (tmp_path / "artifact" / "shards" / ".4f.tmp").write_text("half a file")
     close(artifact, [write_shard(artifact, 0)])
-    assert {path.name for path in (tmp_path / "artifact").iterdir()} == ENTRIES - {"tmp", "claim.txt", MARKS}
+    assert {path.name for path in (tmp_path / "artifact").iterdir()} == ENTRIES - {"tmp", "claim.txt", MARKS, SCRATCH}
     assert not list((tmp_path / "artifact").rglob(".*.tmp"))
 
 
