@@ -19,7 +19,7 @@ def command(*arguments: str) -> list[str]:
 
 def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """A command that ended with `code` and without a traceback."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done

@@ -62,14 +62,14 @@ def s3_url() -> Iterator[str]:
 
 
 def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         assert server.poll() is None, "the S3 server ended by itself"
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise AssertionError("the S3 server did not start within 60 s")
+    raise AssertionError("the S3 server did not start within 240 s")
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-_TIME_LIMIT_S = 120.0
+_TIME_LIMIT_S = 240.0
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
     + [f"megahour.sync.trainers.{name}" for name in ("gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
-    + ["pytest", "hypothesis.strategies"]
+    + ["pytest", "hypothesis.strategies", "megahour.train.job", "megahour.train.loop"]
 )
 
 
@@ -61,7 +61,7 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
 
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(seconds=120)
     )
     try:
         result = function(*arguments)

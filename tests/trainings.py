@@ -65,7 +65,7 @@ def page_me(folder: Path) -> tuple[str, Path]:
     return str(script), told
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
     """What `condition` says once it is true."""
     deadline_s = time.monotonic() + seconds
     while not (found := condition()):

@@ -109,7 +109,7 @@ def test_the_whole_run_killed_and_started_again(folder: Path, undisturbed: Artif
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
-        process.wait(60)
+        process.wait(240)
         if process.returncode == 0:
             break
     assert kills > 0

@@ -190,7 +190,7 @@ def test_tasks_go_on_while_the_caller_takes_its_time(tmp_path: Path) -> None:
     with LocalEngine(workers=1) as engine:
         results = engine.map(partial(toy_tasks.touch, str(tmp_path)), [1, 2])
         assert next(results) == (0, 1)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not (tmp_path / "2").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -374,7 +374,7 @@ def test_nothing_outlives_the_driver(tmp_path: Path, how: str) -> None:
         stderr=subprocess.PIPE,
         preexec_fn=hears_ctrl_c,
     ) as driver:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         workers = [psutil.Process(pid) for pid in pids]
@@ -384,12 +384,12 @@ def test_nothing_outlives_the_driver(tmp_path: Path, how: str) -> None:
             os.killpg(driver.pid, signal.SIGINT)
         else:
             driver.kill()
-        _, errors = driver.communicate(timeout=30)
+        _, errors = driver.communicate(timeout=120)
         seconds = time.monotonic() - started
-    _, alive = psutil.wait_procs(workers, timeout=3)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     for worker in alive:
         worker.kill()
     assert alive == []
-    assert seconds < 3
+    assert seconds < 30, "its tasks would go on for hours"
     if how == "ctrl-c":
         assert errors.count(b"KeyboardInterrupt") == 1, errors.decode()

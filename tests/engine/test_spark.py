@@ -52,12 +52,12 @@ def test_map_gives_every_result_with_its_index(spark: SparkEngine) -> None:
 
 
 def test_results_arrive_while_other_tasks_run_and_closing_stops_those(spark: SparkEngine) -> None:
-    results = spark.map(toy_tasks.nap, [90.0, 0.0, 90.0])  # the third takes the second one's core
+    results = spark.map(toy_tasks.nap, [500.0, 0.0, 500.0])  # the third takes the second one's core
     assert next(results) == (1, 0.0)
     started = time.monotonic()
     results.close()
     assert dict(spark.map(toy_tasks.square, [2])) == {0: 4}
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 300
 
 
 def test_reduce_has_the_tree_of_the_local_engine(spark: SparkEngine, local: LocalEngine) -> None:
@@ -82,11 +82,11 @@ def test_exchange_writes_the_bytes_of_the_local_engine(spark: SparkEngine, local
 
 
 def test_a_partition_larger_than_memory_is_merged_block_by_block(spark: SparkEngine, tmp_path: Path) -> None:
-    """160 MB in one partition; Python workers may sort 48 MB in memory, half of which the shuffle's writer takes."""
-    split = partial(toy_tasks.split_wide, 80, 256 << 10)
+    """96 MB in one partition; Python workers may sort 48 MB in memory, half of which the shuffle's writer takes."""
+    split = partial(toy_tasks.split_wide, 48, 256 << 10)
     results = dict(spark.exchange(split, range(8), toy_tasks.merge_measured, 2))
     rows, largest_bytes, growth_bytes = results[0]
-    assert rows == 8 * 80
+    assert rows == 8 * 48
     assert largest_bytes <= 8 << 20
     assert growth_bytes < 64 << 20
     assert results[1][0] == 0
@@ -190,7 +190,7 @@ def standalone_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Pope
 
 
 def wait_for_workers(log: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while log.read_text().count("Registering worker") < count:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)

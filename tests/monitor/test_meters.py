@@ -148,12 +148,12 @@ def test_the_alarm_compares_losses_of_the_same_kind(tmp_path: Path) -> None:
         for kind, loss in (("soft", 0.1), ("hard", 1.0)):
             for _ in range(15):
                 meter.step(kind=kind, loss=loss)
-    assert alarm.wait(5)
+    assert alarm.wait(60)
     assert not told
     for _ in range(10):
         meter.step(kind="soft", loss=1.0)
     meter.close()
-    assert alarm.wait(5)
+    assert alarm.wait(60)
     assert len(told) == 1
     assert told[0].startswith("step 96 (soft): the loss diverges: 1 ")
 
@@ -203,16 +203,16 @@ def test_training_does_not_wait_for_a_slow_hook_and_later_messages_are_told(capl
         if len(told) == 1:
             never.wait()
 
-    alarm = Alarm(hangs_once, hook_timeout_s=0.3)
+    alarm = Alarm(hangs_once, hook_timeout_s=1.0)
     began_s = time.monotonic()
     alarm.call("first")
     alarm.call("second")
     assert not alarm.wait(0), "the hook hangs"
-    assert time.monotonic() - began_s < 0.3
-    assert alarm.wait(5)
+    assert time.monotonic() - began_s < 1.0
+    assert alarm.wait(60)
     alarm.close()
     assert told == ["first", "second"]
-    assert "does not return after 0.3 s; its message: first" in caplog.text
+    assert "does not return after 1 s; its message: first" in caplog.text
     never.set()
 
 
@@ -220,14 +220,14 @@ def test_messages_do_not_pile_up_behind_a_slow_hook(caplog: pytest.LogCaptureFix
     go_on, told = threading.Event(), []
 
     def tell(message: str) -> None:
-        go_on.wait(5)
+        go_on.wait(60)
         told.append(message)
 
     alarm = Alarm(tell)
     for number in range(MAX_UNTOLD + 2):
         alarm.call(f"trouble {number}")
     go_on.set()
-    assert alarm.wait(5)
+    assert alarm.wait(60)
     alarm.close()
     assert told == [f"trouble {number}" for number in range(MAX_UNTOLD)]
     assert f"too slow to be told: trouble {MAX_UNTOLD + 1}" in caplog.text

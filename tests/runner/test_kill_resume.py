@@ -1,9 +1,10 @@
-"""Killed at 30 random moments, on each engine: no shard lost, none twice, bytes equal to an undisturbed run.
+"""Killed at random moments, on each engine: no shard lost, none twice, bytes equal to an undisturbed run.
 
-Local: the driver's whole process group (driver and both workers) gets SIGKILL, 30 times, and is started again.
-Spark: a Java start costs seconds, so of the 30 kills two take everything (driver, Java, Python) and 28 take one of the
-Python task workers (busy, or between two tasks) while the session lives on and Spark tries the task again. Executors
-on a cluster that lose their Java process and shuffle files are in test_spark.py.
+Local: the driver's whole process group (driver and both workers) gets SIGKILL, and is started again.
+Spark: a Java start costs seconds, so only the last kill of a session takes everything (driver, Java, Python); the
+others take one of the Python task workers (busy, or between two tasks) while the session lives on and Spark tries the
+task again. Executors on a cluster that lose their Java process and shuffle files are in test_spark.py.
+`make faults` kills 30 times on each.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
 from megahour.runner.runner import stage_fingerprint
 
-KILLS = 30
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,11 @@ def finish(engine: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(30, marks=pytest.mark.faults)])
+def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, str], kills: int) -> None:
     moments = random.Random(20)
     inside_a_stage = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         with driver("local", tmp_path) as process:
             time.sleep(moments.uniform(0.0, 0.8))
             assert process.poll() is None
@@ -119,7 +120,7 @@ def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, 
         newest = newest_round(tmp_path)
         assert_committed_shards_are_whole(newest)
         inside_a_stage += newest != tmp_path and not Artifact(newest / "groups").complete
-    assert inside_a_stage > KILLS // 2, "most kills must find work unfinished, or the test shows little"
+    assert inside_a_stage > kills // 2, "most kills must find work unfinished, or the test shows little"
     finish("local", tmp_path)
     assert_rounds_are_equal(tmp_path, undisturbed)
 
@@ -149,11 +150,14 @@ def newest_round(folder: Path) -> Path:
 
 @pytest.mark.slow
 @needs_spark
-def test_spark_task_workers_and_driver_killed(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+@pytest.mark.parametrize(("sessions", "kills"), [(1, 6), pytest.param(2, 15, marks=pytest.mark.faults)])
+def test_spark_task_workers_and_driver_killed(
+    tmp_path: Path, undisturbed: dict[str, str], sessions: int, kills: int
+) -> None:
     moments = random.Random(21)
-    for _ in range(2):
+    for _ in range(sessions):
         with driver("spark", tmp_path) as process:
-            for _ in range(KILLS // 2 - 1):
+            for _ in range(kills - 1):
                 time.sleep(moments.uniform(0.05, 0.5))
                 kill_a_task_worker(process, moments)
             time.sleep(moments.uniform(0.0, 0.5))

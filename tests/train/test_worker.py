@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from gloo import run_workers
 from megahour.core.errors import ConfigError, StageError
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import result
+from megahour.train import result, worker
 from megahour.train.worker import _final, _new_store, _Progress
 
 
@@ -48,6 +50,26 @@ def test_what_a_restart_may_mend_is_left_to_it(tmp_path: Path, error: Exception)
         raise error
     assert caught.value is error
     assert left(tmp_path) == {}
+
+
+def test_the_third_start_that_the_same_error_ends_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_the_way(*_: Any) -> None:
+        raise FileExistsError("meters")
+
+    spec = tmp_path / "train.json"
+    spec.write_text(json.dumps({"work": str(tmp_path), "params": {}, "inputs": {}}))
+    monkeypatch.setattr(sys, "argv", ["worker", str(spec)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(worker, "_run", in_the_way)
+    for start in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", start)
+        with pytest.raises(FileExistsError):
+            worker.main()
+        assert left(tmp_path) == {}, "the agent starts it again"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    worker.main()
+    assert left(tmp_path)["message"] == "the same error ended 3 starts in a row: FileExistsError: meters"
 
 
 def test_progress_is_written_now_and_then_and_at_the_end(tmp_path: Path) -> None:

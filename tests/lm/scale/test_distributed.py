@@ -142,7 +142,7 @@ def test_spark_gives_the_same_artifacts(small: tuple[Path, Artifact], tmp_path: 
     assert artifact.manifest.digest == small[1].manifest.digest
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @needs_spark
 def test_a_standalone_cluster_gives_the_same_artifacts(small: tuple[Path, Artifact], tmp_path: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parents[2] / "engine"))

@@ -508,7 +508,7 @@ def test_processes_do_not_wait_for_a_straggler_and_end_with_the_same_bits(order:
     assert torch.equal(first, second)
     assert torch.equal(first, third)
     assert slow >= 6 * 0.25
-    assert max(fast, other) < 30 * 0.25 / 2  # in step with the straggler it would be 30 times a quarter of a second
+    assert max(fast, other) < slow * 5 / 2  # 30 steps in step with the straggler, who takes 6, would be five times its
     assert all(stale <= 8 and not lost for _, _, lost, stale in found)
     moved = torch.arange(1000.0) - first  # Σ of all steps over three workers: 30 of gradient 0, 6 of 1, 30 of 2
     torch.testing.assert_close(moved, torch.full((1000,), 0.01 * (6 + 60) / 3), atol=1e-3, rtol=0)

@@ -108,7 +108,12 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", POINTS)
+def points(*always: str) -> list[Any]:
+    """All points, each of which takes seconds; those that are not `always` looked at are left to `make faults`."""
+    return [point if point in always else pytest.param(point, marks=pytest.mark.faults) for point in POINTS]
+
+
+@pytest.mark.parametrize("point", points("before", "at exchange 1", "behind all_reduce 1", "behind all_gather 1"))
 def test_whoever_is_left_when_one_dies_ends_with_one_model(point: str) -> None:
     found = run_workers(end, WORKERS, point, dies)
     assert found[LOST] is None
@@ -119,12 +124,12 @@ def test_whoever_is_left_when_one_dies_ends_with_one_model(point: str) -> None:
     # gloo breaks its connections: then it has an error.
 
 
-@pytest.mark.parametrize("point", ["before", "at all_reduce 1", "at all_gather 1"])
+@pytest.mark.parametrize("point", points("at all_reduce 1"))
 def test_one_that_stands_still_for_less_than_the_limit_is_waited_for(point: str) -> None:
     assert agreed(run_workers(end, WORKERS, point, stops_briefly)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", points("behind all_reduce 1"))
 def test_one_that_stands_still_for_too_long_never_ends_with_a_model_of_its_own(point: str) -> None:
     found = run_workers(end, WORKERS, point, stops_for_too_long)
     ended = agreed(found)
