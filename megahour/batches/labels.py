@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import StageError
+from megahour.core.near import mapped
 from megahour.core.store import Artifact
 from megahour.features.stack import subsample
 from megahour.units.tokens import Characters, frames_needed
@@ -35,13 +38,17 @@ class Piece:
 
 
 class Labels(Protocol):
-    """A source of training targets."""
+    """A source of training targets. Windows of several shards may be open at a time, and threads ask for them."""
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which rows of features shard `shard`, of `stacked` frames each, can be trained on."""
 
-    def open_shards(self, features_shards: Sequence[int]) -> None:
-        """Get ready for pieces of these shards of the features artifact."""
+    def opened(self, features_shards: Sequence[int]) -> OpenLabels:
+        """The labels of these shards of the features artifact."""
+
+
+class OpenLabels(Protocol):
+    """Labels of some shards, ready to be read."""
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         """Targets of a batch of `pieces` padded to `frames`, for features stacked at `offset`."""
@@ -51,46 +58,58 @@ class Labels(Protocol):
 class SenoneLabels:
     """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.
 
-    `labels` (B, T) int64, −1 on padding. The keys of the labelled set are held in memory (16 bytes an utterance).
+    `labels` (B, T) int64, −1 on padding. The keys of the labelled set lie sorted in a mapped file (16 bytes an
+    utterance, which machines hold once and processes not at all).
     """
 
     units: Artifact
     stack: int
     suffix: str = ".alignments.arrow"
     _keys: NDArray[np.int64] = field(init=False, repr=False)
-    _place: NDArray[np.int64] = field(init=False, repr=False)
-    _columns: list[Ragged] = field(init=False, repr=False)
+    _place: NDArray[np.int64] = field(init=False, repr=False)  # shard << 32 | row
 
     def __post_init__(self) -> None:
-        keys, places, self._columns = [], [], []
-        for receipt in self.units.receipts():
-            if self.suffix not in receipt.files:
-                continue
-            table = self.units.read_table(receipt.shard, self.suffix)
-            places.append(len(self._columns) << 32 | np.arange(len(table)))
-            keys.append(table.column("key").to_numpy())
-            self._columns.append(Ragged(table.column("senones")))
-        flat = np.concatenate(keys) if keys else np.empty(0, np.int64)
+        index = mapped(self.units, f"keys{self.suffix}", self._write_index)
+        self._keys, self._place = np.frombuffer(index, np.int64)[1:].reshape(2, -1)
+
+    def _write_index(self, path: Path) -> None:
+        keys, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for receipt in self.units.each_receipt():
+            if self.suffix in receipt.files:
+                table = self.units.read_table(receipt.shard, self.suffix, columns=["key"])
+                keys.append(table.column("key").to_numpy())
+                places.append(receipt.shard << 32 | np.arange(len(table)))
+        flat = np.concatenate(keys)
         order = np.argsort(flat, kind="stable")
-        self._keys = flat[order]
-        self._place = (np.concatenate(places) if places else flat)[order]
+        with path.open("wb") as file:
+            for array in (np.array([len(flat)]), flat[order], np.concatenate(places)[order]):
+                file.write(array.tobytes())
+
+    @cached_property
+    def _columns(self) -> dict[int, Ragged]:
+        shards = [receipt.shard for receipt in self.units.each_receipt() if self.suffix in receipt.files]
+        return {shard: Ragged(self.units.read_table(shard, self.suffix).column("senones")) for shard in shards}
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.isin(table.column("key").to_numpy(), self._keys)
+        return self._find(table.column("key").to_numpy()) >= 0
 
-    def utterance(self, key: int) -> NDArray[np.int16]:
-        """Senones (T,) of an utterance at 10 ms."""
-        at = int(np.searchsorted(self._keys, key))
-        shard, row = divmod(int(self._place[at]), 1 << 32)
-        return self._columns[shard].row(row)
+    def _find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of utterances, −1 of unknown ones."""
+        if not len(self._keys):
+            return np.full(len(keys), -1)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[at] == keys, self._place[at], -1)
 
-    def open_shards(self, features_shards: Sequence[int]) -> None:
-        """All labels are open from the start."""
+    def opened(self, features_shards: Sequence[int]) -> SenoneLabels:
+        """All labels are mapped at once."""
+        _ = self._columns
+        return self
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         labels = np.full((len(pieces), frames), IGNORE, dtype=np.int64)
-        for b, piece in enumerate(pieces):
-            senones = self.utterance(piece.key)
+        places = self._find(np.array([piece.key for piece in pieces])).tolist()
+        for b, (piece, place) in enumerate(zip(pieces, places, strict=True)):
+            senones = self._columns[place >> 32].row(place & 0xFFFFFFFF)
             if len(senones) != piece.frames:
                 raise StageError(
                     f"utterance {piece.key} has {piece.frames} feature frames and {len(senones)} aligned ones",
@@ -106,39 +125,43 @@ class SenoneLabels:
 class TopK:
     """A teacher's k largest logits from a *targets* artifact: `indices` (B, T, k) int64 and `logits` float32.
 
-    Only the targets shards of the features shards in use are open (`open_shards`). Padding has index 0, logit 0; the
-    batch's lengths say where it is.
+    Padding has index 0, logit 0; the batch's lengths say where it is.
     """
 
     targets: Artifact
     k: int = field(init=False)
     offsets: tuple[int, ...] = field(init=False)
     _by_features: dict[int, int] = field(init=False, repr=False)
-    _rows: dict[tuple[int, int], tuple[int, int]] = field(init=False, repr=False, default_factory=dict)
-    _columns: dict[int, tuple[Ragged, Ragged]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         summary = self.targets.summary
         self.k, self.offsets = int(summary["top_k"]), tuple(summary["offsets"])
-        self._by_features = {int(r.tags["features_shard"]): r.shard for r in self.targets.receipts()}
-
-    def open_shards(self, features_shards: Sequence[int]) -> None:
-        """Map the targets of these features shards and let go of the others."""
-        wanted = {self._by_features[shard] for shard in features_shards if shard in self._by_features}
-        if wanted == set(self._columns):
-            return
-        self._rows, self._columns = {}, {}
-        for shard in sorted(wanted):
-            table = self.targets.read_table(shard, ".arrow")
-            self._columns[shard] = (Ragged(table.column("indices"), self.k), Ragged(table.column("logits"), self.k))
-            pairs = zip(table.column("key").to_pylist(), table.column("offset").to_pylist(), strict=True)
-            self._rows.update({pair: (shard, row) for row, pair in enumerate(pairs)})
+        self._by_features = {int(r.tags["features_shard"]): r.shard for r in self.targets.each_receipt()}
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         if shard not in self._by_features:
             return np.zeros(len(table), dtype=np.bool_)
         own = self.targets.read_table(self._by_features[shard], ".arrow", columns=["key"])
         return np.isin(table.column("key").to_numpy(), own.column("key").to_numpy())
+
+    def opened(self, features_shards: Sequence[int]) -> OpenTopK:
+        """The targets of these shards alone."""
+        shards = [self._by_features[shard] for shard in features_shards if shard in self._by_features]
+        return OpenTopK(self.targets, self.k, shards)
+
+
+class OpenTopK:
+    """The targets of some shards."""
+
+    def __init__(self, targets: Artifact, k: int, shards: Sequence[int]) -> None:
+        self.where, self.k = targets.url, k
+        self._rows: dict[tuple[int, int], tuple[int, int]] = {}
+        self._columns: dict[int, tuple[Ragged, Ragged]] = {}
+        for shard in shards:
+            table = targets.read_table(shard, ".arrow")
+            self._columns[shard] = (Ragged(table.column("indices"), k), Ragged(table.column("logits"), k))
+            pairs = zip(table.column("key").to_pylist(), table.column("offset").to_pylist(), strict=True)
+            self._rows.update({pair: (shard, row) for row, pair in enumerate(pairs)})
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         indices = np.zeros((len(pieces), frames, self.k), dtype=np.int64)
@@ -148,7 +171,7 @@ class TopK:
             if found is None:
                 raise StageError(
                     f"no targets for utterance {piece.key} at offset {offset}",
-                    where=self.targets.url,
+                    where=self.where,
                     remedy="make the targets from these features, with this offset among `offsets`",
                 )
             shard, row = found
@@ -180,8 +203,9 @@ class CharacterLabels:
             return False
         return frames_needed(self.characters.encode(text)) <= frames
 
-    def open_shards(self, features_shards: Sequence[int]) -> None:
-        """All labels are open from the start."""
+    def opened(self, features_shards: Sequence[int]) -> CharacterLabels:
+        """The texts come with the pieces."""
+        return self
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         spelled = [self.characters.encode(piece.text) for piece in pieces]

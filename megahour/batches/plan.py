@@ -7,12 +7,17 @@ of (seed, epoch), and `train.claims` says which worker takes which of its number
 - resume is O(1): the checkpoint holds one number, and only the window that it falls into is opened;
 - a change of the number of workers neither repeats nor skips an utterance.
 
+With `lanes` above 1 the shards are dealt to as many lanes of equally many batches, each with windows of its own, and
+batches come from the lanes in turn. Where the number of workers divides that of lanes, each worker meets shards of its
+own, and machines read each its share of the corpus. The order is the same for any number of workers.
+
 Window sizes need only two numbers per shard, so a plan over a million hours (200,000 shards) is a few megabytes.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -35,7 +40,7 @@ class EpochPlan:
     """The batches of one epoch over `shards`.
 
     `batch_frames` is the mean size of a batch in the unit of `ShardSize.frames`; `window_shards` how many shards are
-    shuffled among each other and open at a time.
+    shuffled among each other and open at a time, in each of the `lanes`.
     """
 
     shards: Sequence[ShardSize]
@@ -43,39 +48,83 @@ class EpochPlan:
     epoch: int
     batch_frames: int
     window_shards: int = 8
+    lanes: int = 1
     windows: list[list[int]] = field(init=False, repr=False)
-    _ends: list[int] = field(init=False, repr=False)
+    _lanes: list[_Lane] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.batch_frames < 1 or self.window_shards < 1:
-            raise ValueError(
-                f"batch_frames {self.batch_frames} and window_shards {self.window_shards} must be positive"
-            )
+        for name in ("batch_frames", "window_shards", "lanes"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}, it must be positive")
         filled = [i for i, size in enumerate(self.shards) if size.utterances]
         rng = np.random.Generator(np.random.PCG64(key_of("shards", self.seed, self.epoch)))
         order = [filled[i] for i in rng.permutation(len(filled)).tolist()]
-        windows = [order[i : i + self.window_shards] for i in range(0, len(order), self.window_shards)]
+        windows: list[list[int]] = []
+        lanes = []
+        for dealt in self._deal(order):
+            own = [dealt[i : i + self.window_shards] for i in range(0, len(dealt), self.window_shards)]
+            lanes.append((len(windows), [self._size(window) for window in own]))
+            windows += own
+        counts = [[self._batches(size) for size in sizes] for _, sizes in lanes]
+        if len(lanes) > 1:
+            most = min(sum(size.utterances for size in sizes) for _, sizes in lanes)
+            each = min(most, max(sum(lane) for lane in counts))
+            counts = [_allotted(sizes, max(each, len(sizes))) for _, sizes in lanes]
         object.__setattr__(self, "windows", windows)
-        object.__setattr__(self, "_ends", list(accumulate(self._batches(window) for window in windows)))
+        found = [_Lane(first, list(accumulate(n))) for (first, _), n in zip(lanes, counts, strict=True)]
+        object.__setattr__(self, "_lanes", found)
 
-    def _batches(self, window: list[int]) -> int:
+    def _deal(self, order: list[int]) -> list[list[int]]:
+        """Each shard to the lane with the fewest frames so far."""
+        shortest = [(0, lane) for lane in range(min(self.lanes, len(order)))]
+        dealt: list[list[int]] = [[] for _ in shortest]
+        for shard in order:
+            frames, lane = shortest[0]
+            dealt[lane].append(shard)
+            heapq.heapreplace(shortest, (frames + max(1, self.shards[shard].frames), lane))
+        return dealt
+
+    def _size(self, window: list[int]) -> ShardSize:
+        return ShardSize(sum(self.shards[i].utterances for i in window), sum(self.shards[i].frames for i in window))
+
+    def _batches(self, window: ShardSize) -> int:
         # At most one batch per utterance: with fewer items than batches some batches would be empty.
-        utterances = sum(self.shards[i].utterances for i in window)
-        frames = sum(self.shards[i].frames for i in window)
-        return max(1, min(utterances, round(frames / self.batch_frames)))
+        return max(1, min(window.utterances, round(window.frames / self.batch_frames)))
 
     def __len__(self) -> int:
         """Batches of the epoch, over all ranks."""
-        return self._ends[-1] if self._ends else 0
+        return sum(len(lane.ends) and lane.ends[-1] for lane in self._lanes)
 
     def locate(self, batch: int) -> tuple[int, int, int]:
         """(window, batch within the window, batches of the window) of global batch number `batch`."""
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} of an epoch of {len(self)}")
-        window = bisect.bisect_right(self._ends, batch)
-        start = self._ends[window - 1] if window else 0
-        return window, batch - start, self._ends[window] - start
+        number, turn = divmod(batch, len(self._lanes))
+        lane = self._lanes[turn]
+        window = bisect.bisect_right(lane.ends, number)
+        start = lane.ends[window - 1] if window else 0
+        return lane.first + window, number - start, lane.ends[window] - start
 
     def generator(self, window: int) -> np.random.Generator:
         """The source of a window's order."""
         return np.random.Generator(np.random.PCG64(key_of("window", self.seed, self.epoch, window)))
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """The windows from `first` on, and the numbers of batches in the lane at which they end."""
+
+    first: int
+    ends: list[int]
+
+
+def _allotted(windows: Sequence[ShardSize], batches: int) -> list[int]:
+    """`batches` over windows by their frames, at least one each and at most one for each utterance."""
+    found = []
+    frames, utterances = sum(size.frames for size in windows), sum(size.utterances for size in windows)
+    for i, size in enumerate(windows):
+        utterances -= size.utterances
+        fewest, most = max(1, batches - utterances), min(size.utterances, batches - (len(windows) - i - 1))
+        found.append(min(most, max(fewest, round(batches * size.frames / max(1, frames)))))
+        frames, batches = frames - size.frames, batches - found[-1]
+    return found

@@ -16,7 +16,7 @@ class Ragged:
         self.width = width
         chunks = [chunk for chunk in column.chunks if len(chunk)]
         self._first = np.cumsum([0, *(len(chunk) for chunk in chunks)])
-        self._ends = [chunk.offsets.to_numpy().astype(np.int64) for chunk in chunks]
+        self._ends = [chunk.offsets.to_numpy() for chunk in chunks]
         self._values = [chunk.values.to_numpy() for chunk in chunks]
 
     def __len__(self) -> int:
@@ -27,5 +27,5 @@ class Ragged:
         chunk = int(np.searchsorted(self._first, i, side="right")) - 1
         ends = self._ends[chunk]
         at = i - int(self._first[chunk])
-        flat: NDArray[Any] = self._values[chunk][ends[at] : ends[at + 1]]
+        flat: NDArray[Any] = self._values[chunk][int(ends[at]) : int(ends[at + 1])]
         return flat if self.width == 1 else flat.reshape(-1, self.width)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -35,6 +35,10 @@ from megahour.core.locks import MARKS
 from megahour.core.records import canonical_json, fingerprint
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.unicode import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FORMAT = 1
 NEWER = "use the version that made it, or a newer one"
@@ -203,11 +207,16 @@ class Artifact:
 
     def receipts(self) -> list[Receipt]:
         """Receipts of a complete artifact in shard order. Raises DamagedError when their file is missing or damaged."""
+        return list(self.each_receipt())
+
+    def each_receipt(self) -> Iterator[Receipt]:
+        """The same one by one, where there may be too many for memory."""
         if self.manifest.shards == 0:
-            return []
+            return
         try:
-            text: bytes = self.fs.cat_file(self.path("receipts.jsonl"))
-            return [Receipt.from_json(line) for line in text.splitlines()]
+            with self.fs.open(self.path("receipts.jsonl"), "rb") as file:
+                for line in file:
+                    yield Receipt.from_json(line)
         except (ValueError, *UNREADABLE) as error:
             remedy = f"megahour verify --repair {self.url}"
             raise DamagedError(f"damaged receipts.jsonl: {_reason(error)}", where=self.url, remedy=remedy) from error
@@ -241,7 +250,7 @@ class Artifact:
         """
         try:
             if suffix.endswith(".arrow"):
-                table = pa.ipc.open_file(self._arrow_source(shard, suffix)).read_all()
+                table = pa.ipc.open_file(self._arrow_source(shard, suffix, columns)).read_all()
                 return table.select(columns) if columns else table
             with self.open(shard, suffix) as file:
                 return pa.parquet.ParquetFile(file).read(columns=columns)
@@ -252,7 +261,11 @@ class Artifact:
                 remedy=f"megahour verify {self.url}",
             ) from error
 
-    def _arrow_source(self, shard: int, suffix: str) -> Any:
+    def read_rows(self, shard: int, suffix: str, rows: NDArray[np.int64]) -> pa.Table:
+        """A shard's table of which the lists are read at `rows` only: `Near` fetches no others."""
+        return self.read_table(shard, suffix)
+
+    def _arrow_source(self, shard: int, suffix: str, columns: list[str] | None = None) -> Any:
         if is_local(self.fs):
             return pa.memory_map(self.shard_path(shard, suffix))
         return pa.BufferReader(self.read_bytes(shard, suffix))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.augment import Augment
+from megahour.batches.index import shelves, small_columns
 from megahour.batches.labels import Labels, TopK
-from megahour.batches.loader import COLUMNS, Front, Loader, shelves
+from megahour.batches.loader import Loader
+from megahour.batches.window import Front
+from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StageError
+from megahour.core.near import Near
 from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
@@ -31,7 +37,14 @@ def choose(
     held = held_out_rule(p, features)
     augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
     load = partial(
-        Loader, features, front=front, seed=p.seed, batch_frames=p.batch_frames, window_shards=p.window_shards
+        Loader,
+        features,
+        front=front,
+        seed=p.seed,
+        batch_frames=p.batch_frames,
+        window_shards=p.window_shards,
+        lanes=p.lanes,
+        open_windows=_open_windows(p),
     )
     dropped: Counter[str] = Counter()
     keep = None if held is None else lambda table: ~held(table)
@@ -58,6 +71,17 @@ def choose(
         return loaders, None, dropped
     rest = load(shelves(features, p.sets, labels, p.stack, held), labels)
     return loaders, rest if rest.utterances else None, dropped
+
+
+def near(p: TrainParams, inputs: Inputs, work: Path) -> Inputs:
+    """The inputs, with a cache on this machine for what is not there."""
+    cache = Cache(Path(p.cache).expanduser() if p.cache else work / "cache", int(p.cache_gb * 1e9))
+    return {role: Near(artifact.url, cache) for role, artifact in inputs.items()}
+
+
+def _open_windows(p: TrainParams) -> int:
+    """Those that a worker's batches are from at a time, and the next."""
+    return p.lanes // (math.gcd(p.lanes, p.workers) if p.synchroniser.in_step else 1) + 1
 
 
 def _targets(p: TrainParams, artifact: Artifact) -> TopK:
@@ -90,8 +114,6 @@ def held_out_speakers(speakers: Sequence[str], share: float, seed: int) -> list[
 
 def _speakers(features: Artifact, sets: Sequence[str]) -> list[str]:
     found: set[str] = set()
-    for receipt in features.receipts():
-        if receipt.tags.get("set") in sets:
-            column = features.read_table(receipt.shard, ".arrow", columns=COLUMNS).column("speaker")
-            found.update(column.unique().to_pylist())
+    for _, table in small_columns(features, sets):
+        found.update(table.column("speaker").unique().to_pylist())
     return sorted(found)

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from megahour.batches.index import small_columns
 from megahour.batches.labels import CharacterLabels, Labels, SenoneLabels
-from megahour.batches.loader import Front, Loader
+from megahour.batches.loader import Loader
+from megahour.batches.window import Front
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
@@ -101,10 +103,9 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
 
 
 def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:
-    """Texts of the labelled sets, one shard at a time in memory."""
-    for receipt in features.receipts():
-        if receipt.tags.get("set") in sets:
-            yield from features.read_table(receipt.shard, ".arrow", columns=["text"]).column("text").to_pylist()
+    """Texts of the labelled sets, some shards at a time in memory."""
+    for _, table in small_columns(features, sets):
+        yield from table.column("text").to_pylist()
 
 
 def _front(p: TrainParams, features: Artifact) -> Front:

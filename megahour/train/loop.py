@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch, Loader
 from megahour.core.errors import StageError
 from megahour.monitor.alerts import Alarm, command_hook
@@ -125,13 +126,14 @@ class Run:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
         claims, marks = self._claims(store)
         was_through = self.at.done == self.total  # all but the end was done, and saved, before a restart
-        while self.at.done < self.total:
-            claim = claims.take()
-            while (mark := marks.due(claim)) is not None and mark < self.total:
-                self._checkpoint(mark)
-            if claim is None:
-                break
-            self._step(claim)
+        with self._ahead(claims) as self.ahead:
+            while self.at.done < self.total:
+                claim = claims.take()
+                while (mark := marks.due(claim)) is not None and mark < self.total:
+                    self._checkpoint(mark)
+                if claim is None:
+                    break
+                self._step(claim)
         if not was_through:
             self._checkpoint(self.total)
         self.trainer.synchroniser.finish()
@@ -201,10 +203,18 @@ class Run:
 
     def _batches(self, numbers: Sequence[int]) -> Iterator[Batch]:
         """This worker's batches of the step."""
-        for number in numbers:
-            phase, batch = self._place(number)
-            loader = self.job.loaders[phase.data]
-            yield loader.batch(phase.epoch, batch, offset=phase.offset, chunk=phase.chunk)
+        return map(self.ahead.batch, numbers)
+
+    def _ahead(self, claims: Claims) -> Ahead:
+        """Batches are made ahead where it is known whose they are, and windows are opened ahead in any case."""
+        at, group, prefetch = self.at.done, self.group, self.job.params.prefetch
+        if isinstance(claims, InTurn):
+            return Ahead(self._request, prefetch=prefetch, numbers=range(at + group.rank, self.total, group.size))
+        return Ahead(self._request, prefetch=prefetch, following=lambda number: range(number + 1, self.total))
+
+    def _request(self, number: int) -> Request:
+        phase, batch = self._place(number)
+        return Request(self.job.loaders[phase.data], phase.epoch, batch, phase.offset, phase.chunk)
 
     def _row(self, phase: Phase, rate: float) -> None:
         """A point of the curves, of all workers' sums; the held-out part is shared out among them.
@@ -222,9 +232,10 @@ class Run:
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
         fields |= {"held_out_loss": None, "held_out_accuracy": None}
         if self.job.held_out is not None:
-            share = _share(self.job.held_out, self.group.rank, self.group.size) if self.in_step else None
+            rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
+            share = _share(self.job.held_out, rank, size, self.job.params.prefetch)
             with self.meters.aside("evaluation_s"):
-                own = self.trainer.evaluate(self.meters.alive(share or _share(self.job.held_out, 0, 1)))
+                own = self.trainer.evaluate(self.meters.alive(share))
             held = self._together(Sums(*own))
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
@@ -254,6 +265,8 @@ def _alarm(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
     return alarm if p.workers == 1 else closing(alarm)
 
 
-def _share(loader: Loader, rank: int, size: int) -> Iterator[Batch]:
-    """Every `size`-th batch of a pass from `rank` on, one at a time in memory."""
-    return (loader.batch(0, number, offset=0) for number in range(rank, len(loader.plan(0)), size))
+def _share(loader: Loader, rank: int, size: int, prefetch: int) -> Iterator[Batch]:
+    """Every `size`-th batch of a pass from `rank` on, `prefetch` of them ahead in memory."""
+    numbers = range(rank, len(loader.plan(0)), size)
+    with Ahead(lambda number: Request(loader, 0, number, 0, 0), prefetch=prefetch, numbers=numbers) as ahead:
+        yield from map(ahead.batch, numbers)

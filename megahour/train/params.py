@@ -115,6 +115,33 @@ class TrainParams(Params):
         2048, ge=1, description="stacked frames of a batch, on average; halve it when memory runs out"
     )
     window_shards: int = Field(8, ge=1, description="shards shuffled together; more mix better and open more files")
+    lanes: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="windows of shards that batches come from in turn; as many as `workers`, on several machines that "
+        "read an object store: then each reads shards of its own, not all",
+        json_schema_extra=LATER,
+    )
+    prefetch: int = Field(
+        4,
+        ge=0,
+        description="batches made ahead of the step, each in memory; raise it when the meters show waits for data",
+        json_schema_extra=POLICY,
+    )
+    cache: str = Field(
+        "",
+        description="folder for shards of inputs in an object store, on a disk of the machine, shared by its workers; "
+        "empty: in the work folder",
+        json_schema_extra=POLICY,
+    )
+    cache_gb: float = Field(
+        50.0,
+        gt=0.0,
+        description="most GB there; at least three windows of shards, and no epoch after the first fetches when the "
+        "inputs fit",
+        json_schema_extra=POLICY,
+    )
     learning_rate: float = Field(
         2e-3, gt=0.0, description="learning rate at the start; halve it when the loss diverges"
     )

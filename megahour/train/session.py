@@ -47,11 +47,12 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
 def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     from megahour.sync.group.torch_group import TorchGroup
     from megahour.train import device
+    from megahour.train.data import near
     from megahour.train.job import prepare
     from megahour.train.loop import execute
 
     own = device.choose(p.device)
-    return execute(prepare(p, inputs), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable)
+    return execute(prepare(p, near(p, inputs, ctx.work)), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable)
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:

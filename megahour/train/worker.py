@@ -27,6 +27,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import device, result
 from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.checkpoints import checkpoints_of
+from megahour.train.data import near
 from megahour.train.job import prepare
 from megahour.train.launch import PROGRESS
 from megahour.train.loop import execute
@@ -72,7 +73,7 @@ def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path, durable: str) 
         )
     with _final(work):
         own = device.of_this_worker(p.device)
-        job = prepare(p, inputs)
+        job = prepare(p, near(p, inputs, work))
     dist.init_process_group(device.backend(own), timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)

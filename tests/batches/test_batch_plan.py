@@ -21,6 +21,7 @@ plans = st.builds(
     epoch=st.integers(0, 3),
     batch_frames=st.integers(1, 5000),
     window_shards=st.integers(1, 5),
+    lanes=st.integers(1, 6),
 )
 
 
@@ -31,7 +32,14 @@ def test_every_filled_shard_is_in_one_window_and_every_batch_in_its_place(plan):
     ]
     places = [plan.locate(batch) for batch in range(len(plan))]
     counts = [next(n for window, _, n in places if window == i) for i in range(len(plan.windows))]
-    assert [place[:2] for place in places] == [(i, b) for i, n in enumerate(counts) for b in range(n)]
+    in_turn = [(i, b) for i, n in enumerate(counts) for b in range(n)]
+    assert [place[:2] for place in (sorted(places) if plan.lanes > 1 else places)] == in_turn
+    assert len(plan) == len(places) == len(plan.windows and in_turn)
+    begun: dict[int, int] = {}
+    for window, within, _ in places:  # each window's batches in order, and no more windows at a time than lanes
+        assert begun.setdefault(window, 0) == within
+        begun[window] += 1
+        assert sum(0 < n < counts[w] for w, n in begun.items()) <= plan.lanes
     for window, n in zip(plan.windows, counts, strict=True):
         assert 1 <= n <= sum(plan.shards[i].utterances for i in window)
 
@@ -83,6 +91,19 @@ def test_a_million_hours_are_planned_and_resumed_at_once():
     window, within, batches = plan.locate(len(plan) - 1)
     assert len(plan) == 3_600_000
     assert (window, within) == (24_999, batches - 1)
+
+
+def test_workers_meet_windows_of_their_own_when_there_is_a_lane_for_each():
+    shards = [ShardSize(100, int(n)) for n in np.random.default_rng(0).integers(90_000, 110_000, 400)]
+    plan = EpochPlan(shards, seed=1, epoch=0, batch_frames=4000, window_shards=4, lanes=8)
+    places = [plan.locate(batch)[0] for batch in range(len(plan))]
+    for workers in (2, 4, 8):
+        met = [set(places[rank::workers]) for rank in range(workers)]
+        assert sum(map(len, met)) == len(plan.windows)
+    frames = np.array(
+        [sum(plan.shards[i].frames for i in plan.windows[w]) / n for w, _, n in map(plan.locate, range(len(plan)))]
+    )
+    assert 0.95 * 4000 < frames.min() <= frames.max() < 1.05 * 4000
 
 
 def test_positions_outside_the_epoch_are_errors():

@@ -7,8 +7,10 @@ import pytest
 from made_artifacts import MELS, features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.batches.augment import WARPS, Augment, warp_matrices
+from megahour.batches.index import shelves
 from megahour.batches.labels import CharacterLabels, SenoneLabels, TopK
-from megahour.batches.loader import Front, Loader, shelves
+from megahour.batches.loader import Loader
+from megahour.batches.window import Front
 from megahour.core.errors import StageError
 from megahour.core.schemas import TARGETS
 from megahour.units.tokens import Characters

@@ -1,0 +1,144 @@
+"""Batches made ahead of the step that needs them, and windows opened while the one before is in use.
+
+The order stays that of the requests: threads make the next batches, and each is handed over when its turn comes. Which
+batch a request means is arithmetic (`plan`), so that no thread has a state of its own: batches are equal bit for bit to
+those made one by one, and to go on from any of them costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import NamedTuple
+
+from megahour.batches.in_order import in_order
+from megahour.batches.loader import Batch, Loader
+
+REMEMBERED = 4096  # windows that were asked for lately
+
+
+class Request(NamedTuple):
+    """A batch of a loader."""
+
+    loader: Loader
+    epoch: int
+    number: int
+    offset: int
+    chunk: int
+
+    @property
+    def window(self) -> tuple[object, ...]:
+        """A name of the window that the batch is from."""
+        index, _, _ = self.loader.plan(self.epoch).locate(self.number)
+        return id(self.loader), self.epoch, index, self.offset, self.chunk
+
+    def open(self) -> None:
+        self.loader.window(self.epoch, self.number, offset=self.offset, chunk=self.chunk)
+
+    def batch(self) -> Batch:
+        return self.loader.batch(self.epoch, self.number, offset=self.offset, chunk=self.chunk)
+
+
+class Ahead:
+    """Batches by their number in a schedule. Use as a context manager, in one thread.
+
+    Parameters
+    ----------
+    request: what a number means; a pure function, which threads call.
+    numbers: those that will be asked for, in this order; batches are made ahead.
+    following: without `numbers`, where it is not known who takes which: those that may come after a number. Then only
+        windows are opened ahead.
+    prefetch: batches that wait ready at most; 0: everything is made when it is asked for, in the caller's thread.
+    """
+
+    def __init__(
+        self,
+        request: Callable[[int], Request],
+        *,
+        prefetch: int,
+        numbers: Sequence[int] | None = None,
+        following: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
+        self._request, self._prefetch, self._numbers, self._following = request, prefetch, numbers, following
+        self._made: Iterator[tuple[int, Batch]] | None = None
+        self._stack = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._asked: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._next: tuple[object, ...] | None = None  # the window opened ahead that no batch is from yet
+        self._coming: Iterator[int] = iter(numbers or ())
+        self._opening = False
+
+    def __enter__(self) -> Ahead:
+        if self._prefetch:
+            self._opener = ThreadPoolExecutor(1, thread_name_prefix="window")
+            self._stack.callback(self._opener.shutdown, wait=False, cancel_futures=True)
+            if self._numbers is not None:
+                threads = min(2, self._prefetch)
+                self._made = self._stack.enter_context(
+                    in_order(self._make, self._numbers, threads=threads, ahead=self._prefetch)
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._numbers = self._following = None
+        self._coming = iter(())
+        self._stack.close()
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`. An error of the thread that makes it is raised here.
+
+        Raises
+        ------
+        ValueError: it is not the next of `numbers`.
+        """
+        if self._made is None:
+            return self._make(number)[1]
+        made, batch = next(self._made, (None, None))
+        if made != number or batch is None:
+            raise ValueError(f"batch {number} is asked for, {made} is the next")
+        return batch
+
+    def _make(self, number: int) -> tuple[int, Batch]:
+        request = self._request(number)
+        if self._prefetch:
+            self._note(request.window, number)
+        return number, request.batch()
+
+    def _note(self, window: tuple[object, ...], number: int) -> None:
+        """Opens the next window as soon as this one is used that was opened ahead."""
+        with self._lock:
+            self._asked[window] = None
+            self._asked.move_to_end(window)
+            while len(self._asked) > REMEMBERED:
+                self._asked.popitem(last=False)
+            if self._next == window:
+                self._next = None
+            if self._next is None and not self._opening:
+                self._opening = True
+                if self._following is not None:
+                    self._coming = iter(self._following(number))
+                with contextlib.suppress(RuntimeError):  # the context has ended
+                    self._opener.submit(self._open_ahead)
+
+    def _open_ahead(self) -> None:
+        for number in self._coming:
+            request = self._request(number)
+            window = request.window
+            with self._lock:
+                if window in self._asked:
+                    continue
+                self._next = window
+            with contextlib.suppress(Exception):  # whoever needs it meets the error again, and raises it
+                request.open()
+            with self._lock:
+                if self._next is not None:  # the next one when a batch of this one is asked for
+                    self._opening = False
+                    return
+        with self._lock:
+            self._opening = self._following is None  # there is no further one

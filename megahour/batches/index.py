@@ -1,0 +1,61 @@
+"""Which utterances of a features artifact are trained on: a pass over the small columns of its shards.
+
+It reads what precedes the features in each shard (`core.near`), some thousandths of the artifact, and leaves a bit an
+utterance in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.in_order import in_order
+from megahour.batches.labels import Labels
+from megahour.batches.window import Shelf
+from megahour.core.store import Artifact
+from megahour.features.stack import stacked_frames
+
+COLUMNS = ["key", "speaker", "frames", "text"]
+THREADS, AT_A_TIME = 16, 64  # requests of an object store take long and cost little
+
+
+def small_columns(features: Artifact, sets: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """Numbers and small columns of the shards whose tag ``set`` is in `sets`, some shards ahead of their use."""
+    shards = (receipt.shard for receipt in features.each_receipt() if receipt.tags.get("set") in sets)
+
+    def read(shard: int) -> tuple[int, pa.Table]:
+        return shard, features.read_table(shard, ".arrow", COLUMNS)
+
+    with in_order(read, shards, threads=THREADS, ahead=AT_A_TIME) as tables:
+        yield from tables
+
+
+def shelves(
+    features: Artifact,
+    sets: Sequence[str],
+    labels: Labels,
+    stack: int,
+    keep: Callable[[pa.Table], NDArray[np.bool_]] | None = None,
+    dropped: Counter[str] | None = None,
+) -> list[Shelf]:
+    """Usable rows of the shards whose tag ``set`` is in `sets`: long enough, known to `labels` and kept by `keep`.
+
+    Long enough is one stacked frame at every offset, 2 · stack − 1 frames. The others are counted in `dropped` as
+    ``too-short``, ``no-target`` or ``held-out``.
+    """
+    found = []
+    for shard, table in small_columns(features, sets):
+        frames = table.column("frames").to_numpy().astype(np.int64)
+        long = frames >= 2 * stack - 1
+        known = long & labels.known(shard, table, stacked_frames(frames, stack - 1, stack))
+        good = known & keep(table) if keep is not None else known
+        found.append(Shelf.of(shard, good, frames))
+        if dropped is not None:
+            dropped["too-short"] += int((~long).sum())
+            dropped["no-target"] += int((long & ~known).sum())
+            dropped["held-out"] += int((known & ~good).sum())
+    return found
