@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import threading
 import time
 from collections import Counter
@@ -37,6 +38,22 @@ class Counts:
 
 
 @contextmanager
+def counted_s3(delay_s: float = 0.0) -> Iterator[Counts]:
+    """Counts what s3fs fetches through the proxy meanwhile, in this process and those that it starts."""
+    import s3fs
+
+    server = os.environ["AWS_ENDPOINT_URL"]
+    try:
+        with counting_proxy(server, delay_s=delay_s) as (url, counts):
+            os.environ["AWS_ENDPOINT_URL"] = url
+            s3fs.S3FileSystem.clear_instance_cache()
+            yield counts
+    finally:
+        os.environ["AWS_ENDPOINT_URL"] = server
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+@contextmanager
 def counting_proxy(server: str, *, delay_s: float = 0.0) -> Iterator[tuple[str, Counts]]:
     """URL of a proxy before `server` (a URL) that waits `delay_s` before each request, and its counts."""
     counts = Counts()
@@ -63,12 +80,12 @@ def counting_proxy(server: str, *, delay_s: float = 0.0) -> Iterator[tuple[str, 
             text = b"" if answer.length is not None or not sends else answer.read()
             length = answer.headers.get("Content-Length") or str(len(text))
             self.send_header("Content-Length", length)
+            counts.add(self.command, urlsplit(self.path).path, int(length) if sends else 0)  # before the client goes on
             self.end_headers()
             self.wfile.write(text)
             while sends and (block := answer.read(BLOCK)):
                 self.wfile.write(block)
             answer.read()
-            counts.add(self.command, urlsplit(self.path).path, int(length) if sends else 0)
 
         def log_message(self, *message: object) -> None:
             pass

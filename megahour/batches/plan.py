@@ -51,6 +51,7 @@ class EpochPlan:
     lanes: int = 1
     windows: list[list[int]] = field(init=False, repr=False)
     _lanes: list[_Lane] = field(init=False, repr=False)
+    _length: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("batch_frames", "window_shards", "lanes"):
@@ -69,10 +70,11 @@ class EpochPlan:
         if len(lanes) > 1:
             most = min(sum(size.utterances for size in sizes) for _, sizes in lanes)
             each = min(most, max(sum(lane) for lane in counts))
-            counts = [_allotted(sizes, max(each, len(sizes))) for _, sizes in lanes]
+            counts = [_allotted(sizes, each) for _, sizes in lanes]
         object.__setattr__(self, "windows", windows)
         found = [_Lane(first, list(accumulate(n))) for (first, _), n in zip(lanes, counts, strict=True)]
         object.__setattr__(self, "_lanes", found)
+        object.__setattr__(self, "_length", sum(map(sum, counts)))
 
     def _deal(self, order: list[int]) -> list[list[int]]:
         """Each shard to the lane with the fewest frames so far."""
@@ -93,7 +95,7 @@ class EpochPlan:
 
     def __len__(self) -> int:
         """Batches of the epoch, over all ranks."""
-        return sum(len(lane.ends) and lane.ends[-1] for lane in self._lanes)
+        return self._length
 
     def locate(self, batch: int) -> tuple[int, int, int]:
         """(window, batch within the window, batches of the window) of global batch number `batch`."""

@@ -27,7 +27,7 @@ from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 
-EDGE = 8 << 10  # bytes at either end of a file that hold its schema, the batch's layout and the footer
+EDGE = 4 << 10  # bytes at either end of a file that hold its schema, the batch's layout and the footer
 GAP = 16 << 10  # bytes between two rows that are read along, for one request instead of two
 REQUEST, TOGETHER = 8 << 20, 16 << 20  # most bytes of a request, and of requests at a time (in memory)
 Span = tuple[int, int]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from counting_proxy import Counts, counting_proxy
+from counting_proxy import Counts, counted_s3
 from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.core.cache import Cache
@@ -22,17 +22,10 @@ MADE = utterances(40, frames=3000)
 
 @pytest.fixture(scope="module")
 def counts(s3_url: str) -> Iterator[Counts]:
-    """What is fetched of s3://…/near-features, by clients that the environment points to the proxy."""
-    import os
-
+    """What is fetched of s3://…/near-features."""
     features_artifact(f"{s3_url}/near-features", [("labelled", MADE[:20]), ("labelled", MADE[20:])])
-    with pytest.MonkeyPatch.context() as patch, counting_proxy(os.environ["AWS_ENDPOINT_URL"]) as (url, found):
-        patch.setenv("AWS_ENDPOINT_URL", url)
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
+    with counted_s3() as found:
         yield found
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
