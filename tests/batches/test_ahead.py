@@ -61,6 +61,13 @@ def watched(loader: Loader) -> list[tuple[int, int]]:
     return opened
 
 
+def until(condition) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("prefetch", [1, 2, 9])
 def test_batches_made_ahead_are_equal_bit_for_bit_from_wherever_one_begins(inputs, prefetch: int, lanes: int) -> None:
@@ -84,7 +91,8 @@ def test_as_many_batches_wait_as_are_asked_for_and_no_more(inputs) -> None:
     with Ahead(lambda n: schedule(loader, n), prefetch=3, numbers=range(len(loader.plan(0)))) as ahead:
         for number in range(4):
             ahead.batch(number)
-            time.sleep(0.1)
+            until(lambda: len(made) >= number + 4)  # noqa: B023
+            time.sleep(0.02)
             assert sorted(made) == list(range(number + 4))  # this one, and three that wait
 
 
@@ -107,8 +115,8 @@ def test_the_next_window_is_opened_while_one_is_in_use_and_each_once(inputs, kno
     with Ahead(lambda n: schedule(loader, n), prefetch=1, **numbers) as ahead:
         for number in range(total):
             ahead.batch(number)
-            time.sleep(0.02)
             current = order.index(schedule(loader, min(number + known, total - 1)).window)
+            until(lambda: len(opened) >= min(current + 2, len(order)))  # noqa: B023
             assert len(opened) == min(current + 2, len(order)), number
     assert opened == [(epoch, index) for _, epoch, index, *_ in order]
 
