@@ -52,7 +52,9 @@ def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     from megahour.train.loop import execute
 
     own = device.choose(p.device)
-    return execute(prepare(p, near(p, inputs, ctx.work)), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable)
+    return execute(
+        prepare(p, near(p, inputs, ctx.work)), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable
+    )
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
