@@ -135,9 +135,7 @@ def test_an_error_of_a_thread_is_raised_where_its_batch_would_be(inputs, tmp_pat
             ahead.batch(number)
         with pytest.raises(StoreError, match=f"shard {last[0]}"):
             ahead.batch(good[-1] + 1)
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
-        assert not thread.is_alive()
+    until(lambda: set(threading.enumerate()) <= before)  # none is left
 
 
 def test_an_interrupt_does_not_wait_for_what_is_being_made() -> None:
