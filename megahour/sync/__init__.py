@@ -8,7 +8,8 @@
     worker.finish()
 
 `sync.build(name, model, optimiser, …)` takes the trainer's name, and `sync.from_config(section)` both name and options
-from a configuration. See docs/distributed-training.md.
+from a configuration. `sync.as_optimiser(worker, optimiser)` is for frameworks that call `optimizer.step()` themselves.
+See docs/distributed-training.md.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from megahour.sync.group.base import WorkerLostError as WorkerLostError
     from megahour.sync.group.torch_group import TorchGroup as TorchGroup
     from megahour.sync.trainers.base import Synchroniser as Synchroniser
+    from megahour.sync.worker_optimiser import as_optimiser as as_optimiser
 
 __all__ = ["TRAINERS", "TrainerOptions", "build", "from_config", *TRAINERS]
 
@@ -46,6 +48,7 @@ _LAZY = {
     "TorchGroup": "group.torch_group",
     "WorkerFailedError": "group.base",
     "WorkerLostError": "group.base",
+    "as_optimiser": "worker_optimiser",
 }
 
 

@@ -1,0 +1,120 @@
+"""Where a framework calls `optimizer.step()`, a worker steps, and schedules and checkpoints are the optimiser's."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from megahour import sync
+from megahour.sync.group import virtual
+from megahour.sync.group.base import Group
+
+
+def trained(group: Group, wrapped: bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    worker = sync.dense(model, inner, group=group, clip_norm=1.0)
+    optimiser = sync.as_optimiser(worker, inner) if wrapped else inner
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=2, gamma=0.5)
+    torch.manual_seed(1 + group.rank)
+    for number in range(6):
+        inputs = torch.randn(4, 3)
+        optimiser.zero_grad()
+        if not wrapped:
+            model(inputs).square().mean().backward()
+            worker.step()
+        elif number % 2:
+            model(inputs).square().mean().backward()
+            optimiser.step()
+        else:
+            assert float(optimiser.step(partial(closure, model, inputs))) > 0
+        schedule.step()
+    worker.finish()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def closure(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    loss = model(inputs).square().mean()
+    loss.backward()
+    return loss
+
+
+def test_its_step_is_the_workers() -> None:
+    plain, wrapped = (virtual.run(lambda group, w=w: trained(group, w), 2) for w in (False, True))
+    for ours, theirs in zip(wrapped, plain, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_checkpoint_goes_through_it() -> None:
+    model = nn.Linear(3, 2)
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimiser = sync.as_optimiser(sync.dense(model, inner), inner)
+    closure(model, torch.ones(1, 3))
+    optimiser.step()
+    state = copy.deepcopy(optimiser.state_dict())
+    weights = copy.deepcopy(model.state_dict())
+    after = []
+    for _ in range(2):
+        model.load_state_dict(weights)
+        optimiser.load_state_dict(copy.deepcopy(state))  # torch takes its tensors as they are
+        assert optimiser.state is inner.state
+        assert optimiser.param_groups is inner.param_groups
+        optimiser.zero_grad()
+        closure(model, torch.ones(1, 3))
+        optimiser.step()
+        after.append(model.weight.detach().clone())
+    assert torch.equal(*after)
+    assert float(inner.state[model.weight]["step"]) == 2
+
+
+def test_lightning_trains_with_it(tmp_path) -> None:
+    lightning = pytest.importorskip("pytorch_lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(3, 1)
+
+        def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
+            return (self.model(batch[0])[:, 0] - batch[0].sum(dim=1)).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            inner = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            self.worker = sync.dense(self.model, inner)
+            return sync.as_optimiser(self.worker, inner)
+
+    torch.manual_seed(0)
+    module = Module()
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(256, 3)), batch_size=8)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    lightning.Trainer(max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, **quiet).fit(module, data)
+    module.worker.finish()
+    torch.testing.assert_close(module.model.weight, torch.ones(1, 3), atol=0.05, rtol=0)
+
+
+def test_accelerate_trains_with_it() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = sync.dense(model, inner)
+    accelerator = accelerate.Accelerator(cpu=True)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(256, 3)), batch_size=8)
+    optimiser, data = accelerator.prepare(sync.as_optimiser(worker, inner), data)
+    for _ in range(2):
+        for (inputs,) in data:
+            accelerator.backward((model(inputs)[:, 0] - inputs.sum(dim=1)).square().mean())
+            optimiser.step()
+            optimiser.zero_grad()
+    worker.finish()
+    torch.testing.assert_close(model.weight, torch.ones(1, 3), atol=0.05, rtol=0)
