@@ -34,6 +34,7 @@ __all__ = ["TRAINERS", "TrainerOptions", "build", "from_config", *TRAINERS]
 dense = trainer_function("dense")
 gtc = trainer_function("gtc")
 bmuf = trainer_function("bmuf")
+diloco = trainer_function("diloco")
 gossip = trainer_function("gossip")
 local_sgd = trainer_function("local_sgd")
 ddp = trainer_function("ddp")

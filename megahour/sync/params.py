@@ -172,6 +172,20 @@ class BmufOptions(TrainerOptions):
         return self.model_copy(update={"total_steps": total_steps}) if self.total_steps is None else self
 
 
+class DilocoOptions(BmufOptions):
+    """DiLoCo (Douillard et al., 2023): BMUF with the outer Nesterov momentum 0.9 and rate 0.7 of its paper.
+
+    The mean of what workers moved in a block is the gradient of an outer SGD: H is `block_steps`, its momentum η, its
+    rate ζ. The paper's inner optimiser is AdamW, which each worker keeps.
+    """
+
+    block_steps: int = Field(
+        500, ge=1, description="steps of a block, H; fewer cost more bandwidth and follow more closely"
+    )
+    eta: float | None = Field(0.9, ge=0, lt=1, description="outer momentum; lower it for runs of few blocks")
+    zeta: float = Field(0.7, gt=0, description="outer learning rate")
+
+
 class GossipOptions(TrainerOptions):
     """Asynchronous SGD on a ring (ADPSGD, and H-ADPSGD with nodes): no worker waits for another's gradient.
 
@@ -255,6 +269,7 @@ TRAINERS: dict[str, type[TrainerOptions]] = {
     "dense": DenseOptions,
     "gtc": GtcOptions,
     "bmuf": BmufOptions,
+    "diloco": DilocoOptions,
     "gossip": GossipOptions,
     "local_sgd": LocalSgdOptions,
     "ddp": DdpOptions,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.sync import bmuf
+from megahour.sync import bmuf, diloco
 from megahour.sync.group import virtual
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
@@ -156,6 +156,38 @@ def test_workers_follow_the_recursion_of_their_models(form: bm.Form) -> None:
     found = virtual.run(lambda group: train(group, steps, block_steps=block, eta=eta, form=form)[0], workers)
     assert all(torch.equal(other, found[0]) for other in found)
     torch.testing.assert_close(found[0].double(), w, atol=2e-6, rtol=0)
+
+
+def test_diloco_is_torchs_nesterov_sgd_on_what_workers_moved() -> None:
+    """Douillard et al., algorithm 1: outer momentum 0.9, rate 0.7. The end is its model without the look-ahead."""
+    workers, block, steps = 3, 2, 6
+    models = [make_model() for _ in range(workers)]
+    optimisers = [OPTIMISERS["sgd"](model) for model in models]
+    outer = nn.Parameter(weights(models[0]).double())
+    sgd = torch.optim.SGD([outer], lr=0.7, momentum=0.9, nesterov=True)
+    for step in range(steps):
+        for rank, model in enumerate(models):
+            backward(model, step, rank)
+            optimisers[rank].step()
+        if (step + 1) % block == 0:
+            outer.grad = outer.detach() - torch.stack([weights(model) for model in models]).double().mean(0)
+            sgd.step()
+            for model in models:
+                nn.utils.vector_to_parameters(outer.detach().float(), model.parameters())
+    expected = outer.detach() + 0.9 * 0.7 * sgd.state[outer]["momentum_buffer"]
+
+    def one(group: VirtualGroup) -> Tensor:
+        model = make_model()
+        optimiser = OPTIMISERS["sgd"](model)
+        worker = diloco(model, optimiser, group=group, block_steps=block)
+        for step in range(steps):
+            backward(model, step, group.rank)
+            worker.step()
+        worker.finish()
+        return weights(model)
+
+    for found in virtual.run(one, workers):
+        torch.testing.assert_close(found.double(), expected, atol=2e-6, rtol=0)
 
 
 def test_paper_form_trains_better_than_the_literal_one() -> None:
