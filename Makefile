@@ -16,7 +16,8 @@ test: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Workers that stand still, machines that join and leave, disks that are full: five minutes beside the rest.
+# Workers that stand still, machines that join and leave, disks that are full, and kills at more moments than `test` has
+# time for: a quarter of an hour beside the rest.
 faults: $(VENV)/installed-dev
 	$(BIN)/pytest -m faults
 

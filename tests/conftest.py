@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
 settings.load_profile("megahour")
-LONGEST = ("end_to_end", "train", "engine", "align", "sync")
+LONGEST = ("end_to_end", "train", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ def ran(command: list[str], folder: Path) -> str:
     (scripts / "megahour").chmod(0o755)
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -47,7 +47,7 @@ def test_lines_are_found_and_the_unspoken_one_is_not(tmp_path: Path) -> None:
     assert third.split()[3:5] == ["frames", "36"]
 
 
-@pytest.mark.parametrize("trainer", ["dense", "bmuf"])
+@pytest.mark.parametrize("trainer", ["dense", pytest.param("bmuf", marks=pytest.mark.faults)])
 def test_two_workers_learn_the_same_model(trainer: str, tmp_path: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     printed = ran([sys.executable, *launch, str(EXAMPLES / "two_workers.py"), "--trainer", trainer], tmp_path)

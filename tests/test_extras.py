@@ -10,7 +10,8 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ FOLDERS = {
 """Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""
 STANDARD = frozenset(sys.stdlib_module_names) | {"megahour"}
 IMPORT_ALL = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+
+
+packages_distributions = cache(metadata.packages_distributions)  # it reads the books of all that is installed
 
 
 @cache

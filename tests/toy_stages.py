@@ -108,7 +108,7 @@ TOY_STAGES = {
 RECIPE = """
 run: {run}
 seed: 10
-engine: {{workers: 2}}
+engine: {{workers: 1}}
 vars: {{word: plain}}
 steps:
   grouped:

@@ -93,7 +93,7 @@ def test_a_killed_worker_or_task_costs_nothing(folder: Path, undisturbed: Artifa
     assert_equal(found, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_the_whole_run_killed_and_started_again(folder: Path, undisturbed: Artifact) -> None:
     """SIGKILL to driver, tasks and accelerator at random moments after the first shard began; then it is left alone."""
     moments, kills = random.Random(8), 0

@@ -162,7 +162,7 @@ def test_what_stops_a_run_leaves_it_to_be_resumed(
         preexec_fn=begins,
     )
     receipts = tmp_path / "run" / "numbers" / "receipts"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (receipts.is_dir() and len(list(receipts.glob("*.json"))) > 3):
         assert time.monotonic() < deadline, "no shard was committed"
         time.sleep(0.02)
@@ -171,9 +171,9 @@ def test_what_stops_a_run_leaves_it_to_be_resumed(
         os.killpg(run.pid, number)  # a terminal sends it to the whole group
     else:
         run.send_signal(number)
-    output, _ = run.communicate(timeout=30)
+    output, _ = run.communicate(timeout=240)
     assert run.returncode == code, output
-    assert psutil.wait_procs(workers, timeout=5)[1] == [], "workers end with the run"
+    assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers end with the run"
     assert "Traceback" not in output, output
     assert f"To go on: megahour {' '.join(arguments)}" in output
     committed = len(list(receipts.glob("*.json")))  # a stopped worker may leave a scratch file

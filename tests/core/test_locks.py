@@ -51,7 +51,7 @@ def put(place: Artifact, token: str, **owner: Any) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 from small_run import SMALL, run
 
 
@@ -18,6 +19,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's folder; nothing in it may be changed."""
-    folder = tmp_path_factory.mktemp("undisturbed") / "small"
-    run("run", str(SMALL), f"run={folder}")
-    return folder
+    return made_once(tmp_path_factory, "undisturbed", lambda folder: run("run", str(SMALL), f"run={folder}"))

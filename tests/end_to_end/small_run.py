@@ -17,7 +17,7 @@ def megahour(*arguments: str) -> list[str]:
 
 def run(*arguments: str) -> str:
     """Standard output and error of a command that must succeed."""
-    done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -8,6 +8,7 @@ import pytest
 from small_run import SMALL, run
 
 from megahour.core.store import Artifact
+from megahour.core.verify import verify
 
 STEPS = ("prompts-raw", "prompts-recordings", "prompts-utterances", "prompts", "prompts-features", "aligner")
 
@@ -20,6 +21,7 @@ def test_a_recipe_on_s3_gives_the_contents_of_a_local_run(s3_url: str, tmp_path:
     assert f"6 steps (6 ran) in {home}" in run("run", *arguments, "--until", STEPS[-1])
     for step in STEPS:
         assert Artifact(f"{home}/{step}").manifest == Artifact(undisturbed / step).manifest, step
-        assert f"ok  {home}/{step}" in run("verify", f"{home}/{step}")
+        assert verify(Artifact(f"{home}/{step}")) == [], step
+    assert f"ok  {home}/{STEPS[0]}" in run("verify", f"{home}/{STEPS[0]}")
     assert run("run", *arguments, "--until", STEPS[-1]).count("already made") == len(STEPS)
     assert "steps would run" in run("plan", *arguments)

@@ -19,7 +19,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.runner.runner import KEPT
 
-WAIT_S = 120.0
+WAIT_S = 400.0
 Disturbance = Callable[[subprocess.Popen[str]], None]
 
 
@@ -50,8 +50,8 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     time.sleep(pause_s)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     disturbance(process)
-    _, errors = process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(family[1:], timeout=15)
+    _, errors = process.communicate(timeout=200)
+    _, alive = psutil.wait_procs(family[1:], timeout=60)
     assert not alive, f"outlived the run: {alive}"
     if disturbance is press_ctrl_c:
         # Python itself ends with the signal, which a shell also shows as 130, where it hit within an exec of a string.
@@ -75,13 +75,16 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
 
 
 @pytest.mark.slow
-def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Path) -> None:
+@pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.faults)])
+def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Path, all_of_them: bool) -> None:
     folder, moments = tmp_path / "small", random.Random(5)
-    disturb(folder, "prompts-raw", 1, moments.uniform(0, 0.5), kill_group)
+    if all_of_them:
+        disturb(folder, "prompts-raw", 1, moments.uniform(0, 0.5), kill_group)
     disturb(folder, "aligner", 0, moments.uniform(0.5, 2), press_ctrl_c)  # a model in training, in the driver
-    disturb(folder, "raw", moments.randint(1, 3), moments.uniform(0, 0.3), kill_driver)
-    disturb(folder, "alignment", 0, moments.uniform(0.5, 2.5), press_ctrl_c)  # tasks wait for the service
-    disturb(folder, "utterances", moments.randint(0, 4), moments.uniform(0, 0.3), kill_group)
+    if all_of_them:
+        disturb(folder, "raw", moments.randint(1, 3), moments.uniform(0, 0.3), kill_driver)
+        disturb(folder, "alignment", 0, moments.uniform(0.5, 2.5), press_ctrl_c)  # tasks wait for the service
+        disturb(folder, "utterances", moments.randint(0, 4), moments.uniform(0, 0.3), kill_group)
     disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
     disturb(folder, "targets", 0, moments.uniform(0, 2), kill_driver)  # the service outlives no driver
 

@@ -53,7 +53,7 @@ def as_bytes(results: Iterator[tuple[int, dict[str, np.ndarray]]]) -> dict[int, 
     return {key: b"".join(array.tobytes() for array in outputs.values()) for key, outputs in results}
 
 
-def until(condition, *, seconds: float = 20.0) -> None:  # type: ignore[no-untyped-def]
+def until(condition, *, seconds: float = 120.0) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

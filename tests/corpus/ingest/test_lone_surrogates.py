@@ -136,7 +136,7 @@ def test_a_folder_and_an_output_of_such_a_name(tmp_path: Path) -> None:
     whole = [sys.executable, "-m", "megahour", "ingest", "--licence", "CC0", "--workers", "1"]
     whole += ["--source", str(tmp_path / BYTE), "--out"]
     for out, code in (("out", 0), (f"out{BYTE}", 1)):
-        done = subprocess.run([*whole, str(tmp_path / out)], capture_output=True, timeout=120, check=False)
+        done = subprocess.run([*whole, str(tmp_path / out)], capture_output=True, timeout=400, check=False)
         assert b"Traceback" not in done.stderr
         assert done.returncode == code, done.stderr
     assert rb"outcaf\xe9: the name is not UTF-8" in done.stderr

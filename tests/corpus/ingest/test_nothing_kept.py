@@ -46,7 +46,7 @@ def talks(tmp_path: Path) -> Path:
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     whole = [sys.executable, "-m", "megahour", *map(str, arguments)]
-    return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(whole, capture_output=True, text=True, timeout=400, check=False)
 
 
 def test_the_command_fails_and_names_the_option(talks: Path, tmp_path: Path) -> None:
