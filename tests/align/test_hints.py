@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import Problem, align
-from megahour.align.hints import expect, heed_hints
+from megahour.align.ctc import Problem, align, cue_frames
+from megahour.align.hints import Expected, _leave_out, expect, heed_hints, slow_pace
 
 EVERY, LENGTH = 200, 60  # frames from cue to cue, and of its speech
 UNITS = 12
@@ -72,6 +74,56 @@ def test_few_hints_decide_nothing() -> None:
     hints = np.full(40, np.nan)
     hints[:5] = starts[:5] + 1000
     assert expect(starts, hints, 30.0) is None
+
+
+def test_the_tolerance_is_eight_jitters_around_the_running_median() -> None:
+    """Starts are 50 frames late, by turns on time, 10 early and 10 late; two cues are not spoken, one has no hint."""
+    hints = np.arange(40) * 100.0
+    starts = (hints + 50 + np.array([0, 10, -10] * 14)[:40]).astype(np.int32)
+    starts[[0, 20]], hints[30] = -1, np.nan
+    expected = expect(starts, hints, 30.0)
+    assert expected is not None
+    assert expected.tolerance == 80.0
+    known = np.isfinite(hints)
+    np.testing.assert_array_equal(expected.start[known], hints[known] + 50)
+    assert np.isnan(expected.start[30])
+    calm = expect((np.arange(12) * 100).astype(np.int32), np.arange(12) * 100.0, 30.0)
+    assert calm is not None, "twelve are enough"
+    assert calm.tolerance == 30.0
+    assert expect((np.arange(11) * 100).astype(np.int32), np.arange(11) * 100.0, 30.0) is None
+
+
+def test_only_short_spoken_cues_beyond_the_tolerance_are_off() -> None:
+    bounds = np.cumsum([0, 20, 21, 5, 5, 5, 5]).astype(np.int32)
+    problem = Problem(np.ones(61, np.int32), bounds, np.ones(6, np.float32), np.ones(7, bool))
+    expected = Expected(np.array([100.0, 100.0, 100.0, 100.0, np.nan, 100.0]), 50.0)
+    starts = np.array([0, 0, 50, 151, 500, -1], np.int32)
+    assert expected.off(starts, problem).tolist() == [True, False, False, True, False, False]
+
+
+def test_slow_speech_is_three_times_the_usual_pace() -> None:
+    log_probs, problem, _ = talk(6)
+    path = align(log_probs, problem)
+    first, last = cue_frames(path, problem.boundaries)
+    assert slow_pace(path, problem) == 3 * np.median((last - first) / 6)
+    silent = replace(path, start_frames=np.full(36, -1, np.int32), end_frames=np.full(36, -1, np.int32))
+    assert slow_pace(silent, problem) == len(path.states)
+
+
+def test_a_cue_that_is_left_out_rests_and_its_neighbours_stay() -> None:
+    problem = Problem(
+        np.arange(1, 7, dtype=np.int32), np.array([0, 2, 4, 6], np.int32), np.ones(3, np.float32), np.ones(4, bool)
+    )
+    path = [~0, 0, 1, ~2, 2, ~3, 3, ~4, 4, ~5, 5, ~6, ~6]
+
+    def left(*cues: bool) -> list[int]:
+        states = np.array(path, np.int32)
+        _leave_out(states, problem, np.array(cues))
+        return states.tolist()
+
+    assert left(False, False, False) == path
+    assert left(False, True, False) == [~0, 0, 1, ~2, ~2, ~2, ~2, ~4, 4, ~5, 5, ~6, ~6]
+    assert left(True, False, True) == [~0, ~0, ~0, ~2, 2, ~3, 3, ~4, ~4, ~4, ~4, ~6, ~6]
 
 
 def test_a_short_cue_is_looked_for_where_its_time_says() -> None:
