@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_artifacts import features_artifact, units_artifact, utterances, write_artifact
+from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.core.errors import MegahourError
 from megahour.core.store import Artifact
@@ -99,3 +101,32 @@ def test_inputs_that_do_not_fit_are_named_with_their_remedy(inputs: dict[str, Ar
     ):
         bad = write_artifact(tmp_path / name, [], values)
         assert message in refused({**inputs, "features": bad})
+
+
+def test_the_model_says_what_it_was_made_of(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    config = prepare(TrainParams(**SMALL, lookahead=2, dropout=0.1), inputs).config
+    assert (config["inputs"], config["outputs"], config["stack"], config["mels"]) == (3 * MELS, SENONES, 3, MELS)
+    assert (config["lookahead"], config["offsets"], config["frame_shift_ms"]) == (2, [0, 1, 2], 10)
+    assert (config["layers"], config["units"], config["dropout"], config["criterion"]) == (1, 8, 0.1, "ce")
+    assert config["units_digest"] == inputs["units"].manifest.digest
+    assert "audio" not in config, "imported features do not say"
+    assert prepare(TrainParams(**SMALL, kind="blstm", lookahead=2), inputs).config["lookahead"] == 0
+    shutil.copytree(inputs["features"].root, tmp_path / "features")
+    manifest = json.loads((tmp_path / "features" / "manifest.json").read_text())
+    manifest["summary"] |= {"audio": {"rate_hz": 8000, "prior": 14.0}, "frame_shift_ms": 5}
+    (tmp_path / "features" / "manifest.json").write_text(json.dumps(manifest))
+    config = prepare(TrainParams(**SMALL), {**inputs, "features": Artifact(tmp_path / "features")}).config
+    assert config["audio"] == {"input": "stacked", "rate_hz": 8000, "prior": 14.0}
+    assert config["frame_shift_ms"] == 5
+
+
+def test_targets_must_be_of_the_wanted_offsets_and_sets(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    def refused(offsets: list[int]) -> str:
+        summary = {"outputs": SENONES, "offsets": offsets, "top_k": 2}
+        targets = write_artifact(tmp_path / f"targets-{len(offsets)}", [], summary)
+        with pytest.raises(MegahourError) as caught:
+            prepare(TrainParams(**SMALL, unlabelled_sets=["other"]), {**inputs, "targets": targets})
+        return str(caught.value)
+
+    assert "no targets at offsets [1]" in refused([0, 2])
+    assert "no utterance of sets ['other'] has targets" in refused([0, 1, 2])
