@@ -91,6 +91,12 @@ def test_a_worker_that_ends_by_itself_is_named_with_its_exit_code(code: int) -> 
         list(engine.map(toy_tasks.end_worker, [code]))
 
 
+def test_a_worker_that_no_longer_answers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.engine.pool.EXIT_LIMIT_S", 0.1)
+    with LocalEngine(workers=1, retries=0) as engine, pytest.raises(TaskFailed, match="its worker closed its pipe;"):
+        list(engine.map(toy_tasks.hang_up_and_stay, [0]))
+
+
 def test_only_sigkill_is_taken_for_a_lack_of_memory() -> None:
     with LocalEngine(workers=1, retries=0) as engine:
         with pytest.raises(TaskFailed, match=r"killed by SIGKILL \(often the kernel's: out of memory\); that was"):

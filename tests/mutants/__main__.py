@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from calls import Calls, Names, importers, nearest
+from calls import Calls, Names, importers, naming, nearest
 from hits import instrumented
 from mutations import Mutant, mutants
 from trees import HERE, ROOT, TOO_LONG, Tree, tracked
@@ -131,7 +131,9 @@ def sample(root: Path, folder: str, each: int, seed: int) -> list[Mutant]:
 def tried(tree: Tree, folder: str, mutant: Mutant, names: Names, calls: Calls) -> Result:
     source = (tree.root / mutant.path).read_text("utf-8")
     touched = names.touched(mutant.path, mutant.line)
-    tests = nearest(calls, touched, mutant.path, importers(tree.root, mutant.path), MOST_TESTS_S)
+    files = importers(tree.root, mutant.path)
+    direct = naming(tree.root, files, {names.compiled[function] for function in touched if function in names.compiled})
+    tests = nearest(calls, touched, mutant.path, files, MOST_TESTS_S, direct)
     if names.is_parameter(mutant.path, mutant.line):
         tests.insert(0, STATED)
     if not tests:

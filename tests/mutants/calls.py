@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from time import perf_counter  # a name of its own: tests put other clocks in the place of `time.monotonic`
 from typing import Any
@@ -141,8 +141,12 @@ def _named(node: ast.AST) -> set[str]:
     return names | {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
 
 
-def nearest(calls: Calls, touched: set[str], path: str, importers: set[str], most_seconds: float) -> list[str]:
+def nearest(
+    calls: Calls, touched: set[str], path: str, importers: set[str], most_seconds: float, direct: Set[str] = frozenset()
+) -> list[str]:
     """Tests that call one of the `touched` functions of the module at `path`, the nearest first.
+
+    direct: files all of whose tests count as such, as they name a compiled function, whose calls cannot be noted.
 
     Those of test files that import the module (`importers`) come before those of its folder, and then those of narrow
     reach. At most about `most_seconds` of them; grouped by file, so that each file's fixtures are made once.
@@ -155,12 +159,19 @@ def nearest(calls: Calls, touched: set[str], path: str, importers: set[str], mos
 
     taken: dict[str, list[str]] = {}
     seconds = 0.0
-    for test in sorted((test for test in calls if not touched.isdisjoint(calls[test]["functions"])), key=distance):
+    found = (t for t in calls if t.partition("::")[0] in direct or not touched.isdisjoint(calls[t]["functions"]))
+    for test in sorted(found, key=distance):
         seconds += calls[test]["seconds"]
         if taken and seconds > most_seconds:
             break
         taken.setdefault(test.partition("::")[0], []).append(test)
     return [test for tests in taken.values() for test in sorted(tests, key=lambda test: calls[test]["seconds"])]
+
+
+def naming(root: Path, files: set[str], names: set[str]) -> set[str]:
+    """Those of the test files that name one of the functions."""
+    words = {file: set(re.findall(r"\w+", (root / file).read_text("utf-8"))) for file in files}
+    return {file for file in files if not names.isdisjoint(words[file])}
 
 
 def importers(root: Path, path: str) -> set[str]:

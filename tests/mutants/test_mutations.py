@@ -9,7 +9,7 @@ from typing import Any
 
 import hits
 import pytest
-from calls import Names, importers, nearest
+from calls import Names, importers, naming, nearest
 from mutations import mutants
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,6 +104,7 @@ def test_the_nearest_tests_are_those_that_call_the_function_or_its_users(tmp_pat
     assert nearest(calls, {"megahour/a.py:user"}, path, set(), 60.0) == [*near, far]
     assert nearest(calls, {"megahour/a.py:user"}, path, set(), 2.5) == near[1:]
     assert nearest(calls, {"megahour/a.py:user"}, path, {"tests/b/test_far.py"}, 60.0) == [far, *near]
+    assert nearest(calls, {"megahour/a.py:none"}, path, set(), 60.0, {"tests/b/test_far.py"}) == [far]
 
 
 def test_the_test_files_of_a_module_are_those_that_import_it(tmp_path: Path) -> None:
@@ -111,6 +112,8 @@ def test_the_test_files_of_a_module_are_those_that_import_it(tmp_path: Path) -> 
     (tmp_path / "tests" / "b" / "test_one.py").write_text("from megahour.a.x import f\n")
     (tmp_path / "tests" / "b" / "test_two.py").write_text("from megahour.a.xy import f\n")
     assert importers(tmp_path, "megahour/a/x.py") == {"tests/b/test_one.py"}
+    assert naming(tmp_path, {"tests/b/test_one.py"}, {"f"}) == {"tests/b/test_one.py"}
+    assert naming(tmp_path, {"tests/b/test_one.py"}, {"g"}) == naming(tmp_path, {"tests/b/test_one.py"}, set()) == set()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,16 @@ import safetensors.torch
 import torch
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.core.store import Counts, Receipt
+from megahour.sync.group.base import Traffic
 from megahour.train import repeated_errors as repeats
 from megahour.train import result
 from megahour.train.coverage_audit import MODULUS, Audit
-from megahour.train.meters import Curves, Log, Sums, boards_of
+from megahour.train.meters import Curves, Log, RunMeters, Sums, boards_of
 from megahour.train.params import TrainParams
 from megahour.train.result import Result
+from megahour.train.schedule import Phase
+from megahour.train.stage import Train
 
 
 def test_sums_are_means_over_their_weight() -> None:
@@ -93,6 +98,34 @@ def test_a_board_that_is_not_there_is_left_out(
     assert boards_of(TrainParams(mlflow="m", tensorboard=False), tmp_path, after=0) == []
     assert "no tensorboard" in caplog.text
     assert "rows are not sent: no server" in caplog.text
+
+
+@pytest.mark.parametrize(("rank", "names"), [(0, {"train.log.jsonl", "steps-00000.jsonl"}), (1, {"steps-00001.jsonl"})])
+def test_worker_0_writes_the_log_and_the_boards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, names: set[str]
+) -> None:
+    board, shown = Listed(), list[Any]()
+    monkeypatch.setattr("megahour.train.meters.boards_of", lambda p, work, after: [board])
+    group: Any = SimpleNamespace(rank=rank, size=2, traffic=Traffic())
+    meters = RunMeters(
+        TrainParams(), group, tmp_path, lambda *place, **fields: shown.append((place, fields)), None, after=0
+    )
+    meters.step(1, 2, 9, Phase("labelled", 0, 0, 9, 0, 32), 60, 0.12345, {"learning_rate": 1e-3})
+    meters.step(2, 4, 9, Phase("labelled", 0, 0, 9, 0, 32), 0, None, {"learning_rate": 1e-3})
+    meters.row({"step": 2, "loss": 0.5})
+    meters.close()
+    assert shown == [((2, 9, "batches"), {"loss": 0.123}), ((4, 9, "batches"), {})]
+    assert {path.name for path in (tmp_path / "meters").iterdir()} == names
+    assert any("curve/loss" in row for row, _ in board.rows) == (rank == 0)
+
+
+def test_the_stage_is_one_task_that_stays_with_the_driver() -> None:
+    stage, receipt = Train(), Receipt(0, "f", Counts(), {}, {"loss": 0.5, "audio_s": 7.0}, {})
+    assert stage.local, "workers of a training are processes of its own"
+    assert [task["shard"] for task in stage.plan(TrainParams(), {})] == [0]
+    assert list(stage.finish(TrainParams(), {}, [receipt]).items()) == [("audio_s", 7.0), ("loss", 0.5)]
+    with pytest.raises(ConfigError, match="needs `units`"):
+        stage.check(TrainParams(), ["features"])
 
 
 def result_of(rows: list[dict[str, Any]]) -> Result:
