@@ -215,6 +215,13 @@ def test_more_tokens_than_the_ctc_topology_has_pairs_for_are_refused() -> None:
         build_graph(language_model(order=1), {"a": [[]]}, 3)
 
 
+def test_words_share_what_they_begin_and_end_with() -> None:
+    """Ten words of eight sounds, alike but for the fourth: a graph without sharing has about eighty states."""
+    words = [chr(ord("a") + i) for i in range(10)]
+    lexicon = {word: [[1, 2, 3, 10 + i, 4, 5, 6, 7]] for i, word in enumerate(words)}
+    assert build_graph(language_model([" ".join(words)], 1), lexicon, 20).fst.states < 30
+
+
 def test_the_shortest_histories_are_those_that_some_word_continues() -> None:
     """`<unk>` and words that no one can spell leave no arcs and no states."""
     model = language_model(["a b", "x b", "a x"], 2)

@@ -134,6 +134,7 @@ def test_words_that_are_left_out_are_counted_by_what_they_lack(inputs: dict[str,
     graph, about = read_graph(artifact)
     assert graph.words == ["<eps>", "a", "b"]
     assert receipt.stats["dropped_words"] == ["c"]
+    assert MakeGraph().finish(GraphParams(), inputs, [receipt]) == receipt.stats
     assert (about["words"], about["states"], about["arcs"]) == (2, graph.fst.states, len(graph.fst.arcs))
     assert (about["labels"], about["silence"], about["priors"]) == (3, 0, [0.5, 0.25, 0.25])
     assert (about["topology"], about["units_digest"]) == ("hmm", inputs["units"].manifest.digest)

@@ -196,6 +196,16 @@ def test_names_may_say_their_folder_and_speakers_may_be_spelled_in_several_ways(
         planned(params(corpus))
 
 
+def test_a_test_set_alone_is_enough_though_files_are_missing(corpus: Path) -> None:
+    (corpus / "train.transcription").write_text("NO (gone)\n")
+    with (corpus / "test.transcription").open("a") as file:
+        file.write("NO (gone-too)\n")
+    shards = planned(params(corpus, shards=1))
+    assert [name for name, _ in shards] == ["test"]
+    missing = {name for _, utterances in shards for name, *_, reason in utterances if reason == "missing-file"}
+    assert missing == {"gone", "gone-too"}, "they go to quarantine"
+
+
 def test_another_list_is_another_job(corpus: Path) -> None:
     before, without = params(corpus).identity(), params(corpus, test="").identity()
     assert params(corpus).identity() == before
