@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from megahour.batches.in_order import in_order
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import StageError
 from megahour.core.near import mapped
@@ -157,8 +158,9 @@ class OpenTopK:
         self.where, self.k = targets.url, k
         self._rows: dict[tuple[int, int], tuple[int, int]] = {}
         self._columns: dict[int, tuple[Ragged, Ragged]] = {}
-        for shard in shards:
-            table = targets.read_table(shard, ".arrow")
+        with in_order(lambda s: targets.read_table(s, ".arrow"), shards, threads=8, ahead=len(shards)) as found:
+            tables = list(found)
+        for shard, table in zip(shards, tables, strict=True):
             self._columns[shard] = (Ragged(table.column("indices"), k), Ragged(table.column("logits"), k))
             pairs = zip(table.column("key").to_pylist(), table.column("offset").to_pylist(), strict=True)
             self._rows.update({pair: (shard, row) for row, pair in enumerate(pairs)})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ class Cache:
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
+        self.closed = threading.Event()  # what takes long to make looks at it
 
     def held(self, name: str) -> pa.MemoryMappedFile | None:
         """The file `name`, mapped; None where it is not there (any more)."""

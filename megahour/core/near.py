@@ -10,7 +10,6 @@ whole one and maps like it; its holes take no disk space, and nobody looks at th
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -91,13 +90,13 @@ class Near(Artifact):
         return self._sizes[shard, suffix]
 
     def _fill(self, part: Path, shard: int, suffix: str, spans: Iterable[Span]) -> None:
-        """Reads `spans` of a shard's file into a file with holes; an end of the program interrupts it."""
+        """Reads `spans` of a shard's file into a file with holes, until the cache is closed."""
         path, size = self.shard_path(shard, suffix), self._size(shard, suffix)
         with part.open("r+b" if part.exists() else "w+b") as file:
             file.truncate(size)
             for group in requests(spans):
-                if not threading.main_thread().is_alive():
-                    raise StoreError("the program ends", where=self.url)
+                if self.cache.closed.is_set():
+                    raise StoreError("no more is fetched", where=self.url)
                 self._copy(file, path, group)
 
     def _copy(self, file: BinaryIO, path: str, group: list[Span]) -> None:

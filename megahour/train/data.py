@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +25,11 @@ from megahour.core.near import Near
 from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.core.transfer import is_local
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data
 
+LOG = logging.getLogger(__name__)
 Rule = Callable[[pa.Table], NDArray[np.bool_]]
 
 
@@ -34,6 +38,7 @@ def choose(
 ) -> tuple[dict[Data, Loader], Loader | None, Counter[str]]:
     """Loaders of the labelled (and unlabelled) training data and of the held-out part, and what was left out, why."""
     features = inputs["features"]
+    _warn(p, features)
     held = held_out_rule(p, features)
     augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
     load = partial(
@@ -73,10 +78,26 @@ def choose(
     return loaders, rest if rest.utterances else None, dropped
 
 
-def near(p: TrainParams, inputs: Inputs, work: Path) -> Inputs:
+@contextmanager
+def near(p: TrainParams, inputs: Inputs, work: Path) -> Iterator[Inputs]:
     """The inputs, with a cache on this machine for what is not there."""
     cache = Cache(Path(p.cache).expanduser() if p.cache else work / "cache", int(p.cache_gb * 1e9))
-    return {role: Near(artifact.url, cache) for role, artifact in inputs.items()}
+    try:
+        yield {role: Near(artifact.url, cache) for role, artifact in inputs.items()}
+    finally:
+        cache.closed.set()  # windows on their way would hold up the end of the process
+
+
+def _warn(p: TrainParams, features: Artifact) -> None:
+    """Of an object store that is read more often than it need be."""
+    if is_local(features.fs):
+        return
+    if p.nodes > 1 and p.lanes % p.workers:
+        LOG.warning("each machine will read all of %s: set `lanes` to %d, or a multiple", features.url, p.workers)
+    largest = max((info.bytes for r in features.each_receipt() for info in r.files.values()), default=0)
+    in_use_gb = 2 * -(-p.lanes // p.nodes) * p.window_shards * largest / 1e9
+    if in_use_gb > p.cache_gb:
+        LOG.warning("shards will be fetched again and again: %.1f GB are in use at a time, set `cache_gb`", in_use_gb)
 
 
 def _open_windows(p: TrainParams) -> int:

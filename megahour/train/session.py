@@ -52,9 +52,8 @@ def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     from megahour.train.loop import execute
 
     own = device.choose(p.device)
-    return execute(
-        prepare(p, near(p, inputs, ctx.work)), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable
-    )
+    with near(p, inputs, ctx.work) as here:
+        return execute(prepare(p, here), TorchGroup(), ctx.work, ctx.progress, device=own, durable=ctx.durable)
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
-from megahour.core.stage import Context
+from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.sync.group.base import WorkerFailedError, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
@@ -49,7 +49,8 @@ def main() -> None:
     if result.failed(work):
         return  # another worker has found an error that a restart does not mend
     try:
-        _run(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work, durable)
+        with near(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work) as inputs:
+            _run(p, inputs, work, durable)
     except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
         if result.failed(work):
             return  # the worker is lost because it found such an error
@@ -66,14 +67,14 @@ def main() -> None:
         result.write_error(work, StageError(what, where="train", remedy=f"see {work / 'workers'}"))
 
 
-def _run(p: TrainParams, inputs: dict[str, Artifact], work: Path, durable: str) -> None:
+def _run(p: TrainParams, inputs: Inputs, work: Path, durable: str) -> None:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ConfigError(
             "the agent's store is shared, with addresses of workers that died", remedy=f"set {OWN_STORE}=1"
         )
     with _final(work):
         own = device.of_this_worker(p.device)
-        job = prepare(p, near(p, inputs, work))
+        job = prepare(p, inputs)
     dist.init_process_group(device.backend(own), timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)

@@ -90,6 +90,8 @@ def test_short_and_unlabelled_utterances_are_counted_and_left_out(tmp_path, made
     dropped = Counter()
     (shelf,) = shelves(features, ["labelled"], labels, STACK, dropped=dropped)
     assert shelf.rows.tolist() == [0, 1, 2]
+    assert (shelf.utterances, shelf.frames) == (3, sum(u["frames"] for u in made[:3]))
+    assert shelf.bits.nbytes == 1  # a bit an utterance is all that stays in memory
     assert dropped == {"too-short": 1, "no-target": 2, "held-out": 0}
 
 

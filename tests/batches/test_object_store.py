@@ -20,6 +20,9 @@ from megahour.batches.window import Front
 from megahour.core.cache import Cache
 from megahour.core.near import Near
 from megahour.core.store import Artifact
+from megahour.train.data import near
+from megahour.train.job import prepare
+from megahour.train.params import TrainParams
 
 FRONT = Front(3, np.zeros(MELS, np.float32), np.ones(MELS, np.float32))
 SHARDS, EACH = 8, 120
@@ -115,6 +118,26 @@ def test_a_few_rows_of_every_shard_cost_their_own_bytes(corpus: Corpus, tmp_path
     assert len(train([loader])) == 4 * SHARDS
     share = loader.frames * MELS * 2
     assert share < corpus.counts.fetched("big/shards/") < 1.1 * share + SHARDS * 8192
+
+
+def test_a_job_on_an_object_store_warns_of_what_it_would_fetch_twice(
+    corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = {"features": Artifact(corpus.features), "units": Artifact(corpus.units)}
+    several = {"workers": 4, "nodes": 2, "rendezvous": "host:1"}
+    for values, said in (
+        ({}, ""),
+        ({"cache_gb": 1e-3}, "0.0 GB are in use at a time"),
+        (several, "set `lanes` to 4"),
+        ({**several, "lanes": 8}, ""),
+    ):
+        caplog.clear()
+        p = TrainParams(hidden=8, layers=1, **values)
+        with near(p, inputs, tmp_path) as here:
+            assert prepare(p, here).loaders["labelled"].lanes == p.lanes
+        assert said in caplog.text
+        assert bool(said) == bool(caplog.records)
+    assert (tmp_path / "cache").is_dir()
 
 
 def test_labels_in_an_object_store_are_those_of_a_local_copy(corpus: Corpus, tmp_path: Path) -> None:

@@ -113,6 +113,14 @@ def test_local_tables_are_mapped_where_they_are(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_closed_cache_fetches_no_more_and_gives_what_it_has(features: Near) -> None:
+    features.read_table(0, ".arrow")
+    features.cache.closed.set()
+    assert len(features.read_table(0, ".arrow")) == 20
+    with pytest.raises(StoreError, match="no more is fetched"):
+        features.read_table(1, ".arrow")
+
+
 def test_a_shard_that_is_gone_or_short_is_named(s3_url: str, counts: Counts, tmp_path: Path) -> None:
     url = f"{s3_url}/{tmp_path.name}"
     features_artifact(url, [("labelled", MADE[:2])] * 2)

@@ -53,6 +53,7 @@ def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> Non
 def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
     """Their fingerprints have no such name: it is left out where it has its default."""
     later = {"accumulate": 2, "precision": "bf16", "compile": True, "optimiser": "sgd", "schedule": "cosine"}
+    later["lanes"] = 8
     assert not later.keys() & TrainParams().identity().keys()
     for name, value in later.items():
         assert TrainParams(**{name: value}).identity() == {**TrainParams().identity(), name: value}
@@ -77,8 +78,9 @@ def test_how_a_run_is_watched_and_spread_does_not_change_what_it_is() -> None:
     """These are left out of fingerprints: a run goes on after they have changed."""
     watched = {"checkpoint_s": 1.0, "tensorboard": False, "mlflow": "m", "alarm": "tell", "stall_s": 5.0}
     spread = {"timeout_s": 5.0, "max_restarts": 1, "nodes": 2, "min_nodes": 2, "rendezvous": "a:1"}
+    fed = {"prefetch": 0, "cache": "/fast/disk", "cache_gb": 1.0}
     base = TrainParams(workers=2)
-    assert TrainParams(workers=2, **watched, **spread).identity() == base.identity()
+    assert TrainParams(workers=2, **watched, **spread, **fed).identity() == base.identity()
     for name, value in {"seed": 2, "threads": 1, "workers": 4, "learning_rate": 1e-3}.items():
         assert TrainParams(**{"workers": 2, name: value}).identity() != base.identity()
 
