@@ -319,8 +319,8 @@ def report(given: argparse.Namespace, folder: Path) -> Iterator[str]:
         "## Waits",
         "",
         f"A consumer that takes {STEP_S * 1e3:.0f} ms a batch, two epochs: its wait for data as a share of that. Goal: "
-        "5 % at p99. Where others want the cores (see the load below), a thread that loses its core holds up the consumer: "
-        "the row of batches that cost nothing has that alone.",
+        "5 % at p99. Where others want the cores (see the load below), a thread that loses its core holds up the "
+        "consumer: the row of batches that cost nothing has that alone.",
         "",
         "| data | p50 | p90 | p99 | first batch, s |",
         "| --- | ---: | ---: | ---: | ---: |",

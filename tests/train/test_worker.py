@@ -57,7 +57,7 @@ def test_the_third_start_that_the_same_error_ends_is_the_last(tmp_path: Path, mo
         raise FileExistsError("meters")
 
     spec = tmp_path / "train.json"
-    spec.write_text(json.dumps({"work": str(tmp_path), "params": {}, "inputs": {}}))
+    spec.write_text(json.dumps({"work": str(tmp_path), "params": {}, "inputs": {}, "durable": ""}))
     monkeypatch.setattr(sys, "argv", ["worker", str(spec)])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(worker, "_end_with_parent", lambda: None)
