@@ -181,3 +181,24 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
                     stack[top], stack[top + 1], stack[top + 2] = start, stop, level + 1
                     top += 3
                 start = stop
+
+
+@compiled
+def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
+    """Words of each history (m,), at most order - 1; and how many it shares with the one before it (m + 1,).
+
+    windows (m, order): sorted. floor: shared by all of them, and with what comes before the first and after the last.
+    """
+    m = len(windows)
+    words, shared = np.empty(m, np.uint8), np.empty(m + 1, np.uint8)
+    shared[0] = shared[m] = floor
+    for i in range(m):
+        have, same = 1, floor
+        while have < order - 1 and windows[i, have] != BOUNDARY:
+            have += 1
+        if i:
+            while same < have and windows[i, same + 1] == windows[i - 1, same + 1]:
+                same += 1
+            shared[i] = same
+        words[i] = have
+    return words, shared

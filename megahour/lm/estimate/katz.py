@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.estimate.history import Int64, history_words
 from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
-from megahour.lm.estimate.sweep import Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 MOST = 5  # K: counts above it are taken as they are
@@ -75,17 +75,11 @@ def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyp
         for g in range(nodes[node, 1], nodes[node, 2]):
             if grams[g, 3] <= MOST + 1:
                 out[nodes[node, 0] + 1, grams[g, 3]] += 1
-    before = 0
+    words, shared_words = history_words(windows, order, 0)
     for i in range(len(windows)):
-        after, have = 0, 1
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i + 1 < len(windows):
-            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
-                after += 1
-        for k in range(max(before, after) + 2, have + 2):
+        shared = np.int64(max(shared_words[i], shared_words[i + 1]))
+        for k in range(shared + 2, np.int64(words[i]) + 2):
             out[k, 1] += 1
-        before = after
 
 
 @compiled
@@ -99,14 +93,9 @@ def katz(  # type: ignore[no-untyped-def]
     are right once all partitions have been gone through.
     """
     sizes[:] = 0
-    after = 0
+    words, shared_words = history_words(windows, order, 0)
     for i in range(len(positions) - 1, -1, -1):
-        before, have = 0, 1
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i:
-            while before < have and windows[i, before + 1] == windows[i - 1, before + 1]:
-                before += 1
+        have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
         shared, word = max(before, after), windows[i, 0]
         for length in range(after + 1, shared + 1):
             n -= 1
@@ -153,7 +142,6 @@ def katz(  # type: ignore[no-untyped-def]
             at[k, size], logp[k, size] = i, log_probability(p)
             backoff[k, size] = alpha[k, positions[i]] if k < order and word != BOUNDARY else 0.0
             sizes[k] = size + 1
-        after = before
 
 
 def unigram_logs(probability: Float64) -> Float64:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.estimate.history import history_words
 from megahour.lm.text.machine import bits_float, float_bits, prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
@@ -115,18 +116,13 @@ def smooth(  # type: ignore[no-untyped-def]
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if cutoffs[k] < 1 else 0.0
-    after = floor
+    words, shared_words = history_words(windows, order, floor)
     for i in range(len(positions) - 1, -1, -1):
         ahead = np.int64(windows[max(i - AHEAD, 0), 0])  # tables by word do not fit into the cache
         prefetch(unigram, ahead)
         for j in range(1, order):
             prefetch(seats, j * vocabulary + ahead)
-        before, have = floor, 1
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i:
-            while before < have and windows[i, before + 1] == windows[i - 1, before + 1]:
-                before += 1
+        have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
         shared, word = max(before, after), windows[i, 0]
         for length in range(after + 1, shared + 1):
             n -= 1
@@ -207,6 +203,5 @@ def smooth(  # type: ignore[no-untyped-def]
             sizes[k] = size + 1
             if sizes[k] & (BLOCK - 1) == 0:
                 _logs(held, k, sizes[k] - BLOCK, sizes[k], logp)
-        after = before
     for k in range(2, order + 1):
         _logs(held, k, sizes[k] & -BLOCK, sizes[k], logp)

@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.estimate.history import Int64, history_words
 from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
-from megahour.lm.estimate.sweep import Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 LOG10_ALPHA = math.log10(0.4)
@@ -49,19 +49,13 @@ def stupid(windows, order, cutoffs, grams, nodes, n, at, logp, backoff, sizes): 
             at[k, size], logp[k, size] = grams[g, 1], log_probability(grams[g, 3] / total)
             backoff[k, size] = LOG10_ALPHA if k < order and grams[g, 0] != BOUNDARY else 0.0
             sizes[k] = size + 1
-    before = 0
+    words, shared_words = history_words(windows, order, 0)
     for i in range(len(windows)):
-        after, have = 0, 1
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i + 1 < len(windows):
-            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
-                after += 1
-        for k in range(max(before, after) + 2, have + 2):
+        shared = np.int64(max(shared_words[i], shared_words[i + 1]))
+        for k in range(shared + 2, np.int64(words[i]) + 2):
             if cutoffs[k] >= 1:
                 break
             size = sizes[k]
             at[k, size], logp[k, size] = i, 0.0  # all that followed this context once
             backoff[k, size] = LOG10_ALPHA if k < order and windows[i, 0] != BOUNDARY else 0.0
             sizes[k] = size + 1
-        before = after

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.estimate.history import history_words
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
 
@@ -126,7 +127,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
     m, vocabulary = len(positions), seats.shape[1]
     held = n = 0
-    before = floor
+    words, shared_words = history_words(windows, order, floor)
     for i in range(m):
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
@@ -135,12 +136,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
         if lengths is not None:  # decided when the function is compiled
             for j in range(order):
                 prefetch(lengths, np.int64(windows[ahead, j]))
-        after, have = floor, 1  # words that the history shares with the next one; words of the history
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i + 1 < m:
-            while after < have and windows[i, after + 1] == windows[i + 1, after + 1]:
-                after += 1
+        have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
         shared, word = max(before, after), windows[i, 0]
         characters = np.int64(0)
         if lengths is not None:
@@ -234,5 +230,4 @@ def sweep_from(  # type: ignore[no-untyped-def]
             first[n] = earliest - 1
             sums[n, 0], sums[n, 1], sums[n, 2], sums[n, 3], sums[n, 4] = total, ones, twos, more, dropped
             n += 1
-        before = after
     return n, held
