@@ -16,12 +16,12 @@ import json
 import multiprocessing
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
+from page import publish
 from torch import nn
 
 from megahour.serve.client import client
@@ -162,9 +162,7 @@ def main() -> None:
         lines.append(row("exact" if exact else "not exact", pairs, metrics))
         print(json.dumps({"mode": lines[-1], "metrics": metrics}), flush=True)
     text = report(lines, arguments, model.parameters, sum(item.frames for item in items))
-    print(text)
-    if arguments.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, text, write=arguments.write)
 
 
 def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

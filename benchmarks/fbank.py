@@ -23,6 +23,7 @@ import soundfile
 import torch
 from lhotse import Fbank, FbankConfig
 from numpy.typing import NDArray
+from page import publish
 
 from megahour.features.fbank import log_mel
 
@@ -129,9 +130,7 @@ def main() -> None:
         difference = max(float(np.abs(megahour(path) - kaldi(path)).max()) for path in paths[:5])
     command = f"python benchmarks/fbank.py --minutes {options.minutes:g} --rounds {options.rounds} --write"
     text = report(speeds, difference, command, options.minutes)
-    print(text)
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, text, write=options.write)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
+from page import machine, publish
 from torch import Tensor
 
 from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
@@ -139,12 +138,9 @@ def main() -> None:
         "The trainer's memory is asked for in huge pages, torch's tensors are in small ones: both are given for both. "
         "Break-even: see the script.",
         "",
-        f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before the run, torch {torch.__version__}.",
+        machine(f"torch {torch.__version__}", load=load),
     ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from convergence import Cell, Row, results, run_stacked
+from page import publish
 from sync_convergence import RATES
 from sync_frames import COPIES
 
@@ -107,9 +108,7 @@ def main() -> None:
     wanted = cells(options.scale, options.workers, options.seeds)
     rows, missing = results(wanted, RESULTS, options.folder, options.minutes, run_stacked)
     text = page(rows, missing, f"python benchmarks/gtc_convergence.py FOLDER --scale {options.scale:g} --write")
-    print(text)
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, text, write=options.write)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from emulated_wire import ADDRESS, NoRightError, run
+from page import machine, publish
 
 from megahour.sync.compress.codec import exact_threshold, new_residual
 from megahour.sync.compress.threshold_sum import ThresholdSum
@@ -218,12 +217,9 @@ def main() -> None:
         f"of 8 M weights, decoding, with residuals empty before each round and messages a quarter longer than what "
         "they hold; its sum is checked against the definition.",
         "",
-        f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before the run, torch {torch.__version__}.",
+        machine(f"torch {torch.__version__}", load=load),
     ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, lines, write=given.write)
 
 
 def measure(wire: Wire, weights: int, rounds: int) -> tuple[list[str], list[str]]:

@@ -30,6 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from page import publish
+
 T = TypeVar("T")
 
 JOBS = {"order 5": (5, []), "order 3": (3, []), "order 5, prune 0 0 1": (5, [0, 0, 1])}
@@ -234,28 +236,24 @@ def main() -> None:
                     jobs.append(measured(name, text, words, given.runs, program, folder))
     shared = max(job.load for job in jobs) > 1
     loads = f"load {min(job.load for job in jobs):.1f} to {max(job.load for job in jobs):.1f} before the jobs"
-    report = "\n".join(
-        [
-            "# Text to ARPA file",
-            "",
-            f"`python benchmarks/lm.py TEXT … --words {given.words} --runs {given.runs} --write`: medians of "
-            f"{given.runs}, runs interleaved. Sentence ends count as words. CPU is user and system time.",
-            "",
-            *table(jobs),
-            "",
-            "CPU seconds by phase, one thread:",
-            "",
-            *phases(jobs),
-            "",
-            f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. Kernels come "
-            "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it."
-            + " Others used these cores meanwhile: caches and memory are shared, wall times mean little."
-            * shared,
-        ]
-    )
-    print(report)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(report + "\n", "utf-8")
+    lines = [
+        "# Text to ARPA file",
+        "",
+        f"`python benchmarks/lm.py TEXT … --words {given.words} --runs {given.runs} --write`: medians of "
+        f"{given.runs}, runs interleaved. Sentence ends count as words. CPU is user and system time.",
+        "",
+        *table(jobs),
+        "",
+        "CPU seconds by phase, one thread:",
+        "",
+        *phases(jobs),
+        "",
+        f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. Kernels come "
+        "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it."
+        + " Others used these cores meanwhile: caches and memory are shared, wall times mean little."
+        * shared,
+    ]
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

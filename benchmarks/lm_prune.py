@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from page import machine, publish, python
 
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
 from megahour.lm.arpa.read import read_sizes
@@ -267,12 +267,8 @@ def main() -> None:
             lines += small(train, heldout, folder)
             if given.peer:
                 lines += against_peer(given.peer, train[:40_000], folder)
-    load = os.getloadavg()[0]
-    lines += [f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}."]
-    report = "\n".join(lines) + "\n"
-    print(report)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(report, "utf-8")
+    lines += [machine(python())]
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

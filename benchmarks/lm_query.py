@@ -26,6 +26,7 @@ from typing import Any
 
 from lm import Run, helper, timed
 from lm_sample import sample
+from page import publish
 
 TOOLS = ("lmplz", "build_binary", "query")
 OURS, OURS_TWO = "ours: text → mapped", "ours: text → mapped, two threads"
@@ -233,9 +234,7 @@ def main() -> None:
     found = {tool: path for tool in TOOLS if (path := shutil.which(tool))}
     with tempfile.TemporaryDirectory() as name:
         said = measure(options, options.folder or Path(name), found)
-    print(said)
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(said, "utf-8")
+    publish(__file__, said, write=options.write)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import platform
 import time
 from pathlib import Path
+
+from page import machine, publish, python
 
 from megahour.corpus.generate.sentences import sentences
 from megahour.corpus.text.normalise import normalise
@@ -65,12 +65,8 @@ def main() -> None:
         seconds, size = cpu_seconds(text, language, given.runs), len(text.encode()) / 1e6
         words = len(normalise(text, language).tokens)
         lines.append(f"| {name} | {size:.2f} | {size / seconds:.2f} | {words / seconds:,.0f} |")
-    load = os.getloadavg()[0]
-    lines += ["", f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}."]
-    report = "\n".join(lines) + "\n"
-    print(report)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(report, "utf-8")
+    lines += ["", machine(python())]
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

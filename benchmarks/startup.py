@@ -6,14 +6,13 @@ python benchmarks/startup.py [--runs 21] [--write]
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from page import machine, publish, python
 
 GOAL_S = 0.5
 COMMANDS = (("--help",), ("run", "--help"), ("train", "--help"))
@@ -48,12 +47,8 @@ def main() -> None:
         wall, cpu = (statistics.median(run[i] for run in runs) for i in (0, 1))
         slowest = max(run[0] for run in runs)
         lines.append(f"| `megahour {' '.join(arguments)}` | {wall:.3f} | {slowest:.3f} | {cpu:.3f} |")
-    load = os.getloadavg()[0]
-    lines += ["", f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}."]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    lines += ["", machine(python())]
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 import sync_report
 import torch
 from convergence import Cell, Row, results, run_stacked, run_virtual
+from page import publish
 from sync_frames import Frames
 
 from megahour.sync.trainers.block_momentum import cap
@@ -102,9 +103,7 @@ def main() -> None:
     cells = [cell for table in options.tables for cell in TABLES[table](options.quick)]
     rows, missing = results(cells, RESULTS, options.folder, options.minutes, run)
     text = sync_report.page(rows, [asdict(cell) for cell in missing], options.quick)
-    print(text)
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, text, write=options.write)
 
 
 if __name__ == "__main__":

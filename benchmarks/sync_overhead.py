@@ -19,12 +19,12 @@ import statistics
 import tempfile
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from page import publish
 from torch import Tensor, nn
 
 GOAL = 0.03
@@ -196,10 +196,7 @@ def main() -> None:
     for size in given.chunks:
         lines += table(size, given.rounds, given.steps)
     lines += [f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo on loopback."]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

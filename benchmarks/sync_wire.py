@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from emulated_wire import ADDRESS, EmulatedWire, NoRightError
+from page import publish
 from sync_frames import CHUNK, CLASSES, MELS, Frames, load
 from torch import nn
 
@@ -159,9 +160,7 @@ def main() -> None:
         frames, data = load(Path(given.folder)), str(Path(folder) / "frames.pt")
         torch.save({name: value for name, value in vars(frames).items() if isinstance(value, torch.Tensor)}, data)
         text = measured(given, data)
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    publish(__file__, text, write=given.write)
 
 
 def measured(given: argparse.Namespace, data: str) -> str:

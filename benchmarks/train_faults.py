@@ -29,6 +29,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from made_artifacts import utterances
+from page import publish
 from trainings import seen, trained, training_data, workers
 
 from megahour.core.store import Artifact
@@ -156,24 +157,19 @@ def main() -> None:
             killer.join()
             lines.append(row(trainer, quiet, disturbed, killer))
             print(lines[-1], flush=True)
-    text = "\n".join(
-        [
-            "# Training under SIGKILL",
-            "",
-            "Command: `python benchmarks/train_faults.py --kills 100 --write` (or a trainer at a time, 25 kills each)",
-            "",
-            f"Two workers on {psutil.cpu_count()} cores, a checkpoint every {INTERVAL_S:g} s, every third",
-            f"kill up to {STARTING_S:g} s after workers were started, the others up to {LONGEST_S:g} s after they went",
-            "on training. gossip is asynchronous: its weights depend on timing with and without kills.",
-            "",
-            *HEAD,
-            *lines,
-            "",
-        ]
-    )
-    print(text)
-    if arguments.write:
-        path.write_text(text, "utf-8")
+    page = [
+        "# Training under SIGKILL",
+        "",
+        "Command: `python benchmarks/train_faults.py --kills 100 --write` (or a trainer at a time, 25 kills each)",
+        "",
+        f"Two workers on {psutil.cpu_count()} cores, a checkpoint every {INTERVAL_S:g} s, every third",
+        f"kill up to {STARTING_S:g} s after workers were started, the others up to {LONGEST_S:g} s after they went",
+        "on training. gossip is asynchronous: its weights depend on timing with and without kills.",
+        "",
+        *HEAD,
+        *lines,
+    ]
+    publish(__file__, page, write=arguments.write)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from emulated_wire import ADDRESS, EmulatedWire, NoRightError
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from made_artifacts import utterances
+from page import publish
 from trainings import trained, training_data, workers
 
 from megahour.core.store import Artifact
@@ -190,22 +191,17 @@ def main() -> None:
             assert told is not None
             lines.append(row(scenario, folder, told, quiet))
             print(lines[-1], flush=True)
-    text = "\n".join(
-        [
-            "# Two machines, one stopped or cut off",
-            "",
-            "Command: `python benchmarks/train_network.py --write`",
-            "",
-            f"Trainer dense, a checkpoint every {INTERVAL_S:g} s, two namespaces on {psutil.cpu_count()} cores.",
-            "",
-            *HEAD,
-            *lines,
-            "",
-        ]
-    )
-    print(text)
-    if given.write:
-        Path(__file__).with_suffix(".md").write_text(text, "utf-8")
+    page = [
+        "# Two machines, one stopped or cut off",
+        "",
+        "Command: `python benchmarks/train_network.py --write`",
+        "",
+        f"Trainer dense, a checkpoint every {INTERVAL_S:g} s, two namespaces on {psutil.cpu_count()} cores.",
+        "",
+        *HEAD,
+        *lines,
+    ]
+    publish(__file__, page, write=given.write)
 
 
 if __name__ == "__main__":
