@@ -12,7 +12,7 @@ from pydantic import Field
 
 from megahour.core.config import Params
 from megahour.core.errors import BadRecord
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.core.store import Receipt
 from megahour.core.writer import ShardWriter
 
@@ -80,13 +80,7 @@ class Parity(Stage[ParityParams]):
             yield number % p.modulus, pa.record_batch({"number": pa.array([number], pa.int64())})
 
     def merge(
-        self,
-        p: ParityParams,
-        inputs: Inputs,
-        partition: int,
-        batches: Iterator[pa.RecordBatch],
-        out: ShardWriter,
-        ctx: Context,
+        self, p: ParityParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         note(f"merge {partition}")
         twist = int(os.environ.get("TOY_TWIST", "0"))  # stands for a change of the code

@@ -39,6 +39,7 @@ class Task:
 
 
 Inputs = Mapping[str, "Artifact"]
+Batches = Iterator["pa.RecordBatch"]
 
 
 @dataclass
@@ -105,8 +106,16 @@ class Stage(Generic[P]):
         """Exchange stages: (partition, bounded batch) pairs of one task."""
         raise TypeError(f"stage {self.name} is not an exchange stage")
 
-    def merge(
-        self, p: P, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter, ctx: Context
-    ) -> None:
+    def merge(self, p: P, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context) -> None:
         """Exchange stages: one output shard from its batches, in order of (task, position)."""
         raise TypeError(f"stage {self.name} is not an exchange stage")
+
+
+class SingleShard(Stage[P]):
+    """A stage with one task, whose statistics are the summary."""
+
+    def plan(self, p: P, inputs: Inputs) -> list[Task]:
+        return [Task({})]
+
+    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return dict(receipts[0].stats)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from megahour.serve.spec import ModelSpec
 
 
-class MakeGraph(Stage[GraphParams]):
+class MakeGraph(SingleShard[GraphParams]):
     """Writes `.fst` (OpenFst const), `.words.txt` (`word number` lines) and `.json`.
 
     Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc,
@@ -34,16 +34,10 @@ class MakeGraph(Stage[GraphParams]):
             message = f"topology {p.topology} needs the input `{needed}`"
             raise ConfigError(message, where=self.name, remedy=makers_of((needed,)))
 
-    def plan(self, p: GraphParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
-
     def run(self, p: GraphParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.build import write_graph
 
         write_graph(p, inputs, out)
-
-    def finish(self, p: GraphParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return dict(receipts[0].stats)
 
 
 class Decode(Stage[DecodeParams]):

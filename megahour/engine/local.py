@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
@@ -65,9 +64,7 @@ class LocalEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

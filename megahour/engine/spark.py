@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from megahour.engine import spark_session
@@ -50,9 +49,7 @@ class SparkEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

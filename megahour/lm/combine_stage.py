@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.lm.params import ConvertParams, InterpolateParams, PerplexityParams, PruneParams, SeveralModels
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.lm.arpa.model import NgramModel
 
@@ -19,7 +18,7 @@ MODELS = tuple(Input(f"lm{number}", number > 1, ("lm",)) for number in range(1, 
 TEXT = Input("text", optional=True)
 
 
-class Interpolate(Stage[InterpolateParams]):
+class Interpolate(SingleShard[InterpolateParams]):
     """Writes `.arpa` and `.vocab.txt`; the summary has the weights, and perplexities of the held-out text."""
 
     name = "lm-interpolate"
@@ -34,9 +33,6 @@ class Interpolate(Stage[InterpolateParams]):
             message = f"{len(p.weights)} weights for {models} models"
             raise ConfigError(message, where=self.name, remedy="give one weight per model, those in `files` included")
 
-    def plan(self, p: InterpolateParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
-
     def run(self, p: InterpolateParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.combine.interpolate import gather, interpolate, tune
         from megahour.lm.combine.trie import unpack
@@ -50,11 +46,8 @@ class Interpolate(Stage[InterpolateParams]):
         out.stats.update(models=names, weights=list(weights))
         _write(unpack(interpolate(members, weights), members.vocabulary), out)
 
-    def finish(self, p: InterpolateParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
 
-
-class Prune(Stage[PruneParams]):
+class Prune(SingleShard[PruneParams]):
     """Writes `.arpa` and `.vocab.txt`."""
 
     name = "lm-prune"
@@ -65,9 +58,6 @@ class Prune(Stage[PruneParams]):
         if "history" in roles and (p.history_text or "text" in roles):
             message = "contexts come from the input `history` or from text, not both"
             raise ConfigError(message, where=self.name, remedy="leave one of them out")
-
-    def plan(self, p: PruneParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: PruneParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.combine.context_probs import contexts_of_model, contexts_of_text
@@ -85,11 +75,8 @@ class Prune(Stage[PruneParams]):
         out.stats.update(before=model.sizes, threshold=pruned.threshold)
         _write(unpack(pruned.trie, model.vocabulary), out)
 
-    def finish(self, p: PruneParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
 
-
-class Perplexity(Stage[PerplexityParams]):
+class Perplexity(SingleShard[PerplexityParams]):
     """Writes `.json`: for each model its size, and perplexities without and with unknown words."""
 
     name = "lm-perplexity"
@@ -99,9 +86,6 @@ class Perplexity(Stage[PerplexityParams]):
     def check(self, p: PerplexityParams, roles: Collection[str]) -> None:
         if not p.source and "text" not in roles:
             raise ConfigError("no text", where=self.name, remedy="give the input `text` or the parameter `source`")
-
-    def plan(self, p: PerplexityParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: PerplexityParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.combine.walk import perplexity
@@ -114,19 +98,13 @@ class Perplexity(Stage[PerplexityParams]):
         out.came_in(len(sentences))
         out.kept(len(sentences))
 
-    def finish(self, p: PerplexityParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
 
-
-class Convert(Stage[ConvertParams]):
+class Convert(SingleShard[ConvertParams]):
     """Writes `.mlm`, `.arpa` or a compressed `.arpa`, and `.vocab.txt`."""
 
     name = "lm-convert"
     params = ConvertParams
     inputs = (Input("lm"),)
-
-    def plan(self, p: ConvertParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: ConvertParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.query.convert import convert
@@ -136,9 +114,6 @@ class Convert(Stage[ConvertParams]):
             sizes = convert(path, out.path(f".{p.form}"))
         out.text(inputs["lm"].read_bytes(0, ".vocab.txt").decode(), ".vocab.txt")
         _count(sizes, out)
-
-    def finish(self, p: ConvertParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
 
 
 def _names(p: SeveralModels, roles: Collection[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from megahour.lm.text.sources import Block
 
 
-class LanguageModel(Stage[LanguageModelParams]):
+class LanguageModel(SingleShard[LanguageModelParams]):
     """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials)."""
 
     name = "language-model"
@@ -26,9 +26,6 @@ class LanguageModel(Stage[LanguageModelParams]):
     def check(self, p: LanguageModelParams, roles: Collection[str]) -> None:
         if not p.source and not roles:
             raise ConfigError("no text", where=self.name, remedy="give the input `text` or the parameter `source`")
-
-    def plan(self, p: LanguageModelParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.text.sources import text_bytes

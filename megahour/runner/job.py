@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import Params
 from megahour.core.errors import MegahourError
-from megahour.core.stage import Context, Stage, Task
+from megahour.core.stage import Batches, Context, Stage, Task
 from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
@@ -76,7 +76,7 @@ def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordB
         yield from stage.split(p, inputs, Task(spec))
 
 
-def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Iterator[pa.RecordBatch]) -> str | None:
+def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Batches) -> str | None:
     """Worker side of `exchange`, reduce half: one output shard; None when it was already committed."""
     if partition in done:
         return None

@@ -275,37 +275,26 @@ def make_missing(
     models: Models,
 ) -> Iterator[Receipt]:
     """Make and commit the shards that are not done, into the job's output, with the models that they need."""
-    spec = stage.accelerator(p, inputs) if len(done) < total else None
-    with nullcontext() if spec is None else _service(spec, engine, models) as service:
-        yield from _results(stage, replace(job, service=service), engine, tasks, total, done, monitor)
-
-
-def _results(
-    stage: Stage[Any],
-    job: Job,
-    engine: Engine,
-    tasks: list[Task],
-    total: int,
-    done: frozenset[int],
-    monitor: Monitor,
-) -> Iterator[Receipt]:
     pending = [shard for shard in range(total) if shard not in done]
     if not pending:
         return
-    if stage.exchange:
-        specs = [dict(task.spec) for task in tasks]
-        spill = str(Path(job.work) / "spill")
-        merge = partial(merge_partition, job, done)
-        for _, text in engine.exchange(partial(split_task, job), specs, merge, total, spill=spill):
-            if text is not None:
+    spec = stage.accelerator(p, inputs)
+    with nullcontext() if spec is None else _service(spec, engine, models) as service:
+        job = replace(job, service=service)
+        if stage.exchange:
+            specs = [dict(task.spec) for task in tasks]
+            spill = str(Path(job.work) / "spill")
+            merge = partial(merge_partition, job, done)
+            for _, text in engine.exchange(partial(split_task, job), specs, merge, total, spill=spill):
+                if text is not None:
+                    yield Receipt.from_json(text)
+        elif stage.local:
+            for shard in pending:
+                yield Receipt.from_json(_run_here(job, (shard, dict(tasks[shard].spec)), monitor))
+        else:
+            items = [(shard, dict(tasks[shard].spec)) for shard in pending]
+            for _, text in engine.map(partial(run_task, job), items):
                 yield Receipt.from_json(text)
-    elif stage.local:
-        for shard in pending:
-            yield Receipt.from_json(_run_here(job, (shard, dict(tasks[shard].spec)), monitor))
-    else:
-        items = [(shard, dict(tasks[shard].spec)) for shard in pending]
-        for _, text in engine.map(partial(run_task, job), items):
-            yield Receipt.from_json(text)
 
 
 def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> str:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.score.params import ScoreAlignmentParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
 
-class ScoreAlignment(Stage[ScoreAlignmentParams]):
+class ScoreAlignment(SingleShard[ScoreAlignmentParams]):
     """Writes `.json` (a row per condition, and how the errors spread), `.parquet` (a row per recording) and `.md`."""
 
     name = "score-alignment"
     version = 4
     params = ScoreAlignmentParams
     inputs = (Input("raw"), Input("recordings"), Input("alignment"))
-
-    def plan(self, p: ScoreAlignmentParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: ScoreAlignmentParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.score.alignment import recordings_table, score_alignment, to_markdown
@@ -33,6 +29,3 @@ class ScoreAlignment(Stage[ScoreAlignmentParams]):
         out.came_in(scores.table[-1]["recordings"])
         out.kept(scores.table[-1]["recordings"])
         out.stats["table"] = scores.table
-
-    def finish(self, p: ScoreAlignmentParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return dict(receipts[0].stats)

@@ -6,18 +6,18 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.score.params import ScoreParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact, Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
     from megahour.score.references import Reference
 
 TRUTH = ("raw", "recordings", "utterances")
 
 
-class Score(Stage[ScoreParams]):
+class Score(SingleShard[ScoreParams]):
     """Writes `.json` (table, speakers), `.md` (the table) and `.parquet` (a row per utterance).
 
     References are the texts of `features` or `selection`; with `raw`, `recordings` and `utterances`, the true words
@@ -43,9 +43,6 @@ class Score(Stage[ScoreParams]):
             message = f"the truth needs the inputs {list(TRUTH)}, only {given} given"
             remedy = "give all of them, or none: the transcripts are then the references"
             raise ConfigError(message, where=self.name, remedy=remedy)
-
-    def plan(self, p: ScoreParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: ScoreParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         import pyarrow as pa
@@ -82,9 +79,6 @@ class Score(Stage[ScoreParams]):
         out.came_in(len(references))
         out.kept(len(references))
         out.stats.update(about)
-
-    def finish(self, p: ScoreParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return dict(receipts[0].stats)
 
 
 def _references(p: ScoreParams, inputs: Inputs) -> list[Reference]:

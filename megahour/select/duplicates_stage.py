@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.select.params import DuplicatesParams
 
 if TYPE_CHECKING:
@@ -41,13 +41,7 @@ class Duplicates(Stage[DuplicatesParams]):
         yield from split_shard(p, inputs["utterances"], task["shard"], self.partitions(p, inputs))
 
     def merge(
-        self,
-        p: DuplicatesParams,
-        inputs: Inputs,
-        partition: int,
-        batches: Iterator[pa.RecordBatch],
-        out: ShardWriter,
-        ctx: Context,
+        self, p: DuplicatesParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         from megahour.select.duplicates import merge_partition
 

@@ -18,7 +18,7 @@ from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
 
 if TYPE_CHECKING:
-    from megahour.core.stage import Inputs
+    from megahour.core.stage import Batches, Inputs
     from megahour.select.params import SelectParams
 
 BATCH_ROWS = 4096
@@ -82,7 +82,7 @@ def merge_shard(
     p: SelectParams,
     layout: Layout,
     partition: int,
-    batches: Iterator[pa.RecordBatch],
+    batches: Batches,
     duplicates: Artifact | None,
     out: ShardWriter,
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.select.params import SelectParams
 
 if TYPE_CHECKING:
@@ -37,13 +37,7 @@ class Select(Stage[SelectParams]):
         yield from split_shard(p, layout(p, inputs), inputs, task["shard"])
 
     def merge(
-        self,
-        p: SelectParams,
-        inputs: Inputs,
-        partition: int,
-        batches: Iterator[pa.RecordBatch],
-        out: ShardWriter,
-        ctx: Context,
+        self, p: SelectParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         from megahour.select.exchange import merge_shard
 

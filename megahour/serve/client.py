@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypedDict, Unpack
 
 import numpy as np
 import pyarrow.flight as flight
@@ -19,30 +18,30 @@ Sequences = Iterable[tuple[int, np.ndarray]]
 OnFailure = Callable[[int, str], None]
 
 
+class InferOptions(TypedDict, total=False):
+    """Of `Session.infer`."""
+
+    ordered: bool
+    window_frames: int
+    on_failure: OnFailure | None
+
+
 class Session(Protocol):
     """What tasks program against: a connection to a service, or a model in this process (`local.serve_in_process`)."""
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
-    def infer(
-        self,
-        sequences: Sequences,
-        *,
-        ordered: bool = False,
-        window_frames: int = WINDOW_FRAMES,
-        on_failure: OnFailure | None = None,
-    ) -> Iterator[tuple[int, wire.Outputs]]:
+    def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
         """Outputs {name: array (T', ...)} of each (key, features (T, F) float16 or float32), in order of completion.
 
         The iterable is read in the caller's thread, as far ahead as `window_frames` allow: they bound the memory.
 
         Parameters
         ----------
-        ordered: yield in the order of `sequences`.
+        ordered: yield in the order of `sequences`; not without it.
+        window_frames: how many frames may be in flight, WINDOW_FRAMES without it.
         on_failure: called with (key, reason) for a sequence that failed for good; the others go on.
 
         Raises
@@ -65,8 +64,10 @@ def client(service: ServiceAddress | str, token: str = "") -> FlightSession:
 class SendWindow:
     """What is in flight: bounds it, and restores the order when asked."""
 
-    def __init__(self, *, ordered: bool, limit_frames: int, on_failure: OnFailure | None) -> None:
-        self.limit_frames, self._ordered, self._on_failure = limit_frames, ordered, on_failure
+    def __init__(
+        self, *, ordered: bool = False, window_frames: int = WINDOW_FRAMES, on_failure: OnFailure | None = None
+    ) -> None:
+        self.limit_frames, self._ordered, self._on_failure = window_frames, ordered, on_failure
         self._frames: dict[int, int] = {}  # in order of departure
         self._early: dict[int, wire.Outputs | str] = {}
         self._total = 0
@@ -125,21 +126,12 @@ class FlightSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._client.close()
 
-    def infer(
-        self,
-        sequences: Sequences,
-        *,
-        ordered: bool = False,
-        window_frames: int = WINDOW_FRAMES,
-        on_failure: OnFailure | None = None,
-    ) -> Iterator[tuple[int, wire.Outputs]]:
+    def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
         """See `Session.infer`."""
-        window = SendWindow(ordered=ordered, limit_frames=window_frames, on_failure=on_failure)
+        window = SendWindow(**options)
         call = Call(self._client, self._options, self.service.address)
         try:
             for key, features in sequences:
@@ -147,7 +139,7 @@ class FlightSession:
                 while not window.has_room(sequence.frames):
                     yield from self._arrived(call, window, block=True)
                 window.depart(sequence)
-                call.send(sequence, window_frames)
+                call.send(sequence, window.limit_frames)
                 yield from self._arrived(call, window, block=False)
             call.done()
             while window:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from megahour.serve import wire
-from megahour.serve.client import WINDOW_FRAMES, OnFailure, SendWindow, Sequences, as_sequence
+from megahour.serve.client import InferOptions, SendWindow, Sequences, as_sequence
 from megahour.serve.compute import Runner
 from megahour.serve.metrics import ServiceMeter
 from megahour.serve.spec import ModelSpec, bucket_frames, explain, too_long
@@ -31,21 +30,12 @@ class LocalSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
 
-    def infer(
-        self,
-        sequences: Sequences,
-        *,
-        ordered: bool = False,
-        window_frames: int = WINDOW_FRAMES,
-        on_failure: OnFailure | None = None,
-    ) -> Iterator[tuple[int, wire.Outputs]]:
+    def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
         """See `client.Session.infer`."""
-        window = SendWindow(ordered=ordered, limit_frames=window_frames, on_failure=on_failure)
+        window = SendWindow(**options)
         buckets: dict[tuple[int, int], list[wire.Keyed]] = {}
         for key, features in sequences:
             sequence = as_sequence(key, features)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.units.params import LexiconParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
 
-class MakeLexicon(Stage[LexiconParams]):
+class MakeLexicon(SingleShard[LexiconParams]):
     """Writes `.lexicon.txt`, one line `word  ph ph …` a pronunciation, words sorted.
 
     Words come from the language model's vocabulary, the text and the transcripts that are given; with a dictionary and
@@ -36,9 +35,6 @@ class MakeLexicon(Stage[LexiconParams]):
         if not roles and p.source != "dictionary":
             raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
 
-    def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
-
     def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.lexicon import pronounce_all, write_lexicon
 
@@ -58,9 +54,6 @@ class MakeLexicon(Stage[LexiconParams]):
             phones=sorted({phone for all_ in lexicon.values() for phones in all_ for phone in phones}),
             dropped_words=silent[:100],
         )
-
-    def finish(self, p: LexiconParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return dict(receipts[0].stats)
 
 
 def _words(p: LexiconParams, inputs: Inputs) -> list[str]:

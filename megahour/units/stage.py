@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.units.params import SenonesParams
 
 if TYPE_CHECKING:
@@ -12,16 +12,13 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
-class Senones(Stage[SenonesParams]):
+class Senones(SingleShard[SenonesParams]):
     """One task: statistics are streamed shard by shard, only the alignments (4 bytes per frame) are held."""
 
     name = "senones"
     version = 2
     params = SenonesParams
     inputs = (Input("features"), Input("lexicon"), Input("selection", optional=True))
-
-    def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: SenonesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.flat_start import make_units

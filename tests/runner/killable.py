@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from megahour.core.config import Params
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.engine.base import Engine
@@ -72,13 +72,7 @@ class Regroup(Stage[RegroupParams]):
             yield partition, pa.record_batch({"n": [n for n in numbers if n % p.partitions == partition]})
 
     def merge(
-        self,
-        p: RegroupParams,
-        inputs: Inputs,
-        partition: int,
-        batches: Iterator[pa.RecordBatch],
-        out: ShardWriter,
-        ctx: Context,
+        self, p: RegroupParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         table = pa.Table.from_batches(list(batches))
         time.sleep(2 * PAUSE_S)

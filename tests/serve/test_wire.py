@@ -122,7 +122,7 @@ def test_replies_hold_outputs_of_any_shape_and_failures_their_reason() -> None:
 
 
 def test_a_window_is_full_by_frames_but_takes_one_sequence_of_any_length() -> None:
-    window = SendWindow(ordered=False, limit_frames=10, on_failure=None)
+    window = SendWindow(window_frames=10)
     assert not window
     assert window.has_room(50)
     window.depart(Keyed(1, features(6)))
@@ -138,7 +138,7 @@ def test_a_window_is_full_by_frames_but_takes_one_sequence_of_any_length() -> No
 
 
 def test_an_ordered_window_holds_results_back_until_their_turn() -> None:
-    window = SendWindow(ordered=True, limit_frames=100, on_failure=None)
+    window = SendWindow(ordered=True, window_frames=100)
     for key in (5, 3, 9):
         window.depart(Keyed(key, features(1)))
     assert list(window.arrive(9, {})) == []
@@ -149,12 +149,12 @@ def test_an_ordered_window_holds_results_back_until_their_turn() -> None:
 
 def test_a_failure_is_told_or_raised_and_makes_room() -> None:
     told: list[tuple[int, str]] = []
-    window = SendWindow(ordered=False, limit_frames=10, on_failure=lambda key, reason: told.append((key, reason)))
+    window = SendWindow(window_frames=10, on_failure=lambda key, reason: told.append((key, reason)))
     window.depart(Keyed(4, features(10)))
     assert list(window.arrive(4, "boom")) == []
     assert told == [(4, "boom")]
     assert not window
-    strict = SendWindow(ordered=False, limit_frames=10, on_failure=None)
+    strict = SendWindow(window_frames=10)
     strict.depart(Keyed(4, features(10)))
     with pytest.raises(SequenceFailedError, match="sequence 4: boom") as caught:
         list(strict.arrive(4, "boom"))

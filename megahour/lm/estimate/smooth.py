@@ -188,7 +188,7 @@ def smooth(  # type: ignore[no-untyped-def]
         if allowed is not None:
             for j in range(have + 1):
                 if allowed[windows[i, j]] == 0:
-                    have = j - 1  # only the n-grams to the right of it are kept
+                    have = np.int64(j - 1)  # only the n-grams to the right of it are kept
                     break
         for k in range(shared + 2, have + 2):
             if cutoffs[k] >= 1:

@@ -34,6 +34,7 @@ from megahour.lm.text.sources import blocks
 from megahour.lm.text.tokenise import BOUNDARY, PADDING, RESERVED, UNKNOWN, WordTable, encode
 
 if TYPE_CHECKING:
+    from megahour.core.stage import Batches
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
@@ -64,7 +65,7 @@ def split_words(
             yield partition, _words([words[i] for i in ranks.tolist()], place[own], counts[ranks])
 
 
-def merge_words(batches: Iterator[pa.RecordBatch]) -> tuple[pa.Table, list[int]]:
+def merge_words(batches: Batches) -> tuple[pa.Table, list[int]]:
     """Words of a partition, each once, in order of appearance; tokens of the pieces (partition 0 only)."""
     table = pa.Table.from_batches(list(batches), WORDS)
     if not len(table):
@@ -185,7 +186,7 @@ def split_left(cluster: Cluster, slot: int, begin: int, rows: int) -> Iterator[t
         yield from row_batches(out, ends, counts)
 
 
-def merge_rows(cluster: Cluster, slot: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) -> None:
     """Write a slot's rows as they come; of a history that is left over, also what comes before it."""
     target = cluster.slots[-1][slot]
     left = target < 0 and not cluster.tree.is_leaf(cluster.tree.splits[~target])

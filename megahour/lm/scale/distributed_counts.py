@@ -28,6 +28,7 @@ from megahour.lm.scale.totals import Totals, unigram_lines
 from megahour.lm.text.tokenise import PADDING
 
 if TYPE_CHECKING:
+    from megahour.core.stage import Batches
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
@@ -105,7 +106,7 @@ class Counting:
                 columns = {"target": targets[own], "key": np.ascontiguousarray(names["key"]), **sums}
                 yield FIRST_PART + self.parts.ranges + group, pa.record_batch(columns)
 
-    def merge(self, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+    def merge(self, partition: int, batches: Batches, out: ShardWriter) -> None:
         """One partition of the counts of all shards."""
         if partition == TALLY_PART:
             self._merge_tallies(batches, out)
@@ -116,7 +117,7 @@ class Counting:
         else:
             self._merge_names(batches, out)
 
-    def _merge_tallies(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+    def _merge_tallies(self, batches: Batches, out: ShardWriter) -> None:
         tallies = np.zeros((len(self.tree.shards), self.text.order + 1, TALLIES), np.int64)
         dropped = np.zeros((self.text.order + 1, 2), np.int64)
         for batch in batches:
@@ -127,7 +128,7 @@ class Counting:
             with out.open(suffix) as file:
                 np.save(file, array)
 
-    def _merge_shares(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+    def _merge_shares(self, batches: Batches, out: ShardWriter) -> None:
         shares: dict[int, list[npt.NDArray[np.void]]] = {}
         for batch in batches:
             result = np.empty(len(batch), SHARE)
@@ -143,7 +144,7 @@ class Counting:
                 np.save(file, own.grams)
         out.stats["shared_ngrams"] = sum(len(own.grams) for own in closed)
 
-    def _merge_words(self, number: int, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+    def _merge_words(self, number: int, batches: Batches, out: ShardWriter) -> None:
         begin, end = self.parts.range_edges()[number : number + 2].tolist()
         sums = np.zeros((end - begin, 1 + SUMS), np.int64)
         for batch in batches:
@@ -153,7 +154,7 @@ class Counting:
         with out.open(".npy") as file:
             np.save(file, sums)
 
-    def _merge_names(self, batches: Iterator[pa.RecordBatch], out: ShardWriter) -> None:
+    def _merge_names(self, batches: Batches, out: ShardWriter) -> None:
         names, targets = [np.empty(0, NAME)], [np.empty(0, np.int32)]
         for batch in batches:
             result = np.empty(len(batch), NAME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, SingleShard, Stage, Task
 from megahour.lm.params import ArpaParams, EstimateParams, TallyParams
 from megahour.lm.scale.distributed_stage import ROUND_INPUTS
 
@@ -37,9 +37,8 @@ class TallyShards(Stage[TallyParams]):
         return _counting(inputs, p).split(task["shard"])
 
     def merge(
-        self, p: TallyParams, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter,
-        ctx: Context,
-    ) -> None:  # fmt: skip
+        self, p: TallyParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
         _counting(inputs, p).merge(partition, batches, out)
 
     def finish(self, p: TallyParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
@@ -68,16 +67,13 @@ class EstimateLines(Stage[EstimateParams]):
             estimating.write_target(task["target"], out)
 
 
-class JoinArpa(Stage[ArpaParams]):
+class JoinArpa(SingleShard[ArpaParams]):
     """Writes `.arpa` and `.vocab.txt`, as the stage `language-model` does."""
 
     name = "lm-arpa"
     version = 2
     params = ArpaParams
     inputs = (Input("lines"), Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
-
-    def plan(self, p: ArpaParams, inputs: Inputs) -> list[Task]:
-        return [Task({})]
 
     def run(self, p: ArpaParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.text.tokenise import RESERVED
@@ -87,9 +83,6 @@ class JoinArpa(Stage[ArpaParams]):
         with out.open(".vocab.txt") as file:
             for word in estimating.counting.cluster.words["word"].to_pylist()[len(RESERVED) :]:
                 file.write(word + b"\n")
-
-    def finish(self, p: ArpaParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return receipts[0].stats
 
 
 def _cluster(inputs: Inputs) -> Cluster:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from megahour.core.config import P
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.lm.params import ReshardParams, ShardsParams, VocabularyParams, WordsParams
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ class CountWords(Stage[WordsParams]):
         return split_words(task["piece"], task["number"], inputs, p.parts, p.skip_symbols)
 
     def merge(
-        self, p: WordsParams, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter,
-        ctx: Context,
-    ) -> None:  # fmt: skip
+        self, p: WordsParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
         from megahour.lm.scale.distributed import merge_words
 
         words, pieces = merge_words(batches)
@@ -82,13 +82,27 @@ class MakeVocabulary(Stage[VocabularyParams]):
             raise StageError(f"the text has {what}", remedy="check the sources of lm-words, and the word list")
 
 
-class MakeShards(Stage[ShardsParams]):
+class ShardingRound(Stage[P]):
+    """Windows of tokens, sorted into shards by their histories; those left over are for another round."""
+
+    exchange = True
+
+    def merge(self, p: P, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context) -> None:
+        from megahour.lm.scale.distributed import Cluster, merge_rows
+
+        merge_rows(Cluster(inputs), partition, batches, out)
+
+    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        left = [receipt.stats["rows"] for receipt in receipts if receipt.stats["left"]]
+        return {"slots": len(receipts), "left": len(left), "left_rows": sum(left)}
+
+
+class MakeShards(ShardingRound[ShardsParams]):
     """Writes `.rows`: windows of tokens with their positions; `.next.arrow` of a history that is left over."""
 
     name = "lm-shards"
     params = ShardsParams
     inputs = (Input("words"), Input("vocabulary"), Input("text", optional=True))
-    exchange = True
 
     def plan(self, p: ShardsParams, inputs: Inputs) -> list[Task]:
         words = _words_params(inputs)
@@ -102,25 +116,13 @@ class MakeShards(Stage[ShardsParams]):
 
         return split_rows(Cluster(inputs), task["piece"], task["number"], _words_params(inputs).skip_symbols)
 
-    def merge(
-        self, p: ShardsParams, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter,
-        ctx: Context,
-    ) -> None:  # fmt: skip
-        from megahour.lm.scale.distributed import Cluster, merge_rows
 
-        merge_rows(Cluster(inputs), partition, batches, out)
-
-    def finish(self, p: ShardsParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return _round_summary(receipts)
-
-
-class Reshard(Stage[ReshardParams]):
+class Reshard(ShardingRound[ReshardParams]):
     """Writes what `lm-shards` does, for what the last of the given rounds left over."""
 
     name = "lm-reshard"
     params = ReshardParams
     inputs = (Input("vocabulary"), *ROUND_INPUTS)
-    exchange = True
 
     def plan(self, p: ReshardParams, inputs: Inputs) -> list[Task]:
         return [
@@ -138,17 +140,6 @@ class Reshard(Stage[ReshardParams]):
 
         return split_left(Cluster(inputs), task["slot"], task["begin"], task["rows"])
 
-    def merge(
-        self, p: ReshardParams, inputs: Inputs, partition: int, batches: Iterator[pa.RecordBatch], out: ShardWriter,
-        ctx: Context,
-    ) -> None:  # fmt: skip
-        from megahour.lm.scale.distributed import Cluster, merge_rows
-
-        merge_rows(Cluster(inputs), partition, batches, out)
-
-    def finish(self, p: ReshardParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return _round_summary(receipts)
-
 
 def _words_params(inputs: Inputs) -> WordsParams:
     given = inputs["words"].manifest.params
@@ -157,8 +148,3 @@ def _words_params(inputs: Inputs) -> WordsParams:
 
 def _last_round(inputs: Inputs) -> Any:
     return inputs[max(role for role in inputs if role.startswith("round"))]
-
-
-def _round_summary(receipts: list[Receipt]) -> dict[str, Any]:
-    left = [receipt.stats["rows"] for receipt in receipts if receipt.stats["left"]]
-    return {"slots": len(receipts), "left": len(left), "left_rows": sum(left)}
