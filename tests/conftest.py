@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from loopback import free_port
+
+if TYPE_CHECKING:
+    from megahour.engine.local import LocalEngine
 
 # Two threads for each sum of a few numbers, in every process of a test, would spin on cores that others need: on a busy
 # machine a test of 0.2 s took 15 s. What has a setting for its threads sets them itself.
@@ -29,6 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take minutes begin first, so that no core waits for the last of them."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONGEST)))
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[LocalEngine]:
+    """Two worker processes for all tests that run stages: a process takes a second to start."""
+    from megahour.engine.local import LocalEngine
+
+    with LocalEngine(workers=2) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from megahour.runner import log
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from megahour.cli.recipe import Recipe
     from megahour.cli.run import StepPlan
 
 GROUPS = {
@@ -140,13 +139,7 @@ class PlanCommand(click.Command):
 @as_json
 def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """What would run, why, and how long it took last time."""
-    from megahour.cli.recipe import load_recipe
-    from megahour.cli.run import plan
-
-    loaded = load_recipe(recipe, overrides)
-    plans = plan(loaded)
-    if json:
-        _echo_overview(loaded, plans)
+    if (plans := _plans(recipe, overrides, json)) is None:
         return
     marks = {"done": "-", "blocked": "blocked"}
     rows = [
@@ -166,14 +159,9 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
 @as_json
 def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Where each step of a recipe stands."""
-    from megahour.cli.recipe import load_recipe
-    from megahour.cli.run import plan
     from megahour.cli.status import counts_of, shards_in_all
 
-    loaded = load_recipe(recipe, overrides)
-    plans = plan(loaded)
-    if json:
-        _echo_overview(loaded, plans)
+    if (plans := _plans(recipe, overrides, json)) is None:
         return
     rows = []
     for number, p in enumerate(plans, 1):
@@ -187,12 +175,20 @@ def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
             click.echo(f"{p.step.name} is {p.state}: {p.why}")
 
 
-def _echo_overview(recipe: Recipe, plans: Sequence[StepPlan]) -> None:
+def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[StepPlan] | None:
+    """Where each step stands; None when that has been printed as JSON."""
     import json
 
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.run import plan
     from megahour.cli.status import overview
 
-    click.echo(json.dumps(overview(recipe, plans), indent=1, ensure_ascii=False))
+    loaded = load_recipe(recipe, overrides)
+    plans = plan(loaded)
+    if not as_json:
+        return plans
+    click.echo(json.dumps(overview(loaded, plans), indent=1, ensure_ascii=False))
+    return None
 
 
 @app.command("verify")

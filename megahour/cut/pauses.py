@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,22 @@ class Span:
     verdict: Verdict
 
 
+class Outline(NamedTuple):
+    """Of words (W,): where an utterance that begins (ends) with each begins (ends), with padding; and the pause before
+    each (W+1,), 0 at both ends."""
+
+    head: NDArray[np.int64]
+    tail: NDArray[np.int64]
+    pause: NDArray[np.int64]
+
+    def length(self, first: int, last: int) -> int:
+        """Samples of an utterance of words first .. last-1."""
+        return int(self.tail[last - 1] - self.head[first])
+
+    def span(self, first: int, last: int, verdict: Verdict) -> Span:
+        return Span(int(first), int(last), int(self.head[first]), int(self.tail[last - 1]), verdict)
+
+
 def plan_spans(
     start: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -64,42 +80,36 @@ def plan_spans(
     """
     if not len(start):
         return []
-    head, tail = _padded(start, end, busy, samples, limits.pad)
     pause = np.append(np.insert(start[1:] - end[:-1], 0, 0), 0)
+    words = Outline(*_padded(start, end, busy, samples, limits.pad), pause)
     split_before = split_before | (pause[:-1] > limits.longest_pause)
     split_before[0] = True
     edges = np.append(np.flatnonzero(split_before | (pause[:-1] >= limits.shortest_pause)), len(start))
-    edges = _divided(edges, head, tail, pause, limits)
+    edges = _divided(edges, words, limits)
     atoms = edges[:-1]
     spans: list[Span] = []
     run = 0
     for i in range(len(atoms)):
-        long = tail[edges[i + 1] - 1] - head[edges[i]] > limits.longest
+        long = words.length(edges[i], edges[i + 1]) > limits.longest
         if i > run and (long or split_before[edges[i]]):
-            spans += _join(edges[run : i + 1], head, tail, pause, limits)
+            spans += _join(edges[run : i + 1], words, limits)
             run = i
         if long:
-            spans.append(_span(edges[i], edges[i + 1], head, tail, "too-long-without-pause"))
+            spans.append(words.span(edges[i], edges[i + 1], "too-long-without-pause"))
             run = i + 1
     if run < len(atoms):
-        spans += _join(edges[run:], head, tail, pause, limits)
+        spans += _join(edges[run:], words, limits)
     return spans
 
 
-def _divided(
-    edges: NDArray[np.intp],
-    head: NDArray[np.int64],
-    tail: NDArray[np.int64],
-    pause: NDArray[np.int64],
-    limits: CutLimits,
-) -> NDArray[np.intp]:
+def _divided(edges: NDArray[np.intp], words: Outline, limits: CutLimits) -> NDArray[np.intp]:
     """`edges` (A+1,) of atoms with further ones where an atom is too long: at its widest gap, again and again."""
     result: list[int] = []
     waiting = list(pairwise(edges.tolist()))[::-1]
     while waiting:
         first, last = waiting.pop()
-        gaps = pause[first + 1 : last]
-        if tail[last - 1] - head[first] > limits.longest and gaps.size and gaps.max() >= limits.least_pause:
+        gaps = words.pause[first + 1 : last]
+        if words.length(first, last) > limits.longest and gaps.size and gaps.max() >= limits.least_pause:
             middle = first + 1 + int(gaps.argmax())
             waiting += [(middle, last), (first, middle)]
         else:
@@ -120,13 +130,7 @@ def _padded(
     return np.maximum(head, 0), np.minimum(tail, samples)
 
 
-def _join(
-    edges: NDArray[np.intp],
-    head: NDArray[np.int64],
-    tail: NDArray[np.int64],
-    pause: NDArray[np.int64],
-    limits: CutLimits,
-) -> list[Span]:
+def _join(edges: NDArray[np.intp], words: Outline, limits: CutLimits) -> list[Span]:
     """The cheapest utterances of one run of atoms, `edges` (A+1,) being their first words and the run's end."""
     count = len(edges) - 1
     good = GOOD_PAUSE_S * limits.rate_hz
@@ -134,9 +138,9 @@ def _join(
     best[0] = 0.0
     origin = np.zeros(count + 1, np.intp)
     for j in range(1, count + 1):
-        cut = 0.0 if j == count else CUT_COST + 1.0 - min(float(pause[edges[j]]), good) / good
+        cut = 0.0 if j == count else CUT_COST + 1.0 - min(float(words.pause[edges[j]]), good) / good
         for i in range(j - 1, -1, -1):
-            length = tail[edges[j] - 1] - head[edges[i]]
+            length = words.length(edges[i], edges[j])
             if length > limits.longest:
                 break
             cost = best[i] + cut + (SHORT_COST if length < limits.shortest else 0.0)
@@ -146,11 +150,7 @@ def _join(
     j = count
     while j:
         i = int(origin[j])
-        short = tail[edges[j] - 1] - head[edges[i]] < limits.shortest
-        spans.append(_span(edges[i], edges[j], head, tail, "too-short" if short else ""))
+        short = words.length(edges[i], edges[j]) < limits.shortest
+        spans.append(words.span(edges[i], edges[j], "too-short" if short else ""))
         j = i
     return spans[::-1]
-
-
-def _span(first: int, last: int, head: NDArray[np.int64], tail: NDArray[np.int64], verdict: Verdict) -> Span:
-    return Span(int(first), int(last), int(head[first]), int(tail[last - 1]), verdict)

@@ -7,7 +7,7 @@ frames: posteriors are right but for the noise in the features.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,6 @@ def model_artifact(folder: Path, outputs: int, extra: Mapping[str, Any]) -> Arti
         receipts = [out.commit()]
     finish(artifact, receipts, Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, 1, Counts(), {}))
     return artifact
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=2) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

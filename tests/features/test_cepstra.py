@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +69,6 @@ def test_transcriptions_name_utterances_at_the_end_of_the_line() -> None:
         parse_transcription(["A (a)", "NO NAME"], "list")
     with pytest.raises(ConfigError, match="utterance a is listed twice"):
         parse_transcription(["A (a)", "B (a)"], "list")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(1) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.convert import read_lm, read_model
 from megahour.lm.stage import LanguageModel
 from megahour.runner.runner import run_stage
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

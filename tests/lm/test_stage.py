@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from megahour.lm.arpa.model import read_arpa
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.stage import LanguageModel
 from megahour.runner.runner import run_stage
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def test_files_globs_and_gzip_give_one_model(tmp_path: Path, engine: LocalEngine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -203,12 +202,6 @@ def test_the_table_reads_well_for_one_row() -> None:
     assert rule == "| --- |" + " ---: |" * 7
     low, high = (f"{100 * value:.1f}" for value in row["werr_interval"])
     assert line == f"| clean | 2 | 6 | 50.00 | 16.67 | 66.7 | {low} … {high} | 1.000 |"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def table(schema: pa.Schema, rows: list[dict[str, object]]) -> pa.Table:

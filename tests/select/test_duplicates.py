@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,6 @@ TEXTS = (
 )
 VOICES = (("en-us", ""), ("en-us", "f2"), ("en-gb-scotland", "m1"))
 Sound = NDArray[np.float64]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(2) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

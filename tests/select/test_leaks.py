@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ from megahour.select.stage import Select
 NAMES = ["ann", "Ann", "b-b", "B_B", "c", "d", "e", ""]
 SETS = [{"name": "test", "named": ["voice-001"]}, {"name": "unlabelled"}]
 HALVES = [{"name": "test", "share": 0.4}, {"name": "train"}]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(1) as engine:
-        yield engine
 
 
 def heard(*pairs: tuple[str, int], **values: Any) -> list[dict[str, Any]]:

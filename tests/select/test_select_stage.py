@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,6 @@ def rows() -> list[dict[str, Any]]:
         values = {"recording": recording, "start_samples": i // 10 % 3 * 90_000, "created_s": 1000 + 500 * (i % 2)}
         made.append(utterance(f"u{i}", speaker, float(rng.uniform(1, 4)), confidence=1 - i % 9 / 10, **values))
     return made
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(2) as engine:
-        yield engine
 
 
 def merge_by_hand(p: SelectParams, utterances: Artifact, folder: Path) -> list[pa.Table]:

@@ -148,38 +148,36 @@ def test_float16_and_empty_streams(service: Service) -> None:
         assert_sums(items, dict(c.infer(items)))
 
 
-def test_the_input_is_read_no_further_than_the_window(service: Service) -> None:
-    taken = 0
+class Endless:
+    """Sequences of ones without end; `taken` is how many have been read."""
 
-    def endless() -> Iterator[tuple[int, np.ndarray]]:
-        nonlocal taken
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape, self.taken = shape, 0
+
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
         while True:
-            taken += 1
-            yield taken, np.ones((10, 2), np.float32)
+            self.taken += 1
+            yield self.taken, np.ones(self.shape, np.float32)
 
+
+def test_the_input_is_read_no_further_than_the_window(service: Service) -> None:
+    endless = Endless((10, 2))
     with client(service.endpoint) as c:
-        results = c.infer(endless(), window_frames=200)
+        results = c.infer(endless, window_frames=200)
         for _ in range(300):
             next(results)
-        assert taken <= 300 + 21
+        assert endless.taken <= 300 + 21
         results.close()  # a client may stop early; the service drops the rest
         assert_sums(items := sequences(10), dict(c.infer(items)))
 
 
 def test_without_a_window_some_65000_frames_are_read_ahead() -> None:
     """That is 20 MB of 80 float32: what a client holds in memory however long its input is."""
-    taken = 0
-
-    def endless() -> Iterator[tuple[int, np.ndarray]]:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield taken, np.ones((500, 1), np.float32)
-
+    endless = Endless((500, 1))
     sluggish = ModelSpec("accelerator_models:sums", {"seconds": 1.0}, max_batch_frames=512)
-    with serve(sluggish) as service, client(service.endpoint) as c, closing(c.infer(endless())) as results:
+    with serve(sluggish) as service, client(service.endpoint) as c, closing(c.infer(endless)) as results:
         next(results)
-        assert 131 <= taken <= 1 + 132  # 131 fit, the next one waits
+        assert 131 <= endless.taken <= 1 + 132  # 131 fit, the next one waits
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from megahour.core.config import parse
 from megahour.core.errors import MegahourError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.engine.local import LocalEngine
 from megahour.features.stack import stack
 from megahour.models.inference import load
 from megahour.runner.runner import run_stage
@@ -19,12 +18,6 @@ from megahour.teach.stage import Targets
 from megahour.train.stage import Train
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with LocalEngine(workers=1) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

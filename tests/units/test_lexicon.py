@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams
 
 symbols = st.text("abcdefɔːʃ'ё", min_size=1, max_size=5)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def test_dictionaries_have_variants_comments_and_any_case() -> None:

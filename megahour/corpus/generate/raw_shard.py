@@ -7,7 +7,7 @@ was really said, and when, is beside it in two tables that only scoring reads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -93,34 +93,17 @@ def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> int:
             out.stat("words", len(recording.words))
             out.stat("sentences", len(recording.sentences))
             out.stat("sentences_without_text", sum(not s.in_transcript for s in recording.sentences))
-    out.table(_word_table(words), ".truth.parquet")
-    out.table(_sentence_table(sentences), ".sentences.parquet")
+    out.table(_numbered(words, "word", TRUTH), ".truth.parquet")
+    out.table(_numbered(sentences, "sentence", TRUE_SENTENCES), ".sentences.parquet")
     return written
 
 
-def _word_table(rows: list[tuple[str, int, TrueWord]]) -> pa.Table:
-    columns = {
-        "name": [name for name, _, _ in rows],
-        "word": [i for _, i, _ in rows],
-        "text": [word.text for _, _, word in rows],
-        "start_samples": [word.start_samples for _, _, word in rows],
-        "end_samples": [word.end_samples for _, _, word in rows],
-        "sentence": [word.sentence for _, _, word in rows],
-    }
-    return pa.table(columns, schema=TRUTH)
-
-
-def _sentence_table(rows: list[tuple[str, int, TrueSentence]]) -> pa.Table:
-    columns = {
-        "name": [name for name, _, _ in rows],
-        "sentence": [i for _, i, _ in rows],
-        "spoken": [sentence.spoken for _, _, sentence in rows],
-        "raw": [sentence.raw for _, _, sentence in rows],
-        "in_transcript": [sentence.in_transcript for _, _, sentence in rows],
-        "start_samples": [sentence.start_samples for _, _, sentence in rows],
-        "end_samples": [sentence.end_samples for _, _, sentence in rows],
-    }
-    return pa.table(columns, schema=TRUE_SENTENCES)
+def _numbered(rows: list[tuple[str, int, Any]], number: str, schema: pa.Schema) -> pa.Table:
+    """A table of (recording's name, number within it, what is true there); `number` names the second column."""
+    columns = {"name": [name for name, _, _ in rows], number: [i for _, i, _ in rows]}
+    for column in schema.names[2:]:
+        columns[column] = [getattr(true, column) for _, _, true in rows]
+    return pa.table(columns, schema=schema)
 
 
 LINES = pa.schema([("name", pa.string()), ("line", pa.int32()), ("text", pa.string()), ("sentence", pa.int32())])

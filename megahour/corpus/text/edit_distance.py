@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,7 @@ class Edits:
         return self.errors / self.length if self.length else float("nan")
 
     def __add__(self, other: Edits) -> Edits:
-        return Edits(
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-            self.length + other.length,
-        )
+        return Edits(*map(add, vars(self).values(), vars(other).values()))
 
 
 def align(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:

@@ -110,6 +110,21 @@ def _weight(text, at, stop):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _next_line(text, at, stop, lines):  # type: ignore[no-untyped-def]
+    """Begin and end of the next line that is not blank, of its first field, and `lines` with the blank ones before it.
+
+    Its end is `stop` where text[at:stop] has no whole line.
+    """
+    while True:
+        end = _line_end(text, at, stop)
+        begin, last = _field(text, at, end) if end < stop else (at, at)
+        if begin < end or end == stop:
+            return at, end, begin, last, lines
+        at = end + 1
+        lines += 1
+
+
+@compiled
 def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, logp, backoff):  # type: ignore[no-untyped-def]
     """Read whole lines of unigrams from text[at:stop]; words get numbers as in `tokenise`, which index seen, logp, …
 
@@ -117,14 +132,9 @@ def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, log
     """
     lines = 0
     while row < rows:
-        end = _line_end(text, at, stop)
+        at, end, begin, last, lines = _next_line(text, at, stop, lines)
         if end == stop:
             return at, row, lines, n, MORE
-        begin, last = _field(text, at, end)
-        if begin == end:
-            at = end + 1
-            lines += 1
-            continue
         if text[begin] == 92:
             return at, row, lines, n, SECTION
         value, good = _number(text, begin, last)
@@ -161,14 +171,9 @@ def parse_ngrams(text, at, stop, row, rows, k, table, arena, starts, grams, logp
     """
     lines = 0
     while row < rows:
-        end = _line_end(text, at, stop)
+        at, end, begin, last, lines = _next_line(text, at, stop, lines)
         if end == stop:
             return at, row, lines, MORE, 0
-        begin, last = _field(text, at, end)
-        if begin == end:
-            at = end + 1
-            lines += 1
-            continue
         if text[begin] == 92:
             return at, row, lines, SECTION, 0
         value, good = _number(text, begin, last)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +14,7 @@ import numpy.typing as npt
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
+from megahour.lm.text.compression import unpacked
 from megahour.lm.text.tokenise import PADDING, Bytes, WordTable
 
 BLOCK_BYTES = 1 << 23
@@ -72,31 +69,8 @@ def read_sizes(path: str | Path) -> list[int]:
 @contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
     """A file's bytes, unpacked. Raises MegahourError, while they are read, where the compression is damaged."""
-    with Path(path).open("rb") as raw:
-        magic = raw.read(6)
-        raw.seek(0)
-        try:
-            if magic[:2] == b"\x1f\x8b":
-                yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-            elif magic == b"\xfd7zXZ\0":
-                with lzma.LZMAFile(raw) as file:
-                    yield cast(BinaryIO, file)
-            elif magic[:3] == b"BZh":
-                with bz2.BZ2File(raw) as unpacked:
-                    yield cast(BinaryIO, unpacked)
-            elif magic[:4] == b"\x28\xb5\x2f\xfd":
-                import pyarrow as pa
-
-                with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
-                    yield cast(BinaryIO, file)
-            else:
-                yield raw
-        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a decompressor
-                raise
-            raise MegahourError(
-                f"damaged compression: {error}", where=str(path), remedy="fetch or make the file again"
-            ) from None
+    with Path(path).open("rb") as raw, unpacked(raw, str(path)) as file:
+        yield file
 
 
 class _Reader:

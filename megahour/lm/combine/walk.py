@@ -141,18 +141,24 @@ def perplexity(model: NgramModel, text: list[list[str]]) -> dict[str, Any]:
 
 
 @compiled
+def _follow(word, first, fail, backoff, state, asked, total):  # type: ignore[no-untyped-def]
+    """The node of `asked` after a state or its longest suffix that lists it, and `total` with the weights of others."""
+    while state:
+        node, there = child(word, first, state, asked)
+        if there:
+            return node, total
+        total += backoff[state]
+        state = fail[state]
+    return asked + 1, total
+
+
+@compiled
 def _walk_nodes(  # type: ignore[no-untyped-def]
     words, parents, number, added, word, first, fail, logp, backoff, states, out
 ):
     for node in range(1, len(words)):
-        asked, state, total, results = number[words[node]], states[parents[node]], added[words[node]], 0
-        while state:
-            results, there = child(word, first, state, asked)
-            if there:
-                break
-            total += backoff[state]
-            state = fail[state]
-        results = results if state else asked + 1
+        asked, state, total = number[words[node]], states[parents[node]], added[words[node]]
+        results, total = _follow(word, first, fail, backoff, state, asked, total)
         states[node], out[node] = results, total + logp[results]
 
 
@@ -160,13 +166,7 @@ def _walk_nodes(  # type: ignore[no-untyped-def]
 def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff, out):  # type: ignore[no-untyped-def]
     state = begin
     for i in range(len(tokens)):
-        asked, total, results = number[tokens[i]], added[tokens[i]], 0
-        while state:
-            results, there = child(word, first, state, asked)
-            if there:
-                break
-            total += backoff[state]
-            state = fail[state]
-        results = results if state else asked + 1
+        asked, total = number[tokens[i]], added[tokens[i]]
+        results, total = _follow(word, first, fail, backoff, state, asked, total)
         out[i] = total + logp[results]
         state = begin if tokens[i] == EOS else results

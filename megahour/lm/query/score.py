@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,7 @@ class TextScore:
     log10_oov: float = 0.0
 
     def __add__(self, other: TextScore) -> TextScore:
-        return TextScore(
-            self.log10_prob + other.log10_prob,
-            self.tokens + other.tokens,
-            self.oov + other.oov,
-            self.log10_oov + other.log10_oov,
-        )
+        return TextScore(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def perplexity(self) -> float:

@@ -7,15 +7,10 @@ asked for.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
-import io
-import lzma
 import re
 import stat
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +21,7 @@ import fsspec
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.text.compression import first_bytes, unpacked
 from megahour.lm.text.tokenise import PADDING, Bytes
 from megahour.units.texts import files_digest, find_files
 
@@ -92,13 +88,13 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
     Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, no text.
     """
     for name in sorted(set(filter(is_stream, sources))):
-        with _open_stream(name) as raw, _unpacked(raw, name) as file:
+        with _open_stream(name) as raw, _text(raw, name) as file:
             yield from file_blocks(file, "standard input" if name == STDIN else name, block_bytes)
     for url, column in source_files([source for source in sources if not is_stream(source)]):
         if column:
             yield from line_blocks(_column(url, column), f"{url}:{column}")
             continue
-        with fsspec.open(url, "rb") as raw, _unpacked(raw, url) as file:
+        with fsspec.open(url, "rb") as raw, _text(raw, url) as file:
             yield from file_blocks(file, url, block_bytes)
 
 
@@ -181,47 +177,13 @@ def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
 
 
-def _first_bytes(raw: BinaryIO) -> bytes:
-    """Those that tell the compression; they are read again after it."""
-    if isinstance(raw, io.BufferedReader) and not raw.seekable():
-        return raw.peek(6)[:6]
-    magic = raw.read(6)
-    raw.seek(0)
-    return magic
-
-
 @contextmanager
-def _unpacked(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """The file's text, whatever its compression.
-
-    Raises MegahourError: the compressed data are damaged or end early. ConfigError: it is a table, which is no text.
-    """
-    magic = _first_bytes(raw)
-    if magic[:4] == b"PAR1":
+def _text(raw: BinaryIO, name: str) -> Iterator[Readable]:
+    """`unpacked`; raises ConfigError where it is a table, which is not text."""
+    if first_bytes(raw)[:4] == b"PAR1":
         raise ConfigError("a Parquet table, not text", where=name, remedy="name a column: FILE.parquet:COLUMN")
-    try:
-        if magic[:2] == b"\x1f\x8b":
-            with gzip.open(raw) as unzipped:
-                yield cast(Readable, unzipped)
-        elif magic == b"\xfd7zXZ\0":
-            with lzma.open(raw) as unpacked:
-                yield cast(Readable, unpacked)
-        elif magic[:3] == b"BZh":
-            with bz2.open(raw) as unpacked:
-                yield cast(Readable, unpacked)
-        elif magic[:4] == b"\x28\xb5\x2f\xfd":
-            from pyarrow import CompressedInputStream, PythonFile
-
-            with CompressedInputStream(PythonFile(raw, "r"), "zstd") as file:
-                yield file
-        else:
-            yield cast(Readable, raw)
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise MegahourError(
-            f"the compressed data are damaged or end early: {error}", where=name, remedy="copy the file again"
-        ) from None
+    with unpacked(raw, name) as file:
+        yield cast(Readable, file)
 
 
 def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:

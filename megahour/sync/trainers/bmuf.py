@@ -59,13 +59,7 @@ class Bmuf:
     η makes up for the workers' number. A lost worker is noticed at the block's edge: `WorkerLostError`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: BmufOptions,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: BmufOptions) -> None:
         self.model, self.optimiser, self.group, self.options = model, optimiser, group, options
         self.metrics: dict[str, float | Tensor] = {}
         broadcast_model(model, group)

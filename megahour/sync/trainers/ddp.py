@@ -35,13 +35,7 @@ class Ddp:
     A lost worker raises torch's own error in `backward`, after the process group's time limit.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: DdpOptions,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DdpOptions) -> None:
         self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
         self._backwards, self._hook, self._powersgd = options.backwards, options.hook, _powersgd_state(options)

@@ -40,13 +40,7 @@ class Dense:
     A lost worker raises `WorkerLostError` on all others before they change the weights.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: DenseOptions,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DenseOptions) -> None:
         broadcast_model(model, group)
         self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group = model, optimiser, group

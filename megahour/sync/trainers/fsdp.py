@@ -36,13 +36,7 @@ class Fsdp:
     group's time limit.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: FsdpOptions,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: FsdpOptions) -> None:
         self.metrics: dict[str, float | Tensor] = {}
         self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
         process_group = process_group_of(group, "fsdp")

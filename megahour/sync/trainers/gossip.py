@@ -37,11 +37,7 @@ class Gossip:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: GossipOptions,
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: GossipOptions
     ) -> None:
         node_size = options.node_size
         if group.size % node_size:

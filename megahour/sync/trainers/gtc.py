@@ -64,13 +64,7 @@ class Gtc:
     the wire, a share of the elements) and, of every hundredth step, `residual_norm`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: GtcOptions,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: GtcOptions) -> None:
         broadcast_model(model, group)
         self._model, self._optimiser, self._group = model, optimiser, group
         self._clip_norm, self._threshold = options.clip_norm, schedule(options)

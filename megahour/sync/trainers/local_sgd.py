@@ -37,11 +37,7 @@ class LocalSgd:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        group: Group,
-        options: LocalSgdOptions,
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: LocalSgdOptions
     ) -> None:
         broadcast_model(model, group)
         self.metrics: dict[str, float | Tensor] = {}

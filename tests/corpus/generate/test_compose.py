@@ -6,7 +6,6 @@ import gzip
 import io
 import shutil
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +26,6 @@ from megahour.runner.runner import run_stage
 FSDD = Path(__file__).parents[4] / "shared" / "data" / "fsdd"
 DIGITS = dict(zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True))  # noqa: SIM905
 PATTERN = r"(?P<word>\d)_(?P<speaker>\w+)_(?P<index>\d+)\.wav"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    """One worker process for all tests of this module."""
-    with LocalEngine(workers=1) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

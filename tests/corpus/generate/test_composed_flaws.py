@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,6 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, len(receipts), Counts(), {}),
     )
     return artifact
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as running:
-        yield running
 
 
 def composed(engine: LocalEngine, clips: Artifact, folder: Path, **values: object) -> Artifact:

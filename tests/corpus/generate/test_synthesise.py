@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +20,6 @@ from megahour.corpus.generate.synthesise_stage import Sentences, Synthesise, eve
 from megahour.corpus.generate.transcript_errors import NONE, Line, Mistakes, make_cues, to_srt, to_text, to_vtt
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    """One worker process for all tests of this module."""
-    with LocalEngine(workers=1) as running:
-        yield running
 
 
 def made(engine: LocalEngine, tmp_path: Path, **values: object) -> Artifact:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +179,6 @@ def test_times_far_behind_the_end_speak_against_a_candidate() -> None:
     wrong = read_candidates([of_times(100, 200, 300)], "en", p)
     with pytest.raises(BadRecord, match="transcript-too-long"):
         fit_candidates(wrong, 60 * 16_000, 16_000)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def ingest(tmp_path: Path, engine: LocalEngine, **params: Any) -> Artifact:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ JOHN: On May 3rd, 25 people
 00:00:01,500 --> 00:00:09,000
 paid $40. [music]
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=2) as pool:
-        yield pool
 
 
 def ingest(out: Path, engine: LocalEngine, raw: Artifact | None = None, **params: Any) -> Artifact:

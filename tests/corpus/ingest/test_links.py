@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from megahour.corpus.interchange.import_plan import plan_source
 from megahour.corpus.interchange.params import ImportParams
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 @pytest.fixture

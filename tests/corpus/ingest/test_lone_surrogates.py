@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,6 @@ HALF = "Hello \ud800 there."  # as json.dumps writes it, an escape
 MENDED = "Hello \ufffd there."
 BYTE = os.fsdecode(b"caf\xe9")
 SRT = "1\n00:00:00,100 --> 00:00:00,900\nHello.\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def run(tmp_path: Path, engine: LocalEngine, stage: Any, p: Any) -> Artifact:

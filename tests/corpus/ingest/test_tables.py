@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,12 +30,6 @@ from megahour.runner.runner import run_stage
 
 LOOPBACK = ("127.0.0.0/8",)
 SRT = "1\n00:00:00,100 --> 00:00:00,900\nGood morning.\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=1) as pool:
-        yield pool
 
 
 def ingest(tmp_path: Path, engine: LocalEngine, source: str, **params: Any) -> Artifact:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ from megahour.select.stage import Select
 
 FLAT = ["webdataset", "shar", "nemo", "parquet", "ctm", "textgrid", "srt"]
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(workers=2) as pool:
-        yield pool
 
 
 def shards_of(folder: Path, tables: list[pa.Table]) -> Artifact:

@@ -114,7 +114,7 @@ def test_compression_is_told_by_the_first_bytes_and_damage_is_named(suffix: str,
     pack(arpa, tmp_path / "packed", f"a.{suffix}", threads=2)
     assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
     (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])
-    with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):
+    with pytest.raises(MegahourError, match=r"cut: .*(damaged or end early|ends early)"):
         read_arpa(tmp_path / "cut")
 
 
@@ -122,7 +122,7 @@ def test_bzip2_is_read_too(arpa: Path, tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(bz2.compress(arpa.read_bytes()))
     assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
     (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])
-    with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):
+    with pytest.raises(MegahourError, match=r"cut: .*(damaged or end early|ends early)"):
         read_arpa(tmp_path / "cut")
 
 

@@ -109,7 +109,7 @@ def test_files_cut_short_are_named(
 ) -> None:
     path = tmp_path / "cut"
     path.write_bytes(pack(ARPA.read_bytes())[:100])
-    with pytest.raises(MegahourError, match=r"cut(: damaged compression|:.*ends early)"):
+    with pytest.raises(MegahourError, match=r"cut: .*(damaged or end early|ends early)"):
         read(path)
 
 

@@ -1,0 +1,55 @@
+"""Text that may be compressed: gzip, xz, bzip2 or zstd, told by its first bytes, not by its name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, cast
+
+from megahour.core.errors import MegahourError
+
+
+def first_bytes(raw: BinaryIO) -> bytes:
+    """The six that tell the compression; they are read again after it, from a pipe too."""
+    if isinstance(raw, io.BufferedReader) and not raw.seekable():
+        return raw.peek(6)[:6]
+    magic = raw.read(6)
+    raw.seek(0)
+    return magic
+
+
+@contextmanager
+def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """An open file's bytes, whatever its compression.
+
+    Raises MegahourError, while they are read: the compressed data are damaged or end early.
+    """
+    magic = first_bytes(raw)
+    try:
+        if magic[:2] == b"\x1f\x8b":
+            with gzip.open(raw) as file:
+                yield cast(BinaryIO, file)
+        elif magic == b"\xfd7zXZ\0":
+            with lzma.open(raw) as file:
+                yield cast(BinaryIO, file)
+        elif magic[:3] == b"BZh":
+            with bz2.open(raw) as file:
+                yield cast(BinaryIO, file)
+        elif magic[:4] == b"\x28\xb5\x2f\xfd":
+            from pyarrow import CompressedInputStream, PythonFile
+
+            with CompressedInputStream(PythonFile(raw, "r"), "zstd") as file:
+                yield cast(BinaryIO, file)
+        else:
+            yield raw
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a decompressor
+            raise
+        raise MegahourError(
+            f"the compressed data are damaged or end early: {error}", where=name, remedy="copy the file again"
+        ) from None
