@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Source, misfit
 from megahour.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from megahour.serve.client import Session
+from megahour.serve.client import Session
 
 SILENCE = 255  # cost of every token but the blank in frames that a model leaves out at the end
 IN_FLIGHT = 6  # batches that a task may have in the service

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from megahour.align.frontend import Source
 from megahour.core.errors import StoreError
+from megahour.core.store import Artifact
 from megahour.corpus.media.tar import TarWindow
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
 
 BUFFER_BYTES = 1 << 20
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from megahour.align.confidence import Aligned, Costs, align_document, first_prob
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
 from megahour.align.frontend import FrontEnd
+from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
 from megahour.align.recording_audio import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
@@ -25,14 +26,11 @@ from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal
 from megahour.align.transcripts import COLUMNS, SpelledTranscript, Speller, by_recording, why_nothing
 from megahour.align.wrong_transcript import belongs
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.models.service import open_session
-
-if TYPE_CHECKING:
-    from megahour.align.params import AlignParams
-    from megahour.core.stage import Context
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
-    from megahour.serve.spec import ModelSpec
+from megahour.serve.spec import ModelSpec
 
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]

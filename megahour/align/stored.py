@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +19,7 @@ from numpy.typing import NDArray
 from megahour.align.frontend import FrontEnd
 from megahour.align.posteriors import Heard
 from megahour.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
+from megahour.core.store import Artifact
 
 SUFFIX = ".posteriors.arrow"
 PIECE_FRAMES = 4096

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from megahour.align.shard import Row
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
+from megahour.core.store import Artifact
 from megahour.cut.second_reading import Reading
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
 
 WORD_COLUMNS = ["key", "cue", "word", "text", "start_samples", "end_samples", "confidence"]  # not the tokens' times
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +16,18 @@ from megahour.align.tables import UNTRANSCRIBED
 from megahour.core.errors import StoreError
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
 from megahour.cut.aligned import AlignedRecording, Tables
+from megahour.cut.params import CutParams
 from megahour.cut.pauses import CutLimits, Span, plan_spans
 from megahour.cut.second_reading import rates
 from megahour.cut.sound_quality import clipped_share, snr_db
 from megahour.cut.speakers import Speakers
 from megahour.cut.tiers import tier_of, why_dropped
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Context
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
-    from megahour.cut.params import CutParams
 
 INHERITED = ("rate_hz", "language", "licence", "attribution", "condition", "created_s", "name", "channel", "source")
 SLACK_S = 0.1  # by which a heard token may lie beside its word

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.corpus.text.speaker_labels import names_nobody
 from megahour.corpus.transcripts.speaker_names import is_address, one_name
+from megahour.cut.params import CutParams
 from megahour.cut.tiers import SPLITS, split_of
-
-if TYPE_CHECKING:
-    from megahour.cut.params import CutParams
 
 
 class Speakers:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.records import key_of
 from megahour.corpus.transcripts.speaker_names import one_name
-
-if TYPE_CHECKING:
-    from megahour.cut.params import CutParams
+from megahour.cut.params import CutParams
 
 HASHES = 1 << 63  # of `key_of`
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.decode.arrays import from_bytes, to_bytes
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.params import GraphParams
@@ -16,9 +17,6 @@ from megahour.lm.query.convert import read_lm
 from megahour.units.hmm import Units
 from megahour.units.lexicon import read_lexicon
 from megahour.units.tokens import Characters
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 Inputs = Mapping[str, Artifact]
 

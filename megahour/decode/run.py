@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.schemas import HYPOTHESES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
@@ -21,10 +21,7 @@ from megahour.decode.params import DecodeParams
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.features.stack import stack
 from megahour.models.service import open_session
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.serve.spec import ModelSpec
+from megahour.serve.spec import ModelSpec
 
 FRAME_S = 0.01
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,7 @@ from megahour.corpus.ingest.sources import list_source, open_source
 from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.features.extract import check_features, features_table, write_statistics
 from megahour.features.normalise import CausalMean, Moments
-
-if TYPE_CHECKING:
-    from megahour.features.params import ImportFeaturesParams
+from megahour.features.params import ImportFeaturesParams
 
 _LINE = re.compile(r"^(.*?)\(([^()\s]+)\)\s*$")
 _FILLER = re.compile(r"^(<[^>]*>|\+\+.*\+\+|\[[^\]]*\])$")

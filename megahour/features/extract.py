@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import ShardAudio
 from megahour.features.fbank import log_mel
 from megahour.features.normalise import CausalMean, Moments
-
-if TYPE_CHECKING:
-    from megahour.features.params import FeaturesParams
+from megahour.features.params import FeaturesParams
 
 COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "text", "set", "condition"]
 MIN_FRAMES = 5

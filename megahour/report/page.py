@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.stage import Inputs
 from megahour.report import errors, gather, hypotheses, listen, sections
@@ -16,12 +16,9 @@ from megahour.report.alignment import alignment
 from megahour.report.gather import StageFacts
 from megahour.report.hypotheses import Readings
 from megahour.report.markup import Markup, join, tag
+from megahour.report.params import ReportParams
 from megahour.report.provenance import provenance
 from megahour.runner.console import duration
-
-if TYPE_CHECKING:
-    from megahour.report.params import ReportParams
-
 
 SIDECAR = ".hypotheses.tsv"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from megahour.core.records import key_of
 from megahour.core.schemas import DUPLICATES
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import ShardAudio
 from megahour.select.fingerprints import HOP_S, Fingerprint, common_share, fingerprint, landmarks, scattered
 from megahour.select.near import buckets, jaccard, shingles
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
-    from megahour.select.params import DuplicatesParams
+from megahour.select.params import DuplicatesParams
 
 BATCH_ROWS = 256
 COLUMNS = ["key", "offset", "size", "rate_hz", "speaker", "recording", "text", "loss"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +11,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from megahour.core.schemas import SELECTION
+from megahour.core.stage import Batches, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches, Inputs
-    from megahour.select.params import SelectParams
 
 BATCH_ROWS = 4096
 REASONS = ("usable", "duplicate", "other-split", "other-tier", "low-confidence", "before-from", "after-until")

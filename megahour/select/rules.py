@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, NothingKept
+from megahour.core.stage import Inputs
 from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.select.exchange import census
+from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
 from megahour.select.voices import grouped
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Inputs
-    from megahour.select.params import SelectParams, SetRule
 
 SHOWN = 5
 

@@ -8,7 +8,7 @@ a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,11 @@ from megahour.core.errors import ConfigError
 from megahour.core.schemas import TARGETS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.features.stack import stack
 from megahour.models.service import open_session
+from megahour.serve.spec import ModelSpec
 from megahour.teach.params import TargetsParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.serve.spec import ModelSpec
 
 FRAME_S = 0.01
 Outputs = Mapping[str, NDArray[Any]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +17,8 @@ from megahour.core.writer import ShardWriter
 from megahour.units.gmm import Mixtures, Statistics, observations
 from megahour.units.hmm import SILENCE, StatePath, transcript_path, viterbi
 from megahour.units.lexicon import Lexicon, read_lexicon
+from megahour.units.params import SenonesParams
 from megahour.units.tree import Triple, TripleStatistics, grow
-
-if TYPE_CHECKING:
-    from megahour.units.params import SenonesParams
 
 EDGE = 0.08  # share of an utterance taken as silence at each end where no word times are known
 Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → first and last frames of its words

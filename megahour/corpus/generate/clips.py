@@ -12,16 +12,14 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import fsspec
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
+from megahour.core.store import Artifact
 from megahour.corpus.media.archives import Member, read_members
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
 
 MAX_CLIP_BYTES = 64 << 20
 _BRACKETS = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,13 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.corpus.generate import rooms
 from megahour.corpus.generate.clip_sound import Sound, at_speed, load_sound
+from megahour.corpus.generate.clips import Clip
+from megahour.corpus.generate.foreign_speech import Foreign
+from megahour.corpus.generate.params import ComposeParams
 from megahour.corpus.generate.raw_shard import ComposedRecording, Passage, TrueSentence, TrueWord
 from megahour.corpus.generate.transcript_errors import NONE, Line, Mistakes, write_transcript
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
-
-if TYPE_CHECKING:
-    from megahour.corpus.generate.clips import Clip
-    from megahour.corpus.generate.foreign_speech import Foreign
-    from megahour.corpus.generate.params import ComposeParams
 
 UNKNOWN = -1
 _FIRST_DAY_S = 1_546_300_800  # 1 January 2019, 0:00 UTC

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.store import Artifact
 from megahour.corpus.generate.clip_sound import Sound, load_sound
 from megahour.corpus.generate.clips import Clip, Files, files_in_shards, find_clips
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from megahour.core.store import Artifact
-    from megahour.corpus.generate.params import ComposeParams
+from megahour.corpus.generate.params import ComposeParams
 
 
 class Foreign:

@@ -6,8 +6,9 @@ was really said, and when, is beside it in two tables that only scoring reads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,10 @@ from numpy.typing import NDArray
 
 from megahour.core.records import canonical_json
 from megahour.core.schemas import TRUTH
+from megahour.core.writer import ShardWriter
+from megahour.corpus.generate.transcript_errors import WrittenLine
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.generate.transcript_errors import WrittenLine
 
 TRUE_SENTENCES = pa.schema(
     [

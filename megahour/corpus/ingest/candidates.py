@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
 from megahour.corpus.transcripts.cues import Cue, fit_to_length
 from megahour.corpus.transcripts.pairing import language_tag, split_suffix
 from megahour.corpus.transcripts.read import Transcript, read_transcript
-
-if TYPE_CHECKING:
-    from megahour.corpus.ingest.params import IngestParams
 
 MAX_WORD = 1000  # characters; the longest words of any language with spaces have below 200
 MIN_SCRIPT_SHARE = 0.5  # of the letters; names and quotations in another script are far below

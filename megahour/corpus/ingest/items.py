@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from megahour.core.errors import BadRecord
+from megahour.core.store import Artifact
+from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items, open_source
 from megahour.corpus.ingest.tables import is_table, table_items
 from megahour.corpus.media.addresses import open_at
 from megahour.corpus.media.archives import unpacked
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
-    from megahour.corpus.ingest.params import IngestParams
 
 Items = Iterator[Item | BadRecord | NotRead | None]
 

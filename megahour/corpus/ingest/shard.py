@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -21,12 +21,14 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import load_json, replaced
+from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.audio_language import Head
 from megahour.corpus.ingest.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
 from megahour.corpus.ingest.candidates import read_candidates as read_all
 from megahour.corpus.ingest.counts import IngestCounts
 from megahour.corpus.ingest.items import Items
 from megahour.corpus.ingest.licences import LicenceRefused
+from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
 from megahour.corpus.ingest.sources import Item, NotRead
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
@@ -36,10 +38,6 @@ from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.pairing import split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES as MAX_TRANSCRIPT_BYTES
 from megahour.corpus.transcripts.read import read_table
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.ingest.params import IngestParams
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons of good records that may not or cannot be used: dropped, not bad.

@@ -6,17 +6,15 @@ import datetime
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import load_json
 from megahour.corpus.ingest.licences import check_licence
+from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.ingest.sources import Item
 from megahour.corpus.media.addresses import masked
 from megahour.corpus.text.language_id import canonical
-
-if TYPE_CHECKING:
-    from megahour.corpus.ingest.params import IngestParams
-    from megahour.corpus.ingest.sources import Item
 
 MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
 MAX_UNIX_S = 1 << 62

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,20 +13,18 @@ import pyarrow.compute
 
 from megahour.core.errors import StoreError
 from megahour.core.records import canonical_json
+from megahour.core.stage import Context, Inputs
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.kaldi import write_ark
 from megahour.corpus.interchange.lhotse import cut, jsonl_gz, write_shar
 from megahour.corpus.interchange.nemo import line, write_tarred
+from megahour.corpus.interchange.params import ExportParams
 from megahour.corpus.interchange.parquet import write_parquet
 from megahour.corpus.interchange.record import Row, filled, record_json, recording_id, table_rows
 from megahour.corpus.interchange.subtitles import ctm_lines, srt_text, textgrid
 from megahour.corpus.interchange.webdataset import Add, write_webdataset
 from megahour.corpus.media.tar import TarWriter, tar_writer
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Context, Inputs
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.params import ExportParams
 
 
 def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:

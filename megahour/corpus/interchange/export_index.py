@@ -10,17 +10,14 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from megahour.core.stage import Context, Inputs
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange import kaldi
 from megahour.corpus.interchange.export import part_of_rows, plan_parts, shard_records
+from megahour.corpus.interchange.params import ExportParams
 from megahour.corpus.interchange.record import Row
 from megahour.corpus.interchange.sorting import LineSorter
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Context, Inputs
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.params import ExportParams
 
 SNIPPETS = {
     "webdataset": ("{all}.tar", 'webdataset.WebDataset("{all}.tar", shardshuffle=False)'),

@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from megahour.core.errors import BadRecord
+from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.counts import MAX_NAMES
 from megahour.corpus.ingest.licences import LicenceRefused
+from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import AudioLimits, Decoder, Int16
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.params import ImportParams
 
 SPOOL_BYTES = 16 << 20
 SLACK_S = 0.05  # manifests round their times; what ends later than this after the audio is wrong

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import key_of
@@ -14,12 +14,10 @@ from megahour.corpus.ingest.sources import lead_nowhere, list_source
 from megahour.corpus.interchange.kaldi import read_kaldi
 from megahour.corpus.interchange.lhotse import audio_of, read_cuts, recording_of, supervision_entry
 from megahour.corpus.interchange.nemo import read_nemo
+from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.parquet import read_parquet
 from megahour.corpus.interchange.untrusted import Audio, Entry, Root, json_object, string, text_lines
 from megahour.corpus.interchange.webdataset import members_by_name, read_samples
-
-if TYPE_CHECKING:
-    from megahour.corpus.interchange.params import ImportParams
 
 Entries = Iterator["Entry | BadRecord"]
 SUFFIXES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
@@ -13,17 +13,15 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import replaced
+from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import check_licence
 from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, Pcm, reject, span
+from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.record import Row
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import FlacEncoder
 from megahour.corpus.media.tar import TarWriter
 from megahour.corpus.text.normalise import normalise
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.params import ImportParams
 
 BLOCK_SAMPLES = 1 << 16
 

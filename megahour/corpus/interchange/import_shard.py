@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from megahour.core.errors import BadRecord
+from megahour.core.stage import Context
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.import_audio import Pcm, decoded, reject
+from megahour.corpus.interchange.import_plan import Entries
 from megahour.corpus.interchange.import_recordings import ImportedRecordings
 from megahour.corpus.interchange.import_utterances import Utterances
+from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.tar import tar_writer
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Context
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.import_plan import Entries
-    from megahour.corpus.interchange.params import ImportParams
 
 
 class Target(Protocol):

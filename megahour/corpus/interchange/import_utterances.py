@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +12,15 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.unicode import replaced
+from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import check_licence
 from megahour.corpus.interchange.import_audio import SLACK_S, Pcm, reject, span
+from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.record import Row, filled
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import TarWriter
 from megahour.corpus.text.normalise import Normalised, normalise
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
-    from megahour.corpus.interchange.params import ImportParams
 
 
 @dataclass

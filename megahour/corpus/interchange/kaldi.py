@@ -14,18 +14,15 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 import soundfile
 
 from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
 from megahour.corpus.interchange.untrusted import Entry, Root, custom, duration, json_object
 from megahour.corpus.interchange.webdataset import Add
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 ARK = ".kaldi.ark"
 WAV_HEADER_BYTES = 44

@@ -13,17 +13,15 @@ import gzip
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready, timed_words
 from megahour.corpus.interchange.untrusted import Audio, Entry, custom, duration, json_object, string
 from megahour.corpus.interchange.webdataset import Add
 from megahour.corpus.media.tar import tar_writer
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 def recording(record: Row, source: dict[str, Any]) -> Row:

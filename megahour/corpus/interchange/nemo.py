@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
 from megahour.corpus.interchange.untrusted import Audio, Entry, custom, duration, json_object, string
 from megahour.corpus.interchange.webdataset import Add
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 def line(record: Row, audio: str) -> Row:

@@ -9,19 +9,17 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import plain_rows
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import SCHEMA, Row, checked
 from megahour.corpus.interchange.untrusted import Audio, Entry, Root, string
 from megahour.corpus.interchange.webdataset import Add
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 GROUP_ROWS = 100  # a reader holds one row group: about 20 minutes of speech
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,9 +18,7 @@ import pyarrow as pa
 from megahour.core.errors import BadRecord
 from megahour.core.records import canonical_json
 from megahour.core.schemas import UTTERANCES
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
+from megahour.core.store import Artifact
 
 Row = dict[str, Any]
 CUSTOM = "megahour"  # name of the custom field
@@ -109,10 +107,6 @@ def recording_id(record: Mapping[str, Any]) -> str:
     """The recording's name for formats without spaces or slashes: percent-encoded, unique; its key when unnamed."""
     name = quote(record["name"] or str(record["recording"]), safe="")
     return f"{name}.{record['channel']}" if record["channel"] else name
-
-
-def seconds(samples: int, rate_hz: int) -> float:
-    return samples / rate_hz
 
 
 def timed_words(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int, float]]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import shown
+from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import Row, record_json
 from megahour.corpus.interchange.untrusted import Audio, Entry, custom, json_object, string
 from megahour.corpus.media.archives import Member, read_members, window
 from megahour.corpus.media.tar import tar_writer
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 Add = Callable[[Row, bytes], None]
 INDEX = pa.schema(

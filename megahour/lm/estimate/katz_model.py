@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.arpa.write import format_lines, room_for
 from megahour.lm.estimate.estimate import Estimated, Float32, Progress, Sink, thresholds
@@ -24,8 +23,6 @@ from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, uni
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, TALLIES
 from megahour.lm.text.tokenise import BOUNDARY, END
-
-Float64 = npt.NDArray[np.float64]
 
 
 def estimate_katz(

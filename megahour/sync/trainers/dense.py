@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +27,6 @@ from megahour.sync.trainers.base import (
 )
 from megahour.sync.trainers.buckets import Buckets
 from megahour.sync.trainers.flat import broadcast_model, trainable
-
-Clip = Literal["local", "mean"]
 
 
 class Dense:
