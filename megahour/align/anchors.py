@@ -227,13 +227,13 @@ def longest_chain(positions: NDArray[np.intp]) -> NDArray[np.intp]:
     tail_values: list[int] = []
     before = np.full(len(positions), -1, np.intp)
     for i, position in enumerate(positions.tolist()):
-        place = bisect_left(tail_values, position)
-        before[i] = tails[place - 1] if place else -1
-        if place == len(tails):
+        slot = bisect_left(tail_values, position)
+        before[i] = tails[slot - 1] if slot else -1
+        if slot == len(tails):
             tails.append(i)
             tail_values.append(position)
         else:
-            tails[place], tail_values[place] = i, position
+            tails[slot], tail_values[slot] = i, position
     chain: list[int] = []
     at = tails[-1] if tails else -1
     while at >= 0:

@@ -54,9 +54,9 @@ def evidence(document: Document, units: NDArray[np.int32], length: int) -> Evide
 
 def choose(documents: Sequence[Document], units: NDArray[np.int32], length: int) -> tuple[int, Evidence]:
     """Index of the transcript with the best score, the first of equal ones, and its evidence."""
-    found = [evidence(document, units, length) for document in documents]
-    best = max(range(len(found)), key=lambda i: (found[i].score, -i))
-    return best, found[best]
+    scores = [evidence(document, units, length) for document in documents]
+    best = max(range(len(scores)), key=lambda i: (scores[i].score, -i))
+    return best, scores[best]
 
 
 def _once(hashes: NDArray[np.uint64]) -> NDArray[np.intp]:

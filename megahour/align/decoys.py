@@ -65,8 +65,8 @@ class CuePlace:
     def excess(self, texts: Ints, begin: int = 0, end: int | None = None) -> Floats:
         """(N,) D of each of `texts` (N, U) in frames begin .. end-1 of the place."""
         part = slice(begin, end)
-        found: Floats = cue_costs(self.costs[part], self.rest[part], self.star[part], texts) - self.star[part].sum()
-        return found
+        excess: Floats = cue_costs(self.costs[part], self.rest[part], self.star[part], texts) - self.star[part].sum()
+        return excess
 
     def says(self, own: Ints, text: Ints, begin: int = 0, end: int | None = None) -> bool:
         """Whether `own` (U,) is said in frames begin .. end-1 of the place; decoys are stretches of `text`.
@@ -77,13 +77,13 @@ class CuePlace:
         others = decoys(text, own)
         if len(others) < DECOYS // 2:
             return False
-        found = self.excess(np.vstack([own[None], others]), begin, end)
-        if not np.isfinite(found[0]):  # more tokens than frames
+        excess = self.excess(np.vstack([own[None], others]), begin, end)
+        if not np.isfinite(excess[0]):  # more tokens than frames
             return False
-        if self.timed and np.mean(found[1:] <= found[0]) <= TIMED_CHANCE:
+        if self.timed and np.mean(excess[1:] <= excess[0]) <= TIMED_CHANCE:
             return True
-        least = found[1:].min()
-        return bool(found[0] <= least - MARGIN * abs(least))
+        least = excess[1:].min()
+        return bool(excess[0] <= least - MARGIN * abs(least))
 
 
 def deviation(place: CuePlace, elsewhere: Sequence[CuePlace], own: Ints, text: Ints) -> float:
@@ -104,11 +104,11 @@ def decoys(text: Ints, own: Ints) -> Ints:
     """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
     length, k = len(own), min(KMER, len(own))
     starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
-    found: Ints = text[starts[:, None] + np.arange(length)]
-    alike = np.isin(kmers(found.reshape(-1), k), kmers(own, k))
-    alike = np.append(alike, np.zeros(k - 1, bool)).reshape(found.shape)[:, : length - k + 1]
-    found = found[alike.mean(axis=1) <= SHARED]
-    return found
+    texts: Ints = text[starts[:, None] + np.arange(length)]
+    alike = np.isin(kmers(texts.reshape(-1), k), kmers(own, k))
+    alike = np.append(alike, np.zeros(k - 1, bool)).reshape(texts.shape)[:, : length - k + 1]
+    texts = texts[alike.mean(axis=1) <= SHARED]
+    return texts
 
 
 @compiled

@@ -47,7 +47,7 @@ def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Docum
     words: list[tuple[str, int, int]] = []
     boundaries, spelled, hints, unspellable = [0], [], [], []
     for number, hint_s, text in cues:
-        for place, word in enumerate(text.split()):
+        for position, word in enumerate(text.split()):
             known = [index[character] for character in word if character in index]
             if not known:
                 continue
@@ -56,7 +56,7 @@ def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Docum
                 token_word.append(-1)
             tokens += known
             token_word += [len(words)] * len(known)
-            words.append((word, number, place))
+            words.append((word, number, position))
         if len(tokens) > boundaries[-1]:
             boundaries.append(len(tokens))
             spelled.append(number)
@@ -68,7 +68,7 @@ def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Docum
         np.array(token_word, np.int32),
         [word for word, _, _ in words],
         np.array([number for _, number, _ in words], np.int32),
-        np.array([place for _, _, place in words], np.int32),
+        np.array([position for _, _, position in words], np.int32),
         np.array(boundaries, np.int32),
         np.array(spelled, np.int32),
         np.array(hints, np.float64),

@@ -109,12 +109,13 @@ def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     onsets, offsets = turns[::2], turns[1::2]
     if not len(sounds):
         return start, end
-    held = np.minimum(np.searchsorted(offsets, second, "right"), len(onsets) - 1)  # the sound at or after the second
-    apart = words.doubt_first & (onsets[held] - start > LONGEST_GAP) & (onsets[held] < end)
-    start = np.where(apart, onsets[held], start)
-    held = np.maximum(np.searchsorted(onsets, inner, "left") - 1, 0)  # the sound at or before the last but one
-    apart = words.doubt_last & (end - offsets[held] > LONGEST_GAP) & (offsets[held] > start)
-    end = np.where(apart, offsets[held], end)
+    # The sound at or after the second.
+    sound_at = np.minimum(np.searchsorted(offsets, second, "right"), len(onsets) - 1)
+    apart = words.doubt_first & (onsets[sound_at] - start > LONGEST_GAP) & (onsets[sound_at] < end)
+    start = np.where(apart, onsets[sound_at], start)
+    sound_at = np.maximum(np.searchsorted(onsets, inner, "left") - 1, 0)  # the sound at or before the last but one
+    apart = words.doubt_last & (end - offsets[sound_at] > LONGEST_GAP) & (offsets[sound_at] > start)
+    end = np.where(apart, offsets[sound_at], end)
     onset = np.append(sounds, len(loud))[np.searchsorted(sounds, start)]
     offset = np.insert(sounds, 0, -1)[np.searchsorted(sounds, end)] + 1
     heard = (onset < end) & (offset > start) & (offset - onset >= SHORTEST_SOUND)

@@ -210,19 +210,19 @@ class _Mels:
 
     def push(self, block: NDArray[np.float32]) -> Rows:
         """Frames whose last sample has come with this block of samples in the int16 scale."""
-        held = np.concatenate([self._held, block if self._scale == 1 else block * self._scale])
-        frames = frame_count(len(held), self._bank[0])
-        self._held = held[frames * self._shift :]
+        waiting = np.concatenate([self._held, block if self._scale == 1 else block * self._scale])
+        frames = frame_count(len(waiting), self._bank[0])
+        self._held = waiting[frames * self._shift :]
         if not frames:
             return np.zeros((0, self._bank[1]), np.float32)
-        return log_mel(held[: (frames - 1) * self._shift + self._length], *self._bank)
+        return log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
 
 
 def _samples(blocks: Iterator[NDArray[np.float32]], shift: int, scale: float) -> Iterator[Rows]:
     """Rows of `shift` samples."""
-    held = np.zeros(0, np.float32)
+    waiting = np.zeros(0, np.float32)
     for block in blocks:
-        held = np.concatenate([held, block * np.float32(scale)])
-        rows = len(held) // shift
-        yield held[: rows * shift].reshape(rows, shift)
-        held = held[rows * shift :]
+        waiting = np.concatenate([waiting, block * np.float32(scale)])
+        rows = len(waiting) // shift
+        yield waiting[: rows * shift].reshape(rows, shift)
+        waiting = waiting[rows * shift :]

@@ -82,8 +82,8 @@ def heed_hints(
     for run in runs:
         if off[run[0]]:
             _search(posteriors, problem, path, states, run, expected, pace)
-    found = _path(states, path)
-    _leave_out(states, problem, expected.off(found.start_frames[first], problem) & off)
+    narrowed = _path(states, path)
+    _leave_out(states, problem, expected.off(narrowed.start_frames[first], problem) & off)
     return _path(states, path)
 
 
@@ -115,10 +115,10 @@ def _in_time(
         room = pace * np.diff(bounds[low : high + 1])
         entry = time_costs(expected.start[low:high] - left, room, sigma, right - left)
         try:
-            found, _ = align_timed(posteriors[left:right], piece, entry)
+            timed, _ = align_timed(posteriors[left:right], piece, entry)
         except NoPathError:
             continue
-        states[left:right] = np.where(found >= 0, found + bounds[low], found - bounds[low])
+        states[left:right] = np.where(timed >= 0, timed + bounds[low], timed - bounds[low])
     return path if np.array_equal(states, path.states) else _path(states, path)
 
 
@@ -158,11 +158,11 @@ def _search(
         star=np.ones(len(run) + 1, bool),
     )
     try:
-        found = align(posteriors[low:high], piece).states
+        aligned = align(posteriors[low:high], piece).states
     except NoPathError:  # too few frames there
         return
     whole = np.append(tokens, bounds[run[-1] + 1]).astype(np.int32)
-    states[low:high] = np.where(found >= 0, whole[np.maximum(found, 0)], ~whole[np.maximum(~found, 0)])
+    states[low:high] = np.where(aligned >= 0, whole[np.maximum(aligned, 0)], ~whole[np.maximum(~aligned, 0)])
 
 
 def _leave_out(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.bool_]) -> None:

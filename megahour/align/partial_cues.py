@@ -39,9 +39,9 @@ def leave_out_unsaid(
         tokens = said_tokens(posteriors[low:high], problem, cue, float(problem.skip_nats[cue]))
         if len(tokens) == lengths[cue]:
             continue
-        place = CuePlace.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
-        placed = align_part(posteriors, problem, cue, place, tokens)
-        if placed is not None and not _rest_said(problem, cue, place, placed):
+        window = CuePlace.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
+        placed = align_part(posteriors, problem, cue, window, tokens)
+        if placed is not None and not _rest_said(problem, cue, window, placed):
             states = states.copy() if states is path.states else states
             states[low:high] = placed
     return path if states is path.states else AlignmentPath(states, *spans(states, len(problem.tokens)), path.score)
@@ -93,12 +93,12 @@ def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: CueP
         star=np.ones(2, bool),
     )
     try:
-        found = align(posteriors[place.low : place.high], piece).states
+        aligned = align(posteriors[place.low : place.high], piece).states
     except NoPathError:  # more repeated tokens than frames
         return None
     resting = np.append(tokens, problem.boundaries[cue + 1])
     resting[0] = problem.boundaries[cue]
-    states: Ints = np.where(found >= 0, tokens[np.maximum(found, 0)], ~resting[np.maximum(~found, 0)])
+    states: Ints = np.where(aligned >= 0, tokens[np.maximum(aligned, 0)], ~resting[np.maximum(~aligned, 0)])
     return states
 
 

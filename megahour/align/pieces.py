@@ -29,7 +29,7 @@ def spell_pieces(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -
     document = spell(coded, names)
     written = {number: text.split() for number, _, text in cues}
     places = zip(document.word_cue.tolist(), document.word_index.tolist(), strict=True)
-    return replace(document, words=[written[cue][place] for cue, place in places])
+    return replace(document, words=[written[cue][index] for cue, index in places])
 
 
 def _cut(word: str, known: dict[str, str], longest: int) -> str:

@@ -87,13 +87,13 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
 
 def in_bursts(windows: Iterable[Window], size: int) -> Iterator[Window]:
     """The same windows; each `size` of them are made before the first of them goes out."""
-    held: list[Window] = []
+    burst: list[Window] = []
     for window in windows:
-        held.append(window)
-        if len(held) >= size:
-            yield from held
-            held.clear()
-    yield from held
+        burst.append(window)
+        if len(burst) >= size:
+            yield from burst
+            burst.clear()
+    yield from burst
 
 
 def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> None:
@@ -125,18 +125,18 @@ def _heard(plan: _Plan, front: FrontEnd) -> Heard:
 def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[np.float32]]:
     """The model's inputs; appends to the plan's `windows` and `levels`."""
     size, stream = front.rows, front.stream(source, plan.levels)
-    held = next(stream, np.zeros((0, 1), np.float32))  # rows from output frame `held_from`
+    waiting = next(stream, np.zeros((0, 1), np.float32))  # rows from output frame `held_from`
     held_from = 0
     for left, first, last in spans(plan.frames, front.window, front.margin):
         right = left + min(front.window, plan.frames)
-        parts = [held[(left - held_from) * size :]]
+        parts = [waiting[(left - held_from) * size :]]
         rows = len(parts[0])
         while rows < (right - left) * size:
             parts.append(next(stream, _repeated(parts[-1], (right - left) * size - rows)))
             rows += len(parts[-1])
-        held, held_from = np.concatenate(parts), left
+        waiting, held_from = np.concatenate(parts), left
         plan.windows.append((left, first, last))
-        yield front.shape(held[: (right - left) * size])
+        yield front.shape(waiting[: (right - left) * size])
     for _ in stream:  # the energy of what fills no output frame
         pass
 

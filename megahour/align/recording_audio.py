@@ -39,10 +39,10 @@ class Recordings:
 
         Reading it raises StoreError where there is no readable FLAC, or it ends too soon.
         """
-        place = row["offset"], row["size"]
+        offset_size = row["offset"], row["size"]
 
         def read(start: int, stop: int) -> NDArray[np.int16]:
-            return self._read(place, start, stop)
+            return self._read(offset_size, start, stop)
 
         return Source(row["samples"], row["rate_hz"], read)
 

@@ -124,14 +124,14 @@ def look_again(
         return path
     most = NormalDist().inv_cdf(said_chance) if said_chance > 0 else -np.inf
     look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected, most)
-    found = False
+    recovered = False
     for cue in left_out.tolist():
-        place = look.place(cue)
-        placed = None if place is None else _said(look, cue, place)
-        if place is not None and placed is not None:
-            look.put_back(cue, place, placed)
-            found = True
-    return AlignmentPath(look.states, *spans(look.states, len(problem.tokens)), path.score) if found else path
+        window = look.place(cue)
+        placed = None if window is None else _said(look, cue, window)
+        if window is not None and placed is not None:
+            look.put_back(cue, window, placed)
+            recovered = True
+    return AlignmentPath(look.states, *spans(look.states, len(problem.tokens)), path.score) if recovered else path
 
 
 def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:

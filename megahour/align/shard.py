@@ -105,12 +105,12 @@ def align_shard(
 
 def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
     """Cues of each recording in order of their numbers."""
-    found: dict[int, list[Row]] = {}
+    cues: dict[int, list[Row]] = {}
     for row in table.to_pylist():
-        found.setdefault(row["key"], []).append(row)
-    for rows in found.values():
+        cues.setdefault(row["key"], []).append(row)
+    for rows in cues.values():
         rows.sort(key=lambda row: int(row["cue"]))
-    return found
+    return cues
 
 
 def _to_hear(
@@ -125,15 +125,15 @@ def _to_hear(
         if row["key"] not in cues:
             _refuse(work, row, "no-transcript")
             continue
-        found = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
-        reason = why_nothing(found)
+        spelled = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
+        reason = why_nothing(spelled)
         if not reason and work.front.outputs(row["samples"], row["rate_hz"]) < LEAST_FRAMES:
             reason = "too-short"
         if reason:
             _refuse(work, row, reason)
             continue
         rows.append(row)
-        transcripts[row["key"]] = found
+        transcripts[row["key"]] = spelled
     return rows, transcripts
 
 
@@ -208,10 +208,10 @@ def best_transcript(
     Raises Refused where next to nothing was heard.
     """
     written = [each for each in transcripts if not why_nothing([each])]
-    best, found = choose([each.document for each in written], units, p.anchor_length)
+    best, scores = choose([each.document for each in written], units, p.anchor_length)
     if len(units) < LEAST_HEARD * len(written[best].document.tokens):
         raise Refused("no-speech")
-    return written[best], not found.sure
+    return written[best], not scores.sure
 
 
 def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool) -> Aligned:

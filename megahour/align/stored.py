@@ -64,10 +64,10 @@ class PosteriorReader:
     def __init__(self, file: pa.ipc.RecordBatchFileReader, front: FrontEnd, aligner_digest: str, where: str) -> None:
         self._file, self._units = file, front.units
         due = _labels(front, aligner_digest)
-        found = file.schema.metadata or {}
+        metadata = file.schema.metadata or {}
         for name, value in due.items():
-            if found.get(name) != value:
-                said = found.get(name, b"nothing").decode()
+            if metadata.get(name) != value:
+                said = metadata.get(name, b"nothing").decode()
                 raise ConfigError(
                     f"{name.decode()} of the posteriors is {said}, of the aligner {value.decode()}",
                     where=where,

@@ -50,17 +50,17 @@ class Speller:
         cues: of one recording. late_s: how far beyond the end of the audio a cue may begin by its time.
         """
         late = samples + max(late_s * rate_hz, LATE_SHARE * samples)
-        found: dict[int, list[Hinted]] = {}
+        cues_of: dict[int, list[Hinted]] = {}
         left_out: dict[int, dict[int, str]] = {}
         for row in cues.select(COLUMNS[1:]).to_pylist():
             number, start = row["transcript"], row["start_samples"]
-            found.setdefault(number, [])
+            cues_of.setdefault(number, [])
             reason = "past-end" if start > late else self._unfit(row["text"])
             if reason:
                 left_out.setdefault(number, {})[row["cue"]] = reason
             else:
-                found[number].append((row["cue"], start / rate_hz if start >= 0 else np.nan, row["text"]))
-        return [self._transcript(number, found[number], left_out.get(number, {})) for number in sorted(found)]
+                cues_of[number].append((row["cue"], start / rate_hz if start >= 0 else np.nan, row["text"]))
+        return [self._transcript(number, cues_of[number], left_out.get(number, {})) for number in sorted(cues_of)]
 
     def _transcript(self, number: int, cues: list[Hinted], left_out: dict[int, str]) -> SpelledTranscript:
         letters = known = 0

@@ -82,15 +82,15 @@ def _extra(extra: str, what: str) -> Finding:
 
 def java_is_new_enough(version: str | None) -> bool:
     """Whether the first line of `java -version` tells of Java 17 or newer, which Spark 4 needs."""
-    found = re.search(r'version "(\d+)', version or "")
-    return found is not None and int(found[1]) >= JAVA
+    match = re.search(r'version "(\d+)', version or "")
+    return match is not None and int(match[1]) >= JAVA
 
 
 def _java() -> Finding:
-    found = java_version()
-    ok = java_is_new_enough(found)
+    version = java_version()
+    ok = java_is_new_enough(version)
     remedy = f"install a Java {JAVA}+ runtime (Debian: apt install default-jre-headless), only for the Spark engine"
-    return Finding("java", ok, False, str(found) if ok else f"{found}: {remedy}" if found else remedy)
+    return Finding("java", ok, False, str(version) if ok else f"{version}: {remedy}" if version else remedy)
 
 
 def _gpus() -> Finding:
@@ -109,8 +109,8 @@ def _gpus() -> Finding:
 
 
 def _chromium() -> Finding:
-    found = browser()
-    return Finding("chromium", found is not None, False, found or "only for the report's tests: apt install chromium")
+    path = browser()
+    return Finding("chromium", path is not None, False, path or "only for the report's tests: apt install chromium")
 
 
 def _machine() -> Finding:

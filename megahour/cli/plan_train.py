@@ -80,17 +80,17 @@ def _machines(path: str | None, given: dict[str, Any]) -> Machines:
     from pydantic import ValidationError
 
     try:
-        found = json.loads(Path(path).read_text("utf-8")) if path else {}
+        values = json.loads(Path(path).read_text("utf-8")) if path else {}
     except (ValueError, OSError, RecursionError) as error:
         raise ConfigError(f"not a file of constants: {error}", where=str(path)) from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise ConfigError("not a JSON object of constants", where=str(path))
-    if unknown := [key for key in found if key not in Machines.model_fields]:
+    if unknown := [key for key in values if key not in Machines.model_fields]:
         raise ConfigError(
             f'unknown constant "{unknown[0]}"{nearest(unknown[0], Machines.model_fields)}', where=path or ""
         )
     try:
-        return Machines(**{**found, **given})
+        return Machines(**{**values, **given})
     except ValidationError as error:
         problems = (f"--{str(p['loc'][0]).replace('_', '-')}: {p['msg']}" for p in error.errors())
         raise ConfigError(
@@ -146,9 +146,9 @@ def _check() -> None:
     terms, residuals = table_one()
     shown = Table("trainer", "workers", "published", "clock", "error", "held out", "error", title="Table I, speed-up")
     for r in residuals:
-        held = ("(fits F₀ alone)", "") if r.held_out is None else (f"{r.held_out:.2f}", f"{r.held_out_error:+.1%}")
+        held_out = ("(fits F₀ alone)", "") if r.held_out is None else (f"{r.held_out:.2f}", f"{r.held_out_error:+.1%}")
         values = (f"{r.cell.speedup:.2f}", f"{r.fitted:.2f}", f"{r.fitted_error:+.1%}")
-        shown.add_row(r.cell.trainer, str(r.cell.workers), *values, *held)
+        shown.add_row(r.cell.trainer, str(r.cell.workers), *values, *held_out)
     output_console().print(shown)
     click.echo(
         f"c = {terms.contention:.3f}, u = {terms.spread:.3f}, s = {terms.jitter:.3f}, v = {terms.dense_link:.2f}, "

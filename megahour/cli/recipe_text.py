@@ -108,12 +108,12 @@ def _put(place: dict[str, Any], parts: Sequence[str], value: Any, key: str) -> N
 
 def _variables(data: Mapping[str, Any], where: str) -> dict[str, str]:
     """Values of `vars`; one may use those above it."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in section(data, "vars", where).items():
         if not isinstance(value, str | int | float | datetime.date):
             raise ConfigError(f'variable "{name}" is {kind_name(value)}, not a text or a number', where=where)
-        found[name] = str(_substitute(value, found, where))
-    return found
+        variables[name] = str(_substitute(value, variables, where))
+    return variables
 
 
 def _substitute(value: Any, variables: Mapping[str, str], where: str) -> Any:

@@ -148,8 +148,8 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
                 monitor=monitor_for(step.name),
                 models=Models(recipe.engine.devices, recipe.engine.host),
             )
-            found = manifest is output.manifest  # an artifact made just now is read again
-            seconds = None if found else time.monotonic() - started
+            unchanged = manifest is output.manifest  # an artifact made just now is read again
+            seconds = None if unchanged else time.monotonic() - started
             if seconds is not None:
                 _record_history(recipe, step.name, output.wall().get("seconds", seconds))
             yield Done(step, manifest, seconds)
@@ -213,5 +213,5 @@ def _record_history(recipe: Recipe, step: str, seconds: float) -> None:
 
 
 def _history(recipe: Recipe) -> dict[str, Any]:
-    found = Artifact(recipe.run).figures("history.json")
-    return {step: seconds for step, seconds in found.items() if isinstance(seconds, int | float)}
+    history = Artifact(recipe.run).figures("history.json")
+    return {step: seconds for step, seconds in history.items() if isinstance(seconds, int | float)}

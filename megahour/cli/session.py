@@ -49,8 +49,8 @@ class RunSession:
     def monitor(self, name: str) -> TerminalMonitor:
         index = next(index for index, each in enumerate(self.plans) if each.step.name == name)
         later = tuple(each.seconds for each in self.plans[index + 1 :] if each.state != "done")
-        place = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later)
-        self._at = TerminalMonitor(name, place)
+        position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later)
+        self._at = TerminalMonitor(name, position)
         return self._at
 
     def _kept(self) -> str:
@@ -64,8 +64,8 @@ class RunSession:
             for text in (*_texts(self.done), ""):
                 click.echo(text)
         ran = sum(done.seconds is not None for done in self.done)
-        found = len(self.done) - ran
-        counted = ", ".join(f"{n} {what}" for n, what in ((ran, "ran"), (found, "up to date")) if n)
+        finished = len(self.done) - ran
+        counted = ", ".join(f"{n} {what}" for n, what in ((ran, "ran"), (finished, "up to date")) if n)
         wall_s, reports = time.monotonic() - self._started, _reports(self.done)
         text = f"Finished in {duration(wall_s)}: {count(len(self.done), 'step')} ({counted}) in {self.recipe.run}"
         facts = {

@@ -35,7 +35,9 @@ def stage_command(name: str) -> click.Command:
     ]
     options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
     options += [option(key, info) for key, info in stage.params.model_fields.items()]
-    options += [found for found in _run_options(stage) if found.opts[0][2:] not in stage.params.model_fields]
+    options += [
+        run_option for run_option in _run_options(stage) if run_option.opts[0][2:] not in stage.params.model_fields
+    ]
 
     options += log.options()
 

@@ -84,17 +84,17 @@ def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target
 
 def _examined(url: str) -> list[str]:
     artifact = Artifact(url)
-    found = verify(artifact) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
-    click.echo(f"{'BAD' if found else 'ok '} {url}")
-    return found
+    problems = verify(artifact) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
+    click.echo(f"{'BAD' if problems else 'ok '} {url}")
+    return problems
 
 
 def _repaired(target: _Target) -> list[str]:
     """Verify an artifact, repair it, and verify it again; the problems that are left."""
     output = Artifact(target.url)
-    found = _examined(target.url)
-    if not found or not output.complete:
-        return found
+    problems = _examined(target.url)
+    if not problems or not output.complete:
+        return problems
     origin: Origin | None = None
     try:
         origin = origin_of(output, target.addresses, target.step)

@@ -58,8 +58,8 @@ def block_size(workers: int, machines: Machines) -> int:
 
 def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[Prediction]]:
     """Predictions of all trainers for each number of workers, the fastest without a warning first."""
-    found = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
-    return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in found]
+    predictions = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
+    return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in predictions]
 
 
 def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> float:

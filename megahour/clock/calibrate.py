@@ -57,7 +57,7 @@ def calibrate(
     step_s = statistics.median(firsts)
     means = together.mean(1)
     nodes = [list(range(at, min(at + node_workers, group.size))) for at in range(0, group.size, node_workers)]
-    found: dict[str, float | int] = {
+    figures: dict[str, float | int] = {
         "parameters": parameters,
         "step_s": step_s,
         "node_workers": node_workers,
@@ -67,20 +67,20 @@ def calibrate(
         "density": density,
         **_codec(parameters, density),
     }
-    _, found["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
+    _, figures["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
     link = _network(group.split([[node[0] for node in nodes]]), parameters)
     if link is not None:
-        found["latency_s"], found["bandwidth_gbit"] = link
-    return Machines.model_validate(found) if group.rank == 0 else None
+        figures["latency_s"], figures["bandwidth_gbit"] = link
+    return Machines.model_validate(figures) if group.rank == 0 else None
 
 
 def _times(step: Callable[[], object], steps: int) -> list[float]:
-    found = []
+    times = []
     for _ in range(steps):
         began_s = time.perf_counter()
         step()
-        found.append(time.perf_counter() - began_s)
-    return found
+        times.append(time.perf_counter() - began_s)
+    return times
 
 
 def _meanwhile(group: Group, seconds: Sequence[float]) -> Tensor:
@@ -150,8 +150,8 @@ def calibrate_here(parameters: int | None, workers: int | None = None) -> dict[s
         path = Path(folder) / "machines.json"
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m", __name__]
         subprocess.run([sys.executable, *launch, str(path), str(parameters or 5_000_000)], check=True)
-        found: dict[str, float] = json.loads(path.read_text("utf-8"))
-    return found
+        figures: dict[str, float] = json.loads(path.read_text("utf-8"))
+    return figures
 
 
 def main() -> None:
@@ -163,9 +163,9 @@ def main() -> None:
     path, parameters = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = calibrate(lstm_step(parameters), parameters, TorchGroup(), int(os.environ["LOCAL_WORLD_SIZE"]))
-    if found is not None:
-        path.write_text(json.dumps(found.model_dump(exclude_unset=True), indent=1) + "\n", "utf-8")
+    measured = calibrate(lstm_step(parameters), parameters, TorchGroup(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    if measured is not None:
+        path.write_text(json.dumps(measured.model_dump(exclude_unset=True), indent=1) + "\n", "utf-8")
     dist.destroy_process_group()
 
 

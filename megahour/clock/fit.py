@@ -46,8 +46,8 @@ def fit(cells: Sequence[Cell], base: Terms) -> Terms:
         return replace(base, **dict(zip(FITTED, np.exp(logs).tolist(), strict=True)))
 
     def errors(logs: np.ndarray) -> list[float]:
-        found = terms(logs)
-        return [math.log(speedup(cell.trainer, cell.workers, found) / cell.speedup) for cell in cells]
+        fitted = terms(logs)
+        return [math.log(speedup(cell.trainer, cell.workers, fitted) / cell.speedup) for cell in cells]
 
     # Bounds keep a constant that few cells determine from running away.
     low, high = np.log([1e-4, 1e-4, 1e-4, 1e-2, 1e-5, 10.0]), np.log([1.0, 0.5, 0.5, 100.0, 0.5, 1e5])

@@ -84,10 +84,10 @@ def _is_number(annotation: Any) -> bool:
 
 
 def _explain(model: type[BaseModel], problem: Any) -> str:
-    place, kind = problem["loc"], problem["type"]
-    name = ".".join(str(part) for part in place)
+    path, kind = problem["loc"], problem["type"]
+    name = ".".join(str(part) for part in path)
     if kind == "extra_forbidden":
-        return f'unknown key "{name}"{nearest(str(place[-1]), _fields(model, place[:-1]))}'
+        return f'unknown key "{name}"{nearest(str(path[-1]), _fields(model, path[:-1]))}'
     if kind == "missing":
         return f'"{name}" is not given'
     if kind == "literal_error":

@@ -178,15 +178,15 @@ class _Lock:
         own = marks.pop(self.token, None)
         if own is None:
             raise StoreError("the mark of this run was removed", where=self._where, remedy="run the same command again")
-        found = []
+        rivals = []
         for token, info in marks.items():
             rival = self._rival(token, info, own)
             if rival.dead:
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(f"{self._folder}/{token}")
             else:
-                found.append(rival)
-        return found
+                rivals.append(rival)
+        return rivals
 
     def _rival(self, token: str, info: dict[str, Any], own: dict[str, Any]) -> _Rival:
         try:

@@ -291,11 +291,11 @@ class Artifact:
 
     def timings(self) -> dict[int, dict[str, Any]]:
         """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
-        found: dict[int, dict[str, Any]] = {}
+        timings: dict[int, dict[str, Any]] = {}
         for path in self.fs.glob(self.path("timings/[0-9]*.json")):
             if Path(path).stem.isdecimal() and (timing := self.figures(f"timings/{Path(path).name}")):
-                found[int(Path(path).stem)] = timing
-        return found
+                timings[int(Path(path).stem)] = timing
+        return timings
 
     def wall(self) -> dict[str, Any]:
         """{seconds, workers, made_with}: wall time over all sessions, versions of the last; empty when unknown."""
@@ -304,10 +304,10 @@ class Artifact:
     def figures(self, name: str) -> dict[str, Any]:
         """A JSON file of figures that no result depends on: empty when it is missing or damaged."""
         try:
-            found = parse_json(self.fs.cat_file(self.path(name)))
+            figures = parse_json(self.fs.cat_file(self.path(name)))
         except (ValueError, *UNREADABLE):
             return {}
-        known = found.items() if isinstance(found, dict) else ()
+        known = figures.items() if isinstance(figures, dict) else ()
         return {key: value for key, value in known if isinstance(value, int | float) or key not in NUMBERS}
 
     def committed(self) -> set[int]:

@@ -56,8 +56,8 @@ def read_mapping(path: str | Path, what: str, remedy: str) -> dict[Any, Any]:
         raise ConfigError(f"it cannot be read: {error.strerror}", where=where, remedy=remedy) from None
     data = parse_yaml(text, where)
     if not isinstance(data, dict):
-        found = "it is empty" if data is None else f"it holds {kind_name(data)}"
-        raise ConfigError(f"a {what} is a mapping of names to values; {found}", where=where, remedy=remedy)
+        problem = "it is empty" if data is None else f"it holds {kind_name(data)}"
+        raise ConfigError(f"a {what} is a mapping of names to values; {problem}", where=where, remedy=remedy)
     return data
 
 
@@ -82,8 +82,8 @@ def parse_yaml(text: str, where: str) -> Any:
         remedy = "indent with spaces, not with tabs" if "'\\t'" in what else ""
         if "alias" in what:
             remedy = 'a value that begins with * is an alias; put "…" around what is meant as text'
-        place = f"{where}:{mark.line + 1}" if mark else where
-        raise ConfigError(f"not valid YAML: {what}", where=place, remedy=remedy) from None
+        line = f"{where}:{mark.line + 1}" if mark else where
+        raise ConfigError(f"not valid YAML: {what}", where=line, remedy=remedy) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", where=where) from None
     except RecursionError:

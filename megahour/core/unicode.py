@@ -58,7 +58,7 @@ def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         return list(batch.to_pylist())
     except UnicodeDecodeError:
         return [
-            {name: _value(batch.column(place)[row]) for place, name in enumerate(batch.schema.names)}
+            {name: _value(batch.column(position)[row]) for position, name in enumerate(batch.schema.names)}
             for row in range(batch.num_rows)
         ]
 

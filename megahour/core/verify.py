@@ -53,11 +53,11 @@ def known_receipts(artifact: Artifact, fingerprint: str, shards: int) -> dict[in
 
     A shard is left out when neither of them has it, or when they contradict each other.
     """
-    found: dict[int, list[Receipt]] = {}
+    known: dict[int, list[Receipt]] = {}
     for receipt in [*_readable_lines(artifact), *(artifact.receipt(shard) for shard in range(shards))]:
-        if receipt is not None and receipt.fingerprint == fingerprint and receipt not in found.get(receipt.shard, []):
-            found.setdefault(receipt.shard, []).append(receipt)
-    return {shard: found[shard][0] for shard in range(shards) if len(found.get(shard, [])) == 1}
+        if receipt is not None and receipt.fingerprint == fingerprint and receipt not in known.get(receipt.shard, []):
+            known.setdefault(receipt.shard, []).append(receipt)
+    return {shard: known[shard][0] for shard in range(shards) if len(known.get(shard, [])) == 1}
 
 
 def agrees(manifest: Manifest, receipts: Mapping[int, Receipt]) -> bool:
@@ -80,13 +80,13 @@ def _readable_lines(artifact: Artifact) -> list[Receipt]:
         lines: list[bytes] = artifact.fs.cat_file(artifact.path("receipts.jsonl")).splitlines()
     except UNREADABLE:
         return []
-    found = []
+    readable = []
     for line in lines:
         try:
-            found.append(Receipt.from_json(line))
+            readable.append(Receipt.from_json(line))
         except ValueError:
             continue
-    return found
+    return readable
 
 
 def _verify_file(artifact: Artifact, path: str, info: FileInfo) -> list[str]:
@@ -118,5 +118,5 @@ def _strays(artifact: Artifact, receipts: list[Receipt]) -> list[str]:
     folder = artifact.path("shards")
     named = (artifact.shard_path(r.shard, suffix).removeprefix(f"{folder}/") for r in receipts for suffix in r.files)
     expected = {path.partition("/")[0] for path in named}  # a suffix may lie in a folder of the shard
-    found = {Path(path).name for path in artifact.fs.glob(f"{folder}/*")}
-    return [f"{folder}/{name}: not named by any receipt" for name in sorted(found - expected)]
+    names = {Path(path).name for path in artifact.fs.glob(f"{folder}/*")}
+    return [f"{folder}/{name}: not named by any receipt" for name in sorted(names - expected)]

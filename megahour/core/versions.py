@@ -17,14 +17,14 @@ PACKAGES = ("numpy", "numba", "pyarrow", "torch", "soundfile", "soxr", "kaldifst
 @cache
 def versions() -> dict[str, str]:
     """Names and versions; "unknown" or "missing" where there is none. The machine goes by its kind, not its name."""
-    found = {"megahour": megahour.__version__, "commit": _commit(), "python": platform.python_version()}
+    known = {"megahour": megahour.__version__, "commit": _commit(), "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "missing"
+            known[package] = "missing"
     machine = f"{platform.system()} {platform.machine()}"
-    return {**found, "machine": machine, "processor": _processor(), "cores": str(os.cpu_count() or "unknown")}
+    return {**known, "machine": machine, "processor": _processor(), "cores": str(os.cpu_count() or "unknown")}
 
 
 def _commit() -> str:

@@ -43,8 +43,8 @@ class Losses:
 
     def add(self, row: Row, reason: str, detail: str, start: int, end: int, text: str = "", cue: int = -1) -> None:
         self.out.drop(reason)
-        place = {"recording": row["key"], "name": row["name"], "cue": cue, "start_samples": start, "end_samples": end}
-        self.rows.append({**place, "text": text, "reason": reason, "detail": detail})
+        where = {"recording": row["key"], "name": row["name"], "cue": cue, "start_samples": start, "end_samples": end}
+        self.rows.append({**where, "text": text, "reason": reason, "detail": detail})
 
 
 def cut_shard(
@@ -60,10 +60,10 @@ def cut_shard(
         for done, row in enumerate(index, start=1):
             own = cues.get(row["key"], [])
             if tables is None:
-                found = _whole(p, row, own, losses)
+                utterances = _whole(p, row, own, losses)
             else:
-                found = _spans(p, row, tables.of(row["key"], own), losses)
-            for utterance in found:
+                utterances = _spans(p, row, tables.of(row["key"], own), losses)
+            for utterance in utterances:
                 if stored := _stored(p, utterance, row, audio, tar, losses):
                     rows.append(stored)
                     out.kept()
@@ -160,7 +160,7 @@ def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span:
         list(zip(spoken.cue[part].tolist(), spoken.word[part].tolist(), strict=True)), spoken.cues
     )
     heard = spoken.reading.between(span.start, span.end)
-    found = rates(text, heard, spaced=spoken.reading.spaced)
+    second = rates(text, heard, spaced=spoken.reading.spaced)
     times = np.stack([spoken.start[part], spoken.end[part]], axis=1)
     slack = round(SLACK_S * row["rate_hz"])
     return {
@@ -172,7 +172,7 @@ def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span:
         "word_confidence": spoken.confidence[part].tolist(),
         "confidence": confidence,
         "loss": spoken.loss(span.first, span.last),
-        **{"heard": heard, "cer": found.cer, "edge_cer": found.edge_cer},
+        **{"heard": heard, "cer": second.cer, "edge_cer": second.edge_cer},
         "wildcard_share": spoken.reading.wildcard_share(span.start, span.end, times, slack),
     }
 
@@ -200,11 +200,11 @@ def _split_before(spoken: AlignedRecording, busy: NDArray[np.int64], least_pause
     Speakers are separated only where there is a pause to cut in.
     """
     left_out = np.sort([s["cue"] for s in spoken.segments if not s["kept"] and s["cue"] >= 0])
-    cue, place = spoken.cue, spoken.word
+    cue, word = spoken.cue, spoken.word
     gone = np.searchsorted(left_out, cue)
     sounds = np.searchsorted(np.sort(busy[:, 0]), spoken.start)
     same = cue[1:] == cue[:-1]
-    missing_word = np.where(same, place[1:] != place[:-1] + 1, place[1:] != 0)
+    missing_word = np.where(same, word[1:] != word[:-1] + 1, word[1:] != 0)
     who = np.array([spoken.cues[number].get("speaker") or "" for number in cue.tolist()], object)
     turn = (who[1:] != who[:-1]) & (who[1:] != "") & (who[:-1] != "")
     turn &= spoken.start[1:] - spoken.end[:-1] >= least_pause
@@ -253,7 +253,7 @@ def raw_text(words: Sequence[tuple[int, int]], cues: Mapping[int, Mapping[str, A
         begin = min(begin + len(raw[begin:stop]) - len(raw[begin:stop].lstrip()), offsets[places[0]])
         part = raw[begin:stop].rstrip()
         shift = len(text) + bool(text) - begin
-        starts += [offsets[place] + shift for place in places]
-        ends += [min(cues[cue]["ends"][place], begin + len(part)) + shift for place in places]
+        starts += [offsets[index] + shift for index in places]
+        ends += [min(cues[cue]["ends"][index], begin + len(part)) + shift for index in places]
         text = f"{text} {part}" if text else part
     return text, starts, ends

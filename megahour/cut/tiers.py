@@ -59,7 +59,7 @@ def split_of(p: CutParams, recording: dict[str, Any]) -> str:
     value = recording[kind] or ""
     value = one_name(value) if kind == "speaker" else value
     hashed = key_of("split", kind, value) if value else key_of("split", "name", recording["name"])
-    place = hashed / HASHES
-    if place < p.test_share:
+    quantile = hashed / HASHES
+    if quantile < p.test_share:
         return "test"
-    return "dev" if place < p.test_share + p.dev_share else "train"
+    return "dev" if quantile < p.test_share + p.dev_share else "train"

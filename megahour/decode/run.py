@@ -51,7 +51,7 @@ def decode_shard(
             yield row, stack(values.row(row), 0, mean, inv_std, size)
 
     searchers, keys, texts = _searchers(p, inputs), table["key"].to_numpy(), table["text"]
-    found: list[tuple[int, str, str, float, int]] = []
+    hypotheses: list[tuple[int, str, str, float, int]] = []
     failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
         for row, outputs in session.infer(sequences(), ordered=True, on_failure=failed.__setitem__):
@@ -61,7 +61,7 @@ def decode_shard(
             except ValueError as error:
                 out.quarantine(key, "not-searchable", str(error))
                 continue
-            found.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
+            hypotheses.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
             for scale, hypothesis in zip(searchers, [best, *others], strict=True) if p.scales else ():
                 edits = align(texts[row].as_py().split(), hypothesis.words)
                 out.stat(f"errors_at_{scale:g}", edits.errors)
@@ -69,10 +69,10 @@ def decode_shard(
             out.stat("decoded_frames", len(best.labels))
             out.stat("unfinished", int(not best.final))
             out.kept()
-            ctx.progress(len(found), len(rows), "utterances")
+            ctx.progress(len(hypotheses), len(rows), "utterances")
     for row, reason in sorted(failed.items()):
         out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
-    columns = zip(*found, strict=True) if found else ([] for _ in HYPOTHESES.names)
+    columns = zip(*hypotheses, strict=True) if hypotheses else ([] for _ in HYPOTHESES.names)
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
     out.tags["model"] = p.model_name

@@ -79,8 +79,8 @@ class Searcher:
         decoder = kaldi_decoder.FasterDecoder(self._fst, self._config)
         decoder.decode(kaldi_decoder.DecodableCtc(self.scaled(log_posteriors)))
         final = bool(decoder.reached_final())
-        found, path = decoder.get_best_path()
-        if not found:
+        reached, path = decoder.get_best_path()
+        if not reached:
             raise ValueError(f"no path survives {len(log_posteriors)} frames; raise beam {self.options.beam}")
         return self._read(path, final)
 

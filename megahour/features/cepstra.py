@@ -71,7 +71,7 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
     ------
     ConfigError: naming a line without an utterance, or an utterance that came before.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -80,10 +80,10 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
             raise ConfigError(
                 f"{line.strip()!r} names no utterance", where=f"{where}:{number}", remedy="`WORDS (name)`"
             )
-        if match[2] in found:
+        if match[2] in texts:
             raise ConfigError(f"utterance {match[2]} is listed twice", where=f"{where}:{number}")
-        found[match[2]] = clean_transcript(match[1])
-    return list(found.items())
+        texts[match[2]] = clean_transcript(match[1])
+    return list(texts.items())
 
 
 def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtterance]]]:
@@ -122,14 +122,14 @@ def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> l
 
     with fsspec.open(url, "r", encoding="utf-8") as file:
         lines = parse_transcription(file, url)
-    found = []
+    utterances = []
     for name, text in lines:
         same = paths.get(name.rpartition("/")[2], [])
         matches = [path for path in same if f"/{path}".endswith(f"/{name}{p.extension}")]
         reason = "" if len(matches) == 1 else "ambiguous-name" if matches else "missing-file"
         path = matches[0] if len(matches) == 1 else ""
-        found.append(CepstraUtterance(name, text, path, _speaker(p, path) if path else "", reason))
-    return found
+        utterances.append(CepstraUtterance(name, text, path, _speaker(p, path) if path else "", reason))
+    return utterances
 
 
 def _speaker(p: ImportFeaturesParams, path: str) -> str:

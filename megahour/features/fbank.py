@@ -35,13 +35,13 @@ class Bank:
     def fast(self) -> tuple[Any, ...]:
         """What the fast path wants: the window over 100, the FFT's rotations, and the filters without their zeros."""
         bands, weights = np.zeros((self.filters.shape[1], 3), np.uint64), []
-        place = 0
+        start = 0
         for f, column in enumerate(self.filters.T):
             used = np.flatnonzero(column)
             first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
-            bands[f] = first, end, place
+            bands[f] = first, end, start
             weights.append(column[first:end])
-            place += end - first
+            start += end - first
         window = (self.window.astype(np.float64) / 100).astype(np.float32)
         return window, kernels.twiddles(), kernels.unpacking(), kernels.LANES, bands, np.concatenate(weights)
 

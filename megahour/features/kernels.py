@@ -199,9 +199,9 @@ def _power(z: Float32, unpack: Float32, lanes: Any, power: Float32) -> None:
 def _filter(power: Float32, bands: NDArray[np.uint64], weights: Float32, lanes: Any, energy: Float32) -> None:
     energy[:] = 0
     for f in range(uint64(bands.shape[0])):
-        first, end, place = bands[f, 0], bands[f, 1], bands[f, 2]
+        first, end, start = bands[f, 0], bands[f, 1], bands[f, 2]
         for k in range(end - first):
-            weight = weights[place + k]
+            weight = weights[start + k]
             for t in range(lanes):
                 energy[f * lanes + t] += weight * power[(first + k) * lanes + t]
 

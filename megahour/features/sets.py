@@ -17,10 +17,10 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str) -> lis
     ConfigError: one of `sets` has no shard; `where` is the stage that wants it.
     """
     receipts = artifact.receipts()
-    found = sorted({receipt.tags.get("set", "") for receipt in receipts})
-    if missing := sorted(set(sets) - set(found)):
+    present = sorted({receipt.tags.get("set", "") for receipt in receipts})
+    if missing := sorted(set(sets) - set(present)):
         raise ConfigError(
-            f"no shard of {artifact.url} is in sets {missing}; there are {found}",
+            f"no shard of {artifact.url} is in sets {missing}; there are {present}",
             where=where,
             remedy="set `sets` to some of them",
         )

@@ -42,11 +42,11 @@ def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable
 
     def run(message: str) -> None:
         try:
-            found = subprocess.run([*words, message], timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+            done = subprocess.run([*words, message], timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{words[0]} was ended after {timeout_s:g} s") from None
-        if found.returncode:
-            raise OSError(f"{words[0]} ended with exit code {found.returncode}")
+        if done.returncode:
+            raise OSError(f"{words[0]} ended with exit code {done.returncode}")
 
     return run
 

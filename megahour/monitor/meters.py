@@ -190,8 +190,8 @@ class Meter:
         first = self._steps == 0
         self._steps = self._steps + 1 if step is None else step
         if not first:
-            found = {"step_s": whole_s, "data_s": self._data_s, "compute_s": compute_s, **self._aside, **spent}
-            for name, value in (found | values).items():
+            row = {"step_s": whole_s, "data_s": self._data_s, "compute_s": compute_s, **self._aside, **spent}
+            for name, value in (row | values).items():
                 self._values.setdefault(name, []).append(float(value))
         self._before, self._step_began_s, self._data_s = now, now_s, 0.0
         self._aside = dict.fromkeys(self._aside, 0.0)

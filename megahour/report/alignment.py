@@ -20,8 +20,8 @@ HEADS = ["Words", "Start, median", "p95", "≤ 100 ms", "> 1 s", "End, median", 
 
 def alignment(score: Artifact) -> Markup | None:
     """The table of a *score-alignment* artifact; since its version 4 also the histograms and the worst recordings."""
-    found = score.read_json(0, ".json")
-    rows = found["table"]
+    scores = score.read_json(0, ".json")
+    rows = scores["table"]
     if not rows or (not rows[-1]["words"] and not rows[-1]["recordings"]):
         return None
     cells = [[text(row["condition"]), *_figures(row), _part(row, "refused", "recordings")] for row in rows]
@@ -30,7 +30,7 @@ def alignment(score: Artifact) -> Markup | None:
         "Word times of the alignment against the true ones, which generated and composed recordings know. Spoken text "
         "is lost where it is not kept; unspoken text should not be kept. Of a refused recording nothing is kept."
     )
-    parts = [panel(table), _spread(found.get("histogram")), _worst(score)]
+    parts = [panel(table), _spread(scores.get("histogram")), _worst(score)]
     return section("alignment", "Alignment errors", note, parts)
 
 

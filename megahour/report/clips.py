@@ -62,8 +62,8 @@ def peaks(samples: NDArray[np.int16]) -> NDArray[np.uint8]:
     """Largest absolute sample of each of PEAKS equal parts, relative to the largest of all."""
     bounds = np.linspace(0, len(samples), PEAKS + 1).astype(int)
     loud = np.abs(samples.astype(np.int32))
-    found = np.array([loud[a:b].max(initial=0) for a, b in pairwise(bounds)])
-    return np.round(255 * found / max(int(found.max(initial=0)), 1)).astype(np.uint8)
+    loudest = np.array([loud[a:b].max(initial=0) for a, b in pairwise(bounds)])
+    return np.round(255 * loudest / max(int(loudest.max(initial=0)), 1)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ClipSpan:
 def spans(recordings: Artifact, wanted: Sequence[ClipSpan], coding: Coding) -> dict[str, ReportClip]:
     """Clips by name of those spans whose recording is there. The index is read shard by shard."""
     keys = np.array(sorted({span.recording for span in wanted}), np.int64)
-    found: dict[str, ReportClip] = {}
+    clips: dict[str, ReportClip] = {}
     for receipt in recordings.receipts():
         if not len(keys):
             break
@@ -95,5 +95,5 @@ def spans(recordings: Artifact, wanted: Sequence[ClipSpan], coding: Coding) -> d
                     stop = min(span.stop, row["samples"])
                     if 0 <= span.start < stop:
                         sound = audio.read(row["offset"], row["size"], span.start, stop)
-                        found[span.name] = encode(span.name, sound, row["rate_hz"], coding)
-    return found
+                        clips[span.name] = encode(span.name, sound, row["rate_hz"], coding)
+    return clips

@@ -98,10 +98,10 @@ class Sample:
 
     def by_shard(self) -> dict[int, list[int]]:
         """Rows of each shard, both in order."""
-        found: dict[int, list[int]] = {}
+        rows: dict[int, list[int]] = {}
         for _, shard, row in sorted(self.places, key=lambda place: place[1:]):
-            found.setdefault(shard, []).append(row)
-        return found
+            rows.setdefault(shard, []).append(row)
+        return rows
 
 
 def scattered(keys: NDArray[Any], seed: int) -> UInt64:

@@ -57,21 +57,25 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     stages = [*before.values(), artifact]
     kept_out = [(stage, _examples(stage, recordings, choice)) for stage in stages]
     sounds: dict[str, ReportClip] = {
-        lost.clip.name: lost.clip for _, found in kept_out for here in found.values() for lost in here if lost.clip
+        lost.clip.name: lost.clip
+        for _, examples in kept_out
+        for here in examples.values()
+        for lost in here
+        if lost.clip
     }
-    found, table = _data_set(artifact, choice, advance)
+    surveyed, table = _data_set(artifact, choice, advance)
     parts: list[Markup | None] = []
-    if found is not None:
-        parts += [overview.hours(found, choice.top), overview.spread(found)]
+    if surveyed is not None:
+        parts += [overview.hours(surveyed, choice.top), overview.spread(surveyed)]
     parts.append(overview.left_out(kept_out))
     if table is not None:
         rows, heard = table
-        parts.append(overview.table(len(rows), len(heard), found.records if found else 0))
+        parts.append(overview.table(len(rows), len(heard), surveyed.records if surveyed else 0))
         sounds |= {clip.name: clip for clip in heard.values()}
     parts.append(overview.made(artifact))
     title = choice.title or artifact.url.rsplit("/", 1)[-1]
     data = payload(*table) if table is not None else {}
-    body = [overview.header(title, artifact, found), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
+    body = [overview.header(title, artifact, surveyed), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
     text = join([*body, data_block("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
     scripts, styles = ("page.js", "paged.js", "explorer.js"), ("style.css", "paged.css", "explorer.css")
     return document(title, text, scripts=scripts, styles=styles)
@@ -85,35 +89,35 @@ def _data_set(
     if not {"key", "samples", "rate_hz"} <= columns:
         return None, None
     wanted = choice.rows if "text" in columns else 0
-    found = survey(artifact, rows=wanted, seed=choice.seed, advance=advance)
+    survey_of_set = survey(artifact, rows=wanted, seed=choice.seed, advance=advance)
     if "text" not in columns:
-        return found, None
-    rows = chosen_rows(artifact, found)
+        return survey_of_set, None
+    rows = chosen_rows(artifact, survey_of_set)
     sound = {"offset", "size"} <= columns
     count = choice.clips if sound else 0
     heard = clips(artifact, rows, count=count, longest_s=choice.longest_s, seed=choice.seed, coding=choice.coding)
-    return found, (rows, heard)
+    return survey_of_set, (rows, heard)
 
 
 def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
     """Those recordings and that alignment beside the artifact which it was made from, by their digests."""
     parent = artifact.url.rpartition("/")[0] or "."
-    found: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for role in ("recordings", "alignment"):
         if (
             role in inputs
             and (beside := Artifact(f"{parent}/{role}")).complete
             and (beside.manifest.digest == inputs[role])
         ):
-            found[role] = beside
-    return found
+            artifacts[role] = beside
+    return artifacts
 
 
 def _examples(stage: Artifact, recordings: Artifact | None, choice: Choice) -> dict[str, list[Lost]]:
-    found = losses.examples(stage, each=choice.each, seed=choice.seed)
+    examples = losses.examples(stage, each=choice.each, seed=choice.seed)
     if recordings is None:
-        return found
-    return losses.with_sound(found, recordings, longest_s=choice.longest_s, coding=choice.coding)
+        return examples
+    return losses.with_sound(examples, recordings, longest_s=choice.longest_s, coding=choice.coding)
 
 
 def _sound(clip: ReportClip) -> Markup:

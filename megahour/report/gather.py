@@ -95,31 +95,31 @@ def quarantined(artifact: Artifact, limit: int) -> list[dict[str, str]]:
 
 def durations(utterances: Artifact) -> Histogram:
     """Utterances by seconds."""
-    found = Histogram(DURATION_EDGES_S)
+    histogram = Histogram(DURATION_EDGES_S)
     for receipt in utterances.receipts():
         table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
-        found.add("utterances", table["samples"].to_numpy() / table["rate_hz"].to_numpy())
-    return found.trimmed()
+        histogram.add("utterances", table["samples"].to_numpy() / table["rate_hz"].to_numpy())
+    return histogram.trimmed()
 
 
 def confidences(inputs: Inputs) -> Histogram:
     """Alignment confidences of segments, kept and dropped; without an alignment those of the utterances."""
-    found = Histogram(CONFIDENCE_EDGES)
+    histogram = Histogram(CONFIDENCE_EDGES)
     if "alignment" in inputs:
         alignment = inputs["alignment"]
         for receipt in alignment.receipts():
             table = alignment.read_table(receipt.shard, ".segments.parquet", columns=["confidence", "kept"])
             kept = table["kept"].to_numpy(zero_copy_only=False).astype(bool)
             values = table["confidence"].to_numpy()
-            found.add("kept", values[kept])
-            found.add("dropped", values[~kept])
+            histogram.add("kept", values[kept])
+            histogram.add("dropped", values[~kept])
     elif "utterances" in inputs:
         utterances = inputs["utterances"]
         for receipt in utterances.receipts():
-            found.add(
+            histogram.add(
                 "utterances", utterances.read_table(receipt.shard, columns=["confidence"])["confidence"].to_numpy()
             )
-    return found
+    return histogram
 
 
 def hours(utterances: Artifact) -> float:
@@ -136,7 +136,7 @@ def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:
 
     A model that alternates between data sets has a line for each where their losses cannot be compared.
     """
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    curves_of: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for role in MODELS:
         if role not in inputs:
             continue
@@ -149,8 +149,8 @@ def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:
                     split = len(kinds) > 1 and not metric.startswith("held_out")
                     name = f"{role}, {row.get('data', '')}" if split else role
                     point = (round(100 * float(row["step"]) / last, 3), float(value))
-                    found.setdefault(metric, {}).setdefault(name, []).append(point)
-    return found
+                    curves_of.setdefault(metric, {}).setdefault(name, []).append(point)
+    return curves_of
 
 
 def word_errors(score: Artifact) -> tuple[list[dict[str, Any]], list[str]]:

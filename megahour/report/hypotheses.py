@@ -46,16 +46,16 @@ def read(score: Artifact, *, most: int, seed: int) -> Readings:
     sample = Sample(most, seed)
     sample.add(0, keys)
     chosen = set(sample.by_shard().get(0, []))
-    found = Readings(utterances=len(keys))
+    readings = Readings(utterances=len(keys))
     for number, row in enumerate(_rows(score)):
         reference = row["reference"].split()
         steps = {name: difference(reference, row[name].split()) for name in SYSTEMS if name in row}
         for name, here in steps.items():
-            found.confusions.setdefault(name, Counter()).update(step for step in here if step[0] != "ok")
+            readings.confusions.setdefault(name, Counter()).update(step for step in here if step[0] != "ok")
         if number in chosen:
             kept = {name: row[name] for name in ("key", "speaker", "condition")}
-            found.rows.append({**kept, "words": len(reference), "reference": reference, "steps": steps})
-    return found
+            readings.rows.append({**kept, "words": len(reference), "reference": reference, "steps": steps})
+    return readings
 
 
 def _rows(score: Artifact) -> Iterator[dict[str, Any]]:

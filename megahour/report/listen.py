@@ -71,12 +71,12 @@ def examples(inputs: Inputs, *, count: int, longest_s: float, seed: int) -> list
     else:
         rows = _some_rows(utterances, count, longest_s)
         order = list(rows)
-    found = []
+    chosen = []
     for key in order[:count]:
         shard, row = rows[key]
         with utterances.open(shard, ".tar") as tar:
-            found.append(_example(row, tar, spoken.get(key, {})))
-    return found
+            chosen.append(_example(row, tar, spoken.get(key, {})))
+    return chosen
 
 
 def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
@@ -90,12 +90,12 @@ def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
 
 def difference(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Step]:
     """The steps of a shortest alignment."""
-    found = []
+    steps = []
     for i, j in pairs(reference, hypothesis):
         word, heard = reference[i] if i >= 0 else "", hypothesis[j] if j >= 0 else ""
         kind = "ins" if i < 0 else "del" if j < 0 else "ok" if word == heard else "sub"
-        found.append((kind, word, heard))
-    return found
+        steps.append((kind, word, heard))
+    return steps
 
 
 def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
@@ -105,19 +105,19 @@ def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
         systems = [name for name in SYSTEMS if name in table.column_names]
         rows = table.select(["key", "condition", "reference", *systems]).to_pylist()
         return {row.pop("key"): row for row in rows}
-    found: dict[int, dict[str, Any]] = {}
+    texts: dict[int, dict[str, Any]] = {}
     for role in SYSTEMS:
         artifact = inputs.get(f"{role}_hypotheses")
         for receipt in artifact.receipts() if artifact else []:
             table = artifact.read_table(receipt.shard, columns=["key", "text"])  # type: ignore[union-attr]
             for key, text in zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True):
-                found.setdefault(key, {})[role] = text
-    return found
+                texts.setdefault(key, {})[role] = text
+    return texts
 
 
 def _rows_of(utterances: Artifact, keys: Sequence[int], longest_s: float) -> dict[int, Row]:
     """key → (shard, index row) of those of `keys` that are short enough."""
-    found: dict[int, Row] = {}
+    rows: dict[int, Row] = {}
     missing = np.array(keys, np.int64)
     for receipt in utterances.receipts():
         index = utterances.read_table(receipt.shard, columns=["key", "samples", "rate_hz"])
@@ -125,25 +125,25 @@ def _rows_of(utterances: Artifact, keys: Sequence[int], longest_s: float) -> dic
         missing = np.setdiff1d(missing, index["key"].to_numpy()[here])
         places = np.flatnonzero(here & _short(index, longest_s))
         if len(places):
-            found |= _take(utterances, receipt.shard, places)
+            rows |= _take(utterances, receipt.shard, places)
         if not len(missing):
             break
-    return found
+    return rows
 
 
 def _some_rows(utterances: Artifact, count: int, longest_s: float) -> dict[int, Row]:
     """key → (shard, index row) of `count` utterances, spread over the shards and evenly within each."""
-    found: dict[int, Row] = {}
+    rows: dict[int, Row] = {}
     receipts = utterances.receipts()
     for receipt in receipts:
         index = utterances.read_table(receipt.shard, columns=["key", "samples", "rate_hz"])
         places = np.flatnonzero(_short(index, longest_s))
         each = min(-(-count // len(receipts)), len(places))
         if each:
-            found |= _take(utterances, receipt.shard, places[np.arange(each) * len(places) // each])
-        if len(found) >= count:
+            rows |= _take(utterances, receipt.shard, places[np.arange(each) * len(places) // each])
+        if len(rows) >= count:
             break
-    return found
+    return rows
 
 
 def _short(index: Any, longest_s: float) -> Any:
@@ -184,5 +184,5 @@ def peaks(flac: bytes) -> np.ndarray:
     """Largest absolute sample of each of PEAKS equal parts, relative to the largest of all: (PEAKS,) in 0..1."""
     samples = np.abs(soundfile.read(io.BytesIO(flac), dtype="float32")[0])
     bounds = np.linspace(0, len(samples), PEAKS + 1).astype(int)
-    found = np.array([samples[a:b].max(initial=0.0) for a, b in pairwise(bounds)])
-    return found / max(float(found.max(initial=0.0)), 1e-6)
+    loudest = np.array([samples[a:b].max(initial=0.0) for a, b in pairwise(bounds)])
+    return loudest / max(float(loudest.max(initial=0.0)), 1e-6)

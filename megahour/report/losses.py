@@ -34,14 +34,16 @@ def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost
 
     A receipt has those of good records that a policy leaves out, as `ingest` does (`examples` of its statistics).
     """
-    found: dict[str, list[Lost]] = {}
+    by_reason: dict[str, list[Lost]] = {}
     for reason, sample in _sampled(artifact, each, seed).items():
-        found[reason] = list(_dropped(artifact, sample))
+        by_reason[reason] = list(_dropped(artifact, sample))
     for lost in _first(artifact):
-        here = found.setdefault(lost.reason, []) if lost.reason in found or len(found) < MOST_REASONS else None
+        here = (
+            by_reason.setdefault(lost.reason, []) if lost.reason in by_reason or len(by_reason) < MOST_REASONS else None
+        )
         if here is not None and len(here) < each:
             here.append(lost)
-    return found
+    return by_reason
 
 
 def _first(artifact: Artifact) -> Iterator[Lost]:
@@ -110,12 +112,12 @@ def _placed(lost: Lost, rates: dict[int, int]) -> Lost:
 
 
 def _rates(recordings: Artifact, keys: set[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    rates: dict[int, int] = {}
     wanted: Any = np.array(sorted(keys), np.int64)
     for receipt in recordings.receipts():
-        if len(found) == len(keys):
+        if len(rates) == len(keys):
             break
         index = recordings.read_table(receipt.shard, columns=["key", "rate_hz"])
         here = np.flatnonzero(np.isin(index["key"].to_numpy(), wanted))
-        found |= {row["key"]: row["rate_hz"] for row in index.take(here).to_pylist()}
-    return found
+        rates |= {row["key"]: row["rate_hz"] for row in index.take(here).to_pylist()}
+    return rates

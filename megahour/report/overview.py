@@ -125,7 +125,7 @@ def spread(found: Survey) -> Markup | None:
 def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]]) -> Markup | None:
     """Counts by reason for each stage, and examples of each."""
     panels = []
-    for stage, found in stages:
+    for stage, reasons in stages:
         counts = stage.manifest.counts
         if not counts.dropped:
             continue
@@ -135,7 +135,7 @@ def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]]) ->
         ]
         quotes = [
             tag("details", tag("summary", f"{reason}: examples"), _quotes(here))
-            for reason, here in sorted(found.items())
+            for reason, here in sorted(reasons.items())
         ]
         lead = f"{counts.came_in:,} in, {counts.kept:,} kept, {counts.bad:,} bad."
         title = f"{stage.manifest.stage}: {sum(counts.dropped.values()):,} left out"

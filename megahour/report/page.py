@@ -50,11 +50,11 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
     readings = Readings()
     if "score" in inputs:
         readings = hypotheses.read(inputs["score"], most=p.hypotheses, seed=p.seed)
-    found = listen.examples(inputs, count=p.examples, longest_s=p.longest_s, seed=p.seed)
-    heard = {example.key: number for number, example in enumerate(found)}
+    utterances = listen.examples(inputs, count=p.examples, longest_s=p.longest_s, seed=p.seed)
+    heard = {example.key: number for number, example in enumerate(utterances)}
     parts = [
         *_scores(p, inputs, rows, systems, readings),
-        sections.listening(found),
+        sections.listening(utterances),
         alignment(inputs["score_alignment"]) if "score_alignment" in inputs else None,
         sections.flow(facts, bad),
         sections.corpus(lengths, gather.confidences(inputs), sets),

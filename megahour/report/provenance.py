@@ -75,10 +75,10 @@ def _versions(inputs: Inputs) -> Markup:
     names = _names(inputs)
     made_with = {names[role]: _made_with(artifact) for role, artifact in inputs.items()}
     rows = []
-    for name in dict.fromkeys(name for found in made_with.values() for name in found):
+    for name in dict.fromkeys(name for versions in made_with.values() for name in versions):
         by_value: dict[str, list[str]] = {}
-        for step, found in made_with.items():
-            by_value.setdefault(found.get(name, "not recorded"), []).append(step)
+        for step, versions in made_with.items():
+            by_value.setdefault(versions.get(name, "not recorded"), []).append(step)
         several = len(by_value) > 1
         shown = [
             tag("div", value, tag("small", f" {', '.join(steps)}") if several else None)

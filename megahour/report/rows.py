@@ -51,13 +51,13 @@ def clips(
     hashes = scattered(np.array([rows[i]["key"] for i in short], np.int64), seed + 1)
     chosen = sorted(short[i] for i in np.argsort(hashes, kind="stable")[:count])
     with_sound = {receipt.shard for receipt in artifact.receipts() if ".tar" in receipt.files}
-    found: dict[int, ReportClip] = {}
+    clips_by_key: dict[int, ReportClip] = {}
     for shard in sorted({rows[i]["shard"] for i in chosen} & with_sound):
         with ShardAudio(artifact, shard) as audio:
             for i in (i for i in chosen if rows[i]["shard"] == shard):
                 sound = audio.read(rows[i]["offset"], rows[i]["size"])
-                found[i] = encode(f"u{i}", sound, rows[i]["rate_hz"], coding)
-    return found
+                clips_by_key[i] = encode(f"u{i}", sound, rows[i]["rate_hz"], coding)
+    return clips_by_key
 
 
 def payload(rows: Sequence[Row], sounds: Mapping[int, ReportClip]) -> dict[str, Any]:

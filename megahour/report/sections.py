@@ -238,10 +238,10 @@ def _readings(example: Example) -> Markup:
     if reference != [word.text for word in example.words]:
         rows += [tag("dt", "reference"), tag("dd", example.reference)]
     for system, hypothesis in example.hypotheses.items():
-        found = difference(reference, hypothesis.split())
-        wrong = sum(kind != "ok" for kind, _, _ in found)
+        steps = difference(reference, hypothesis.split())
+        wrong = sum(kind != "ok" for kind, _, _ in steps)
         rate = tag("span", f" {wrong} of {len(reference)} wrong", class_="rate")
-        rows += [tag("dt", system), tag("dd", [_edit(*edit) for edit in found], rate)]
+        rows += [tag("dt", system), tag("dd", [_edit(*edit) for edit in steps], rate)]
     return tag("dl", rows)
 
 

@@ -72,17 +72,17 @@ def survey(artifact: Artifact, *, rows: int, seed: int, advance: Advance) -> Sur
     ------
     StoreError: a table is missing or damaged.
     """
-    found = Survey(columns_of(artifact), rows=Sample(rows, seed))
+    result = Survey(columns_of(artifact), rows=Sample(rows, seed))
     wanted = {"key", "samples", "rate_hz", "words", "attribution", *GROUPS, *MEASURED}
-    columns = [name for name in found.columns if name in wanted]
+    columns = [name for name in result.columns if name in wanted]
     receipts = artifact.receipts()
-    long = "words" not in found.columns  # recordings, not utterances
+    long = "words" not in result.columns  # recordings, not utterances
     for done, receipt in enumerate(receipts, start=1):
         table = artifact.read_table(receipt.shard, columns=columns)
-        _count(found, table, long)
-        found.rows.add(receipt.shard, table["key"].to_numpy())
+        _count(result, table, long)
+        result.rows.add(receipt.shard, table["key"].to_numpy())
         advance(done, len(receipts))
-    return found
+    return result
 
 
 def _count(found: Survey, table: pa.Table, long: bool) -> None:
@@ -148,8 +148,8 @@ def median(histogram: Histogram, share: float = 0.5) -> float | None:
     if not total:
         return None
     below = np.cumsum(counts)
-    place = int(np.searchsorted(below, share * total))
-    before = int(below[place - 1]) if place else 0
-    part = (share * total - before) / max(int(counts[place]), 1)
-    low, high = float(histogram.edges[place]), float(histogram.edges[place + 1])
+    bin_number = int(np.searchsorted(below, share * total))
+    before = int(below[bin_number - 1]) if bin_number else 0
+    part = (share * total - before) / max(int(counts[bin_number]), 1)
+    low, high = float(histogram.edges[bin_number]), float(histogram.edges[bin_number + 1])
     return float(low + part * (high - low))

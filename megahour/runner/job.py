@@ -82,8 +82,8 @@ def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Bat
         return None
     output = Artifact(job.output)
     stage, p, inputs = job.load()
-    place = f"partition {partition}"
-    with blame(job, place), ShardWriter(output, partition, job.fingerprint, owner=job.owner) as out:
+    what = f"partition {partition}"
+    with blame(job, what), ShardWriter(output, partition, job.fingerprint, owner=job.owner) as out:
         stage.merge(p, inputs, partition, batches, out, job.context())
         return out.commit().to_json()
 

@@ -50,8 +50,8 @@ class TerminalMonitor(Monitor):
     def title(self) -> str:
         """`12/28 align`, or the step or stage alone."""
         name = self.step or self._stage
-        place = self.place
-        return f"{place.number:>{len(str(place.steps))}}/{place.steps} {name}" if place else name
+        position = self.place
+        return f"{position.number:>{len(str(position.steps))}}/{position.steps} {name}" if position else name
 
     def started(self, stage: str, tasks: int, done: int) -> None:
         self._stage, self._audio_s, self.done, self.total, self._counting = stage, 0.0, done, tasks, ""

@@ -113,8 +113,8 @@ def score_alignment(
 
 def spread(errors_ms: Sequence[NDArray[np.float64]], edges_ms: Sequence[int]) -> list[int]:
     """How many errors lie between each two edges; those beyond are in the first and the last bar."""
-    found = np.clip(np.concatenate([np.zeros(0), *errors_ms]), edges_ms[0], edges_ms[-1])
-    return [int(n) for n in np.histogram(found, edges_ms)[0]]
+    clipped = np.clip(np.concatenate([np.zeros(0), *errors_ms]), edges_ms[0], edges_ms[-1])
+    return [int(n) for n in np.histogram(clipped, edges_ms)[0]]
 
 
 def recordings_table(rows: Sequence[Row]) -> pa.Table:
@@ -150,19 +150,19 @@ def compare(
     """Add one recording to `tally`. ratio: samples of the recording per sample of the truth."""
     tally.recordings += 1
     tally.refused += not any(segment["cue"] >= 0 for segment in segments)
-    written = [(cue["cue"], place, word) for cue in cues for place, word in enumerate(cue["text"].split())]
+    written = [(cue["cue"], position, word) for cue in cues for position, word in enumerate(cue["text"].split())]
     partner = match([word for _, _, word in written], [word["text"] for word in truth])
     kept = {segment["cue"] for segment in segments if segment["kept"]}
     for cue in cues:
-        found = [bool(partner[i] >= 0) for i, (number, _, _) in enumerate(written) if number == cue["cue"]]
-        if not found:
+        aligned = [bool(partner[i] >= 0) for i, (number, _, _) in enumerate(written) if number == cue["cue"]]
+        if not aligned:
             continue
-        spoken = sum(found) * 2 >= len(found)
+        spoken = sum(aligned) * 2 >= len(aligned)
         tally.spoken_cues += spoken
         tally.unspoken_cues += not spoken
         tally.spoken_lost += spoken and cue["cue"] not in kept
         tally.unspoken_kept += not spoken and cue["cue"] in kept
-    place_of = {(cue, place): i for i, (cue, place, _) in enumerate(written)}
+    place_of = {(cue, position): i for i, (cue, position, _) in enumerate(written)}
     pairs = [(word, partner[place_of[word["cue"], word["word"]]]) for word in words]
     true = [(word, truth[at]) for word, at in pairs if at >= 0]
     for edge, into in (("start_samples", tally.start_ms), ("end_samples", tally.end_ms)):
@@ -202,17 +202,17 @@ def _truth(raw: Artifact, suffix: str, order: str, names: set[str], likely: int)
 
     Shard `likely` of `raw` is read first: ingest keeps shards.
     """
-    found: dict[str, list[Row]] = {}
+    rows_of: dict[str, list[Row]] = {}
     shards = [receipt.shard for receipt in raw.receipts() if suffix in receipt.files]
     for shard in sorted(shards, key=lambda shard: (shard != likely, shard)):
         table = raw.read_table(shard, suffix)
         for row in table.filter(pc.is_in(table["name"], pa.array(sorted(names), pa.string()))).to_pylist():
-            found.setdefault(row["name"], []).append(row)
-        if len(found) == len(names):  # a recording's truth is in one shard
+            rows_of.setdefault(row["name"], []).append(row)
+        if len(rows_of) == len(names):  # a recording's truth is in one shard
             break
-    for rows in found.values():
+    for rows in rows_of.values():
         rows.sort(key=lambda row: int(row[order]))
-    return found
+    return rows_of
 
 
 def _grouped(rows: list[Row], column: str) -> dict[Any, list[Row]]:

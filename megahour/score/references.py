@@ -29,14 +29,14 @@ class Reference:
 
 def read_references(artifact: Artifact, suffix: str, sets: Sequence[str]) -> list[Reference]:
     """References of the shards tagged with one of `sets`, in order. Raises StageError when there are none."""
-    found: list[Reference] = []
+    references: list[Reference] = []
     for receipt in artifact.receipts():
         if receipt.tags.get("set") in sets:
             table = artifact.read_table(receipt.shard, suffix, columns=["key", "text", "condition", "speaker"])
-            found += [Reference(**row) for row in table.to_pylist()]
-    if not found:
+            references += [Reference(**row) for row in table.to_pylist()]
+    if not references:
         raise StageError(f"no utterances in sets {list(sets)}", where=artifact.url, remedy="set `sets`")
-    return found
+    return references
 
 
 def true_references(
@@ -82,13 +82,13 @@ def _names(recordings: Artifact, keys: Collection[int]) -> dict[int, tuple[str, 
 def _truth(raw: Artifact, names: Collection[str]) -> dict[str, tuple[npt.NDArray[np.object_], Int64]]:
     """By recording: words in order of time (N,) and twice their middles (N,)."""
     columns = ["name", "text", "start_samples", "end_samples"]
-    found: dict[str, list[tuple[int, str]]] = {}
+    sentences: dict[str, list[tuple[int, str]]] = {}
     for row in _rows(raw, columns, "name", names, suffix=".truth.parquet"):
         known = row["start_samples"] >= 0 and row["end_samples"] >= 0  # composed clips of several words have -1
         middle = row["start_samples"] + row["end_samples"] if known else -1
-        found.setdefault(row["name"], []).append((middle, row["text"]))
+        sentences.setdefault(row["name"], []).append((middle, row["text"]))
     truth = {}
-    for name, entries in found.items():
+    for name, entries in sentences.items():
         if min(middle for middle, _ in entries) < 0:
             raise StageError(
                 f"the truth of recording {name} does not say when each word is spoken",

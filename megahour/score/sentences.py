@@ -79,19 +79,19 @@ def compare_lines(
     truth: Truth, cues: list[Row], words: list[Row], language: str, to_ms: tuple[float, float], tally: SentenceTally
 ) -> None:
     """Add the lines of one recording to `tally`. to_ms: milliseconds per sample of the truth, and of the recording."""
-    place = {
+    position = {
         (cue["cue"], i): number
         for number, (cue, i) in enumerate((cue, i) for cue in cues for i in range(len(cue["text"].split())))
     }
     texts = [normalise(line["text"], language).tokens for line in truth.lines]
     partner = match([word for cue in cues for word in cue["text"].split()], [word for text in texts for word in text])
-    aligned = {int(partner[place[word["cue"], word["word"]]]): word for word in words}
+    aligned = {int(partner[position[word["cue"], word["word"]]]): word for word in words}
     by_number = {sentence["sentence"]: sentence for sentence in truth.sentences}
     begin = 0
     for line, text in zip(truth.lines, texts, strict=True):
-        found = [aligned.get(begin + i) for i in range(len(text))]
+        matches = [aligned.get(begin + i) for i in range(len(text))]
         begin += len(text)
-        kept = bool(found) and sum(word is not None for word in found) * 2 >= len(found)
+        kept = bool(matches) and sum(word is not None for word in matches) * 2 >= len(matches)
         if line["sentence"] < 0:
             tally.unspoken += 1
             tally.unspoken_kept += kept
@@ -99,7 +99,7 @@ def compare_lines(
         tally.spoken += 1
         tally.spoken_dropped += not kept
         if kept:
-            _edges(by_number[line["sentence"]], text, found, to_ms, tally)
+            _edges(by_number[line["sentence"]], text, matches, to_ms, tally)
 
 
 def _edges(
@@ -165,7 +165,7 @@ def _line(row: Row) -> str:
     def shown(name: str, form: str) -> str:
         return "–" if row[name] is None else format(row[name], form)
 
-    found = " / ".join(shown(f"untranscribed_{name}", ".1%") for name in ("precision", "recall"))
+    scores = " / ".join(shown(f"untranscribed_{name}", ".1%") for name in ("precision", "recall"))
     end = "–" if row["sentence_end_median_ms"] is None else f"{row['sentence_end_median_ms']:.0f}"
     cells = (
         row["condition"],
@@ -174,7 +174,7 @@ def _line(row: Row) -> str:
         shown("sentence_start_far", ".2%"),
         f"{row['unspoken_lines_kept']}/{row['unspoken_lines']}",
         f"{row['spoken_lines_dropped']}/{row['spoken_lines']}",
-        found,
+        scores,
         f"{row['passages_kept']}/{row['passages']}",
         end,
     )

@@ -60,10 +60,10 @@ def split_shard(
 
 def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: int) -> Iterator[tuple[int, Row]]:
     """An utterance's rows by partition; its home partition gets one even if nothing there is to be compared."""
-    found = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+    sent = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
     if audio is not None:
-        found = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
-    by_sound = _by_partition(landmarks(found, p.landmark_every).astype(np.uint64), partitions)
+        sent = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
+    by_sound = _by_partition(landmarks(sent, p.landmark_every).astype(np.uint64), partitions)
     by_text: dict[int, list[int]] = {}
     if p.text != "never" and len(row["text"]) >= p.min_text_chars:
         by_text = _by_partition(buckets(row["text"], _salt(p, row)), partitions)
@@ -75,8 +75,8 @@ def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: i
             {
                 **{"key": row["key"], "loss": row["loss"], "home": partition == home},
                 **{"audio_buckets": heard, "text_buckets": written},
-                "bits": found.bits.astype("<u4").tobytes() if heard else b"",
-                "sounding": found.sounding.tobytes() if heard else b"",
+                "bits": sent.bits.astype("<u4").tobytes() if heard else b"",
+                "sounding": sent.sounding.tobytes() if heard else b"",
                 "text": row["text"] if written else "",
             },
         )
@@ -91,7 +91,7 @@ def _salt(p: DuplicatesParams, row: Row) -> int:
 
 def _by_partition(values: NDArray[np.uint64], partitions: int) -> dict[int, list[int]]:
     places = (scattered(values ^ np.uint64(0x5851F42D4C957F2D)) % np.uint64(partitions)).astype(np.int64)
-    return {place: values[places == place].tolist() for place in np.unique(places).tolist()}
+    return {partition: values[places == partition].tolist() for partition in np.unique(places).tolist()}
 
 
 @dataclass
@@ -118,11 +118,11 @@ def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out:
     rows.sort(key=lambda row: (_loss(row) if p.keep == "best" else 0.0, row["key"]))
     listed: list[Row] = []
     for kind, similar in (("audio", _sound(p)), ("text", _text(p))):
-        found = _compared(p, rows, f"{kind}_buckets", similar, out)
-        out.stat(f"listed_{kind}", len(found))
+        duplicates = _compared(p, rows, f"{kind}_buckets", similar, out)
+        out.stat(f"listed_{kind}", len(duplicates))
         listed += [
-            {"key": key, "duplicate_of": found[key].of, "kind": kind, "similarity": found[key].similarity}
-            for key in sorted(found)
+            {"key": key, "duplicate_of": duplicates[key].of, "kind": kind, "similarity": duplicates[key].similarity}
+            for key in sorted(duplicates)
         ]
     listed.sort(key=lambda row: (row["key"], row["kind"]))
     reasons = {row["key"]: f"same-{row['kind']}" for row in reversed(listed)} if alone else {}
@@ -158,20 +158,20 @@ def _compared(
     for row in rows:
         for bucket in row[column]:
             met[bucket].append(row)
-    found: dict[int, Duplicate] = {}
+    duplicates: dict[int, Duplicate] = {}
     for bucket in sorted(bucket for bucket, members in met.items() if len(members) > 1):
         leaders: list[Row] = []
         for row in met[bucket]:
             best = max(((similar(leader, row, bucket), -leader["key"]) for leader in leaders), default=(0.0, 0))
             if best[0] > 0:
-                known = found.get(row["key"])
+                known = duplicates.get(row["key"])
                 if known is None or best > (known.similarity, -known.of):
-                    found[row["key"]] = Duplicate(-best[1], best[0])
+                    duplicates[row["key"]] = Duplicate(-best[1], best[0])
             elif len(leaders) < p.most_compared:
                 leaders.append(row)
             else:
                 out.stat("not_compared", 1)
-    return found
+    return duplicates
 
 
 def _sound(p: DuplicatesParams) -> Similar:

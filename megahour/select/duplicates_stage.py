@@ -49,7 +49,7 @@ class Duplicates(Stage[DuplicatesParams]):
 
     def finish(self, p: DuplicatesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         names = ("listed_audio", "listed_text", "not_compared")
-        found = {name: int(sum(receipt.stats.get(name, 0) for receipt in receipts)) for name in names}
+        sums = {name: int(sum(receipt.stats.get(name, 0) for receipt in receipts)) for name in names}
         several = " (those that several partitions list count in each)" if len(receipts) > 1 else ""
-        remark = f"listed by sound {found['listed_audio']:,}, by text {found['listed_text']:,}{several}"
-        return {**found, "remark": f"{remark}: give the list to select or export"}
+        remark = f"listed by sound {sums['listed_audio']:,}, by text {sums['listed_text']:,}{several}"
+        return {**sums, "remark": f"{remark}: give the list to select or export"}

@@ -29,13 +29,13 @@ ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
 
 def census(p: SelectParams, inputs: Inputs) -> Census:
     """The voices of the usable utterances, read shard by shard."""
-    found = Census()
+    counted = Census()
     utterances = inputs["utterances"]
     columns = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
     for receipt in utterances.receipts():
         table = utterances.read_table(receipt.shard, columns=columns)
-        found.add(table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE)))
-    return found
+        counted.add(table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE)))
+    return counted
 
 
 def _reasons(p: SelectParams, table: pa.Table, duplicates: Artifact | None) -> NDArray[np.int8]:
@@ -64,8 +64,8 @@ def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> 
     """(partition, rows) of one utterances shard. Unusable rows go along, so that they are counted where they end."""
     table = inputs["utterances"].read_table(shard)
     names, _ = voices(table)
-    place = {voice: layout.shard_of(voice) for voice in set(names)}
-    numbers = np.array([-1 if place[voice] is None else place[voice] for voice in names], np.int64)
+    shard_of_voice = {voice: layout.shard_of(voice) for voice in set(names)}
+    numbers = np.array([-1 if shard_of_voice[voice] is None else shard_of_voice[voice] for voice in names], np.int64)
     for partition in np.unique(numbers[numbers >= 0]).tolist():
         rows = table.take(np.flatnonzero(numbers == partition))
         name = layout.shards[partition].set
@@ -112,7 +112,7 @@ def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -
     """The rows whose recording is no other set's, and their voices; the others are dropped."""
     names, places = voices(table)
     contested = layout.contested
-    ours = np.array([all(contested.get(place, name) == name for place in row) for row in places.tolist()], np.bool_)
+    ours = np.array([all(contested.get(bucket, name) == name for bucket in row) for row in places.tolist()], np.bool_)
     out.drop(SHARED, int((~ours).sum()))
     return table.filter(pa.array(ours)), names[ours]
 

@@ -26,8 +26,8 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
         no speakers are left.
     NothingKept: no utterance passes the filters.
     """
-    found = census(p, inputs)
-    hours, shared = found.hours, found.shared()
+    speakers = census(p, inputs)
+    hours, shared = speakers.hours, speakers.shared()
     if not hours:
         raise NothingKept(
             f"select keeps none of {inputs['utterances'].manifest.counts.kept:,} records",
@@ -46,7 +46,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
             + (", or set shared_recordings=drop" if leaders else ""),
         )
     contested = _contested(made, shared) if p.shared_recordings == "drop" else {}
-    return replace(made, spellings=found.spellings(), contested=contested)
+    return replace(made, spellings=speakers.spellings(), contested=contested)
 
 
 def _filters(p: SelectParams, inputs: Inputs) -> list[str]:

@@ -136,11 +136,11 @@ def _equal_parts(
     count = max(1, min(len(part), round(total / shard_hours)))
     runs: list[list[tuple[int, str]]] = [[] for _ in range(count)]
     before = 0.0
-    for place, (value, speaker) in enumerate(part):
+    for position, (value, speaker) in enumerate(part):
         middle = before + hours[speaker] / 2
         wanted = min(count - 1, int(middle / total * count)) if total else 0
         # Every shard gets at least one speaker: never run ahead of what the remaining speakers can fill.
-        wanted = max(wanted, count - (len(part) - place))
+        wanted = max(wanted, count - (len(part) - position))
         runs[wanted].append((value, speaker))
         before += hours[speaker]
     return [run for run in runs if run]

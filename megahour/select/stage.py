@@ -68,7 +68,7 @@ def layout(p: SelectParams, inputs: Inputs) -> Layout:
     from megahour.select.rules import lay_out_sets
 
     digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in sorted(inputs))
-    place = (p.model_dump_json(), digests)
-    if place not in _layouts:
-        _layouts[place] = lay_out_sets(p, inputs)
-    return _layouts[place]
+    cache_key = (p.model_dump_json(), digests)
+    if cache_key not in _layouts:
+        _layouts[cache_key] = lay_out_sets(p, inputs)
+    return _layouts[cache_key]

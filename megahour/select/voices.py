@@ -81,7 +81,7 @@ class Census:
             if group["speaker"] and not is_address(voice):  # of recordings without a name there may be millions
                 self._spellings[voice][group["speaker"]] += group["us_sum"]
             number = self._numbers.setdefault(voice, len(self._numbers))
-            heard += [(place, number) for place in places_of(group)]
+            heard += [(bucket, number) for bucket in places_of(group)]
         if heard:
             self._heard.append(np.unique(np.array(heard, np.int64), axis=0))
 

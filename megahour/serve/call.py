@@ -51,9 +51,9 @@ class Call:
             self._dtype = features.dtype
         if features.dtype != self._dtype:
             raise AcceleratorError(f"sequence {sequence.key}: its element type differs from the first sequence's")
-        place = self._shared.put(sequence) if self._shared is not None else None
+        segment = self._shared.put(sequence) if self._shared is not None else None
         # The caller may use the array again: what the writing thread sends later is a copy.
-        self._outbox.put(wire.Keyed(sequence.key, features.copy()) if place is None else place)
+        self._outbox.put(wire.Keyed(sequence.key, features.copy()) if segment is None else segment)
         before, self._sent_bytes = self._sent_bytes, self._sent_bytes + features.nbytes
         if before <= SHARE_AFTER_BYTES < self._sent_bytes:
             window_bytes = window_frames * sequence.dim * features.itemsize

@@ -71,7 +71,7 @@ class Stream:
 
     def _company(self, writer: flight.MetadataRecordBatchWriter, first: Answer) -> list[Answer]:
         """The replies that leave with this one."""
-        held, rows = [first], len(first[1])
+        messages, rows = [first], len(first[1])
         until_s = time.monotonic() + HELD_S
         while HELD_SHARE * rows < self.asked - self.sent:
             try:
@@ -79,11 +79,11 @@ class Stream:
             except queue.Empty:
                 break
             if isinstance(message, tuple):
-                held.append(message)
+                messages.append(message)
                 rows += len(message[1])
             elif message is not None:
                 self._write(writer.write_metadata, message)
-        return held
+        return messages
 
     def _send(self, writer: flight.MetadataRecordBatchWriter, answers: Sequence[Answer]) -> None:
         for layout, group in itertools.groupby(answers, key=lambda answer: answer[2]):

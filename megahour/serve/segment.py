@@ -117,7 +117,7 @@ class Segment:
         ------
         AcceleratorError: a place that is not within the segment, or that holds no sequence.
         """
-        return [self._placed(place) for place in places]
+        return [self._placed(extent) for extent in places]
 
     def _placed(self, place: SegmentPlace) -> Placed:
         if place.frames < 1 or place.dim < 1 or place.width not in (2, 4):
@@ -198,9 +198,9 @@ def _features(sequence: Placed, maps: dict[str, mmap.mmap]) -> np.ndarray:
             maps[sequence.path] = mmap.mmap(number, 0, prot=mmap.PROT_READ)
         finally:
             os.close(number)
-    place = sequence.place
-    values = np.frombuffer(maps[sequence.path], sequence.dtype, place.frames * place.dim, place.offset)
-    return values.reshape(place.frames, place.dim)
+    extent = sequence.place
+    values = np.frombuffer(maps[sequence.path], sequence.dtype, extent.frames * extent.dim, extent.offset)
+    return values.reshape(extent.frames, extent.dim)
 
 
 ALIGNMENT_BYTES = 64  # a cache line: neighbours written by one process and read by another share none

@@ -147,9 +147,9 @@ class Checkpoints:
             except OSError:
                 scratch.unlink(missing_ok=True)
                 raise
-        _, found = file_digest(self.fs, target)
-        if found != digest:
-            raise OSError(f"{target} reads back otherwise than it was written (SHA-256 {found[:12]}…)")
+        _, written_digest = file_digest(self.fs, target)
+        if written_digest != digest:
+            raise OSError(f"{target} reads back otherwise than it was written (SHA-256 {written_digest[:12]}…)")
         return digest
 
     def _commit(self, folder: str) -> None:

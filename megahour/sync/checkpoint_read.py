@@ -73,8 +73,8 @@ class Checkpoint:
 
     def restore(self, module: torch.nn.Module, prefix: str = "weights.") -> None:
         """Weights and buffers into `module`, from the tensors whose names begin with `prefix`."""
-        found = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
-        module.load_state_dict(found)
+        tensors = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
+        module.load_state_dict(tensors)
 
 
 def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
@@ -89,14 +89,14 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
     fs, root = fsspec.core.url_to_fs(str(folder))
     rank, size = (0, 1) if group is None else (group.rank, group.size)
     for step in _steps(fs, root, group):
-        found = None
+        checkpoint = None
         try:
-            found = _checkpoint(fs, f"{root}/{step:010d}", step, rank, size)
+            checkpoint = _checkpoint(fs, f"{root}/{step:010d}", step, rank, size)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
             LOG.warning("checkpoint of step %d is damaged (%s: %s)", step, type(error).__name__, error)
-        if found is not None and _all(group, True):
-            return found
-        if found is None:
+        if checkpoint is not None and _all(group, True):
+            return checkpoint
+        if checkpoint is None:
             _all(group, False)
         LOG.warning("using the checkpoint before step %d", step)
     return None
@@ -105,16 +105,16 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
 def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
     """Steps of whole checkpoints, newest first, as worker 0 sees them."""
     fs.invalidate_cache()
-    found = []
+    saved = []
     if (group is None or group.rank == 0) and fs.exists(root):
         names = [path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
-        found = sorted((int(n) for n in names if n.isdecimal() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
+        saved = sorted((int(n) for n in names if n.isdecimal() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
     if group is None:
-        yield from found
+        yield from saved
         return
-    count = torch.tensor([len(found)])
+    count = torch.tensor([len(saved)])
     group.broadcast(count)
-    steps = torch.tensor(found) if found else torch.zeros(int(count), dtype=torch.int64)
+    steps = torch.tensor(saved) if saved else torch.zeros(int(count), dtype=torch.int64)
     if len(steps):
         group.broadcast(steps)
     yield from steps.tolist()
@@ -146,7 +146,7 @@ def _read(fs: Any, folder: str, rank: int, digest: str) -> tuple[dict[str, Tenso
 
 def _checked(fs: Any, path: str, digest: str) -> bytes:
     data: bytes = fs.cat_file(path)
-    found = hashlib.sha256(data).hexdigest()
-    if found != digest:
-        raise ValueError(f"SHA-256 of {path} is {found[:12]}…, expected {digest[:12]}…")
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != digest:
+        raise ValueError(f"SHA-256 of {path} is {actual[:12]}…, expected {digest[:12]}…")
     return data

@@ -62,12 +62,12 @@ def write_targets(
                 yield row * len(p.offsets) + i, stack(values.row(row), offset, mean, inv_std, size)
 
     keys = table.column("key").to_numpy()
-    found, failed = _infer(ctx, spec, sequences(), len(long) * len(p.offsets))
+    inferred, failed = _infer(ctx, spec, sequences(), len(long) * len(p.offsets))
     failed_rows = {number // len(p.offsets): reason for number, reason in sorted(failed.items())}
     for row, reason in failed_rows.items():
         out.quarantine(int(keys[row]), "inference-failed", reason, features.url)
     rows = [row for row in long.tolist() if row not in failed_rows]
-    ordered = [found[row * len(p.offsets) + i] for row in rows for i in range(len(p.offsets))]
+    ordered = [inferred[row * len(p.offsets) + i] for row in rows for i in range(len(p.offsets))]
     offsets = np.tile(np.array(p.offsets, dtype=np.int8), len(rows))
     out.table(_table(np.repeat(keys[rows], len(p.offsets)), offsets, ordered), ".arrow")
     out.kept(len(rows))
@@ -81,13 +81,13 @@ def _infer(
     ctx: Context, spec: ModelSpec, sequences: Iterator[tuple[int, NDArray[np.float32]]], total: int
 ) -> tuple[dict[int, Outputs], dict[int, str]]:
     """Outputs by number, and the reasons of those that failed for good."""
-    found: dict[int, Outputs] = {}
+    inferred: dict[int, Outputs] = {}
     failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
         for number, outputs in session.infer(sequences, on_failure=failed.__setitem__):
-            found[number] = outputs
-            ctx.progress(len(found), total, "sequences")
-    return found, failed
+            inferred[number] = outputs
+            ctx.progress(len(inferred), total, "sequences")
+    return inferred, failed
 
 
 def _statistics(

@@ -65,8 +65,8 @@ class Aligner:
     def align(self, utterance: Utterance, model: Mixtures) -> tuple[StatePath, NDArray[np.int32], float] | None:
         """Path, slot of every frame, and log-likelihood; None when the words do not fit into the frames."""
         path = transcript_path(utterance.pronunciations, self.column)
-        found = viterbi(model.scores(utterance.x), path)
-        return None if found is None else (path, *found)
+        states = viterbi(model.scores(utterance.x), path)
+        return None if states is None else (path, *states)
 
 
 def make_units(
@@ -145,9 +145,9 @@ def _viterbi_pass(aligner: Aligner, model: Mixtures) -> Mixtures:
     phones, mixtures, dims = model.means.shape
     statistics = Statistics(phones, mixtures, dims)
     for utterance in aligner.utterances():
-        found = aligner.align(utterance, model)
-        if found is not None:
-            path, slots, _ = found
+        states = aligner.align(utterance, model)
+        if states is not None:
+            path, slots, _ = states
             column = np.array([aligner.column[phone] for _, phone, _ in path.slots], np.int32)
             statistics.add(utterance.x, column[slots], model)
     if not statistics.occupancy.any():
@@ -165,11 +165,11 @@ def _write(
     aligned: list[tuple[int, tuple[Triple, ...], NDArray[np.int32]]] = []
     total = 0.0
     for utterance in aligner.utterances(out):
-        found = aligner.align(utterance, model)
-        if found is None:
+        states = aligner.align(utterance, model)
+        if states is None:
             out.drop("too-short-for-text")
             continue
-        path, slots, score = found
+        path, slots, score = states
         out.kept()
         total += score
         order = np.argsort(slots, kind="stable")

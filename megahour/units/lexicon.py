@@ -21,7 +21,7 @@ def parse_dictionary(lines: Iterable[str], *, where: str = "") -> dict[str, list
 
     Raises ConfigError naming the first line that has a word without phones.
     """
-    found: dict[str, list[list[str]]] = {}
+    entries: dict[str, list[list[str]]] = {}
     for number, line in enumerate(lines, 1):
         fields = line.split("#")[0].split() if not line.startswith(";;;") else []
         if not fields:
@@ -29,10 +29,10 @@ def parse_dictionary(lines: Iterable[str], *, where: str = "") -> dict[str, list
         word, phones = _VARIANT.sub("", fields[0]).casefold(), fields[1:]
         if not phones:
             raise ConfigError(f"{fields[0]!r} has no phones", where=f"{where}:{number}", remedy="write WORD PH PH …")
-        variants = found.setdefault(word, [])
+        variants = entries.setdefault(word, [])
         if phones not in variants:
             variants.append(phones)
-    return found
+    return entries
 
 
 def graphemes(word: str) -> list[list[str]]:

@@ -26,14 +26,14 @@ def find_files(sources: Sequence[str]) -> list[str]:
 
     Raises ConfigError naming the source that matches nothing, or whose protocol is unknown or not installed.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for source in sources:
         fs, path = file_system(source)
         matches = [match for match in fs.glob(path) if fs.isfile(match)]
         if not matches:
             raise ConfigError(f"no file matches {source!r}", remedy="give paths, URLs or globs of files that exist")
-        found.update(fs.unstrip_protocol(match) for match in matches)
-    return sorted(found)
+        paths.update(fs.unstrip_protocol(match) for match in matches)
+    return sorted(paths)
 
 
 def files_digest(sources: Sequence[str]) -> str:

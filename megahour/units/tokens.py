@@ -27,10 +27,10 @@ class Characters:
     @staticmethod
     def of(texts: Iterable[str]) -> Characters:
         """The inventory of normalised texts."""
-        found: set[str] = set()
+        characters: set[str] = set()
         for text in texts:
-            found.update(text)
-        return Characters((BLANK, *sorted(found)))
+            characters.update(text)
+        return Characters((BLANK, *sorted(characters)))
 
     @cached_property
     def index(self) -> dict[str, int]:

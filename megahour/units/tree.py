@@ -73,8 +73,8 @@ class _Node:
 
     def consider(self, classes: Sequence[tuple[str, ...]], min_frames: float) -> None:
         parent = likelihood(self.rows.sum(axis=0))
-        for side, place in (("left", 0), ("right", 2)):
-            contexts = [triple[place] for triple in self.triples]
+        for side, column in (("left", 0), ("right", 2)):
+            contexts = [triple[column] for triple in self.triples]
             member = np.array([[context in cls for context in contexts] for cls in map(frozenset, classes)], np.float64)
             yes = member @ self.rows
             no = self.rows.sum(axis=0) - yes
@@ -87,8 +87,8 @@ class _Node:
     def split(self) -> tuple[_Node, _Node]:
         assert self.question is not None
         side, phones = self.question
-        place = 0 if side == "left" else 2
-        member = np.array([triple[place] in phones for triple in self.triples])
+        column = 0 if side == "left" else 2
+        member = np.array([triple[column] in phones for triple in self.triples])
         self.tree.update({"side": side, "phones": list(phones), "yes": {}, "no": {}})
         parts = []
         for branch, own in (("yes", member), ("no", ~member)):

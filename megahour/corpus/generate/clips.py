@@ -56,10 +56,10 @@ def files_below(source: str) -> Files:
     """
     fs, path = file_system(source)
     if any(mark in path for mark in "*?["):
-        root, found = _fixed_part(path), fs.glob(path)
+        root, paths = _fixed_part(path), fs.glob(path)
     else:
-        root, found = path.rstrip("/"), fs.find(path)
-    names = sorted(str(PurePosixPath(item).relative_to(root)) for item in found)
+        root, paths = path.rstrip("/"), fs.find(path)
+    names = sorted(str(PurePosixPath(item).relative_to(root)) for item in paths)
     if not names:
         raise ConfigError(f"no files at {source}", where="clips", remedy="check the path or the glob")
     return Files(names, lambda name: bytes(fs.cat_file(f"{root}/{name}")), source)

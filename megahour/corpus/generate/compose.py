@@ -191,12 +191,12 @@ class Composer:
     def _unsaid(self, texts: Sequence[str]) -> list[str]:
         """Those of `texts`, each once, whose words are not the words of one of the clips."""
         said = {tuple(normalise(text, self._p.language).tokens) for text in self._texts}
-        found: dict[tuple[str, ...], str] = {}
+        unsaid: dict[tuple[str, ...], str] = {}
         for text in texts:
             words = tuple(normalise(text, self._p.language).tokens)
             if words and words not in said:
-                found.setdefault(words, text)
-        return list(found.values())
+                unsaid.setdefault(words, text)
+        return list(unsaid.values())
 
 
 def _word_truth(sound: Sound, position: int, sentence: int) -> Iterator[TrueWord]:

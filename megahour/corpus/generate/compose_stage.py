@@ -57,13 +57,13 @@ class Compose(Stage[ComposeParams]):
         from megahour.corpus.generate.foreign_speech import Foreign
         from megahour.corpus.generate.raw_shard import write_composed
 
-        files, found, unspoken, left_out = _find(p, inputs)
+        files, usable, unspoken, left_out = _find(p, inputs)
         known = {
             name: files.tags[name] for name in ("licence", "attribution") if not getattr(p, name) and name in files.tags
         }
         p = p.model_copy(update=known)
         speaker, part = task["speaker"], task["part"]
-        clips = [clip for clip in found if clip.speaker == speaker][part :: p.parts]
+        clips = [clip for clip in usable if clip.speaker == speaker][part :: p.parts]
         seed = key_of("compose", p.seed, p.style, speaker, part)
         foreign = Foreign.of(inputs["clips"], p, files.tags, key_of("foreign", seed)) if p.passages else None
         composer = Composer(clips, files.read, p, seed, unspoken=unspoken, foreign=foreign)
@@ -105,9 +105,9 @@ def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str
         leave_out=p.leave_out,
         speaker=p.speaker,
     )
-    place = {clip.name: key_of("clip", clip.name) % 10_000 / 10_000 for clip in clips}
-    chosen = [clip for clip in clips if p.share[0] <= place[clip.name] < p.share[1] or _always(clip.name, p)]
-    unspoken = [clip.text for clip in clips if p.unspoken_share[0] <= place[clip.name] < p.unspoken_share[1]]
+    quantile = {clip.name: key_of("clip", clip.name) % 10_000 / 10_000 for clip in clips}
+    chosen = [clip for clip in clips if p.share[0] <= quantile[clip.name] < p.share[1] or _always(clip.name, p)]
+    unspoken = [clip.text for clip in clips if p.unspoken_share[0] <= quantile[clip.name] < p.unspoken_share[1]]
     if len(chosen) < len(clips):
         dropped["left-out"] = dropped.get("left-out", 0) + len(clips) - len(chosen)
     return files, chosen, unspoken, dropped

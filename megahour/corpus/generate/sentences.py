@@ -116,8 +116,8 @@ def draw_sentence(rng: np.random.Generator) -> Sentence:
 
 def split_of(spoken: str) -> str:
     """The split that owns a sentence, from its spoken form."""
-    place = key_of("sentence", spoken) % 100
-    return next(split for split, share in SPLITS.items() if place in share)
+    percentile = key_of("sentence", spoken) % 100
+    return next(split for split, share in SPLITS.items() if percentile in share)
 
 
 def sentences(split: str, seed: int) -> Iterator[Sentence]:

@@ -30,12 +30,12 @@ def load_hook(address: str) -> Identify:
     """
     module, _, name = address.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), name) if name else None
+        function: Any = getattr(importlib.import_module(module), name) if name else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(str(error), where="audio_language", remedy="give package.module:function") from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f'"{address}" is no function', where="audio_language", remedy="give package.module:function")
-    hook: Identify = found
+    hook: Identify = function
     return hook
 
 

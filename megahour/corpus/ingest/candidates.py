@@ -70,8 +70,8 @@ def choose_by_tag(paths: Sequence[str], declared: str) -> list[int]:
     ``talk.pt-BR.srt`` serves "pt-BR" before ``talk.pt.srt`` does.
     """
     tags = [language_id.canonical(tag) if (tag := language_tag(path)) else "" for path in paths]
-    exact = [place for place, tag in enumerate(tags) if tag and tag == declared]
-    same = [place for place, tag in enumerate(tags) if tag and language_id.same_language(tag, declared)]
+    exact = [position for position, tag in enumerate(tags) if tag and tag == declared]
+    same = [position for position, tag in enumerate(tags) if tag and language_id.same_language(tag, declared)]
     return exact or same or list(range(len(paths)))
 
 
@@ -83,17 +83,17 @@ def read_candidates(written: Iterable[Written], declared: str, p: IngestParams) 
     BadRecord: the first one's problem, when each has one: those of `read_transcript`, ``endless-word``,
     ``script-mismatch``, ``language-mismatch``.
     """
-    found = Candidates()
+    candidates = Candidates()
     for each in written:
         try:
             candidate, repairs = _read(each, declared, p)
         except BadRecord as bad:
-            found.leave_out(bad)
+            candidates.leave_out(bad)
         else:
-            found.kept.append(candidate)
-            found.counts.update(repairs)
-    found.need_one()
-    return found
+            candidates.kept.append(candidate)
+            candidates.counts.update(repairs)
+    candidates.need_one()
+    return candidates
 
 
 def _read(written: Written, declared: str, p: IngestParams) -> tuple[Candidate, dict[str, int]]:
@@ -102,10 +102,10 @@ def _read(written: Written, declared: str, p: IngestParams) -> tuple[Candidate, 
     for cue in transcript.cues:
         if length := language_id.endless_word(cue.raw, MAX_WORD):
             raise BadRecord("endless-word", f"a word of {length} characters, the limit is {MAX_WORD}")
-    found = UNSURE
+    guess = UNSURE
     if language == UNDETERMINED:
-        found = _identify(transcript, language, p)
-        language = found.language or UNDETERMINED
+        guess = _identify(transcript, language, p)
+        language = guess.language or UNDETERMINED
     cues, spoken = [], []
     for cue in transcript.cues:
         words = normalise(cue.raw, language)
@@ -115,12 +115,12 @@ def _read(written: Written, declared: str, p: IngestParams) -> tuple[Candidate, 
     if not cues:
         raise BadRecord("empty-transcript", f"{len(transcript.cues)} cues, none with a word")
     text = " ".join(words.text for words in spoken[:MAX_CUES])
-    if found is UNSURE:
-        found = language_id.identify(text, expected=language, among=p.text_languages, sure=p.min_language_probability)
+    if guess is UNSURE:
+        guess = language_id.identify(text, expected=language, among=p.text_languages, sure=p.min_language_probability)
     if p.on_language_mismatch == "drop":
-        _check_language(text, language, found)
+        _check_language(text, language, guess)
     repairs = {**transcript.repairs, "cues_without_a_word": len(transcript.cues) - len(cues)}
-    return Candidate(cues, spoken, language, found), {name: n for name, n in repairs.items() if n}
+    return Candidate(cues, spoken, language, guess), {name: n for name, n in repairs.items() if n}
 
 
 MAX_CUES = 4000  # more than `language_id.MAX_CHARACTERS` of text in any language

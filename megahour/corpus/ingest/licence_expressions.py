@@ -70,10 +70,10 @@ def parse(text: str, identify: Callable[[str], str], unknown: str) -> Expression
     if len(tokens) > 2 * MAX_PARTS:
         raise NoExpressionError(f"{len(tokens)} tokens, the limit is {2 * MAX_PARTS}")
     parser = _Parser(tokens, identify, unknown)
-    found = parser.joined("OR")
+    expression = parser.joined("OR")
     if parser.place != len(tokens):
         raise NoExpressionError(f"{tokens[parser.place]!r} is left over")
-    return found
+    return expression
 
 
 class _Parser:
@@ -82,9 +82,9 @@ class _Parser:
         self._identify, self._unknown = identify, unknown
 
     def _take(self, word: str) -> bool:
-        found = self.place < len(self.tokens) and self.tokens[self.place].upper() == word
-        self.place += found
-        return found
+        matches = self.place < len(self.tokens) and self.tokens[self.place].upper() == word
+        self.place += matches
+        return matches
 
     def joined(self, operator: Literal["AND", "OR"]) -> Expression:
         """Terms joined by one operator; those of an OR are joined by AND first."""

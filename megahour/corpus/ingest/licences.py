@@ -136,26 +136,26 @@ def _single(name: str) -> str:
     if _CC_URL.search(name):
         return _from_url(name)
     name = name.translate(_DASHES).replace("_", " ")
-    found = {identifier for pattern, identifier in _PHRASES if pattern.search(name)}
-    if "CC0-1.0" in found:
-        found.discard(PUBLIC_DOMAIN)  # "CC0 1.0 Universal Public Domain Dedication"
-    if "CC-PDM-1.0" in found:
-        found.discard(PUBLIC_DOMAIN)
-    found |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
+    identifiers = {identifier for pattern, identifier in _PHRASES if pattern.search(name)}
+    if "CC0-1.0" in identifiers:
+        identifiers.discard(PUBLIC_DOMAIN)  # "CC0 1.0 Universal Public Domain Dedication"
+    if "CC-PDM-1.0" in identifiers:
+        identifiers.discard(PUBLIC_DOMAIN)
+    identifiers |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
     if _RESTRICTED.search(_CC_NAME.sub(" ", name)):
         return UNKNOWN
     # Two different licences in one sentence are a puzzle for a human.
-    return found.pop() if len(found) == 1 else UNKNOWN
+    return identifiers.pop() if len(identifiers) == 1 else UNKNOWN
 
 
 _PHRASES_WITH_NO = re.compile(r"no known copyright|^not (?:in )?(?:the )?public domain|\bno-?\s?deriv", re.IGNORECASE)
 
 
 def _from_url(address: str) -> str:
-    found = {_cc_of(match) for match in _CC_URL.finditer(address)}
-    if len(found) != 1:
+    identifiers = {_cc_of(match) for match in _CC_URL.finditer(address)}
+    if len(identifiers) != 1:
         return UNKNOWN
-    single = found.pop()
+    single = identifiers.pop()
     beside = _ADDRESS.sub(" ", address).translate(_DASHES)
     named = {_cc(match[1] or "", "").removeprefix("LicenseRef-") for match in _CC_NAME.finditer(beside)}
     agrees = named <= _names(single) and not _RESTRICTED.search(_CC_NAME.sub(" ", beside))
@@ -174,8 +174,8 @@ def _cc_of(match: re.Match[str]) -> str:
 
 def _cc(terms: str, version: str) -> str:
     """The identifier of a Creative Commons licence; SPDX puts the terms in the order BY, NC, then ND or SA."""
-    found = [name.upper() for name, pattern in _TERMS if re.search(pattern, terms, re.IGNORECASE)]
-    family = "-".join(["CC-BY", *found])
+    terms_named = [name.upper() for name, pattern in _TERMS if re.search(pattern, terms, re.IGNORECASE)]
+    family = "-".join(["CC-BY", *terms_named])
     if not version:
         return f"LicenseRef-{family}"
     return f"{family}-{version if '.' in version else version + '.0'}"

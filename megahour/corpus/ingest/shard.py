@@ -104,7 +104,7 @@ class _Shard:
             raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
         self.names.add(item.name)
         info = side_info(item, p)
-        found = read_all(self._written(item, info), info.language, p)
+        candidates = read_all(self._written(item, info), info.language, p)
         try:
             with ExitStack() as stack:
                 head = Head(p.audio_language_seconds, p.rate_hz) if p.audio_language else None
@@ -113,12 +113,12 @@ class _Shard:
                 whole = "".join(encoded.digests)
                 if whole in self.digests:
                     raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
-                fit_candidates(found, stats.samples_out, p.rate_hz)
-                language = self._language(info, found, head)
+                fit_candidates(candidates, stats.samples_out, p.rate_hz)
+                language = self._language(info, candidates, head)
                 self.digests[whole] = item.name
-                self._write(item, replace(info, language=language), found, encoded)
+                self._write(item, replace(info, language=language), candidates, encoded)
         finally:
-            for name, n in found.counts.items():
+            for name, n in candidates.counts.items():
                 self.out.stat(name, n)
         self.out.stat("audio_s", round(stats.seconds_in, 3))
         self.out.stat("audio_samples_in", stats.samples_in)
@@ -129,8 +129,8 @@ class _Shard:
     def _written(self, item: Item, info: SideInfo) -> list[Written]:
         """An item's candidate transcripts, unread."""
         written = []
-        for place in choose_by_tag([blob.path for blob in item.transcripts], info.language):
-            blob = item.transcripts[place]
+        for number in choose_by_tag([blob.path for blob in item.transcripts], info.language):
+            blob = item.transcripts[number]
             data = blob.read(MAX_TRANSCRIPT_BYTES)
             if split_suffix(blob.path)[1] != ".json" or _is_transcript(data):
                 written.append(from_file(blob.path, data))
@@ -139,8 +139,8 @@ class _Shard:
             written.append(inline(line))
         if not written and self.p.require_transcript:
             beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
-            found = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
-            raise BadRecord("no-transcript", found)
+            detail = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
+            raise BadRecord("no-transcript", detail)
         return written
 
     def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:

@@ -56,14 +56,17 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden`` (a `LicenceRefused`).
     """
     fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
-    found = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
-    created_s = _unix_time(found["created_s"])
-    licence = check_licence(_text(found["licence"]) or p.licence, p.licences)
+    values = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
+    created_s = _unix_time(values["created_s"])
+    licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
     return SideInfo(
-        speaker=_text(found["speaker"]) or _speaker_in_path(item.source, p.speaker_pattern) or p.speaker or item.source,
-        language=canonical(_text(found["language"]) or p.language),
+        speaker=_text(values["speaker"])
+        or _speaker_in_path(item.source, p.speaker_pattern)
+        or p.speaker
+        or item.source,
+        language=canonical(_text(values["language"]) or p.language),
         licence=licence,
-        attribution=_text(found["attribution"]) or p.attribution,
+        attribution=_text(values["attribution"]) or p.attribution,
         condition=_text(fields.get("condition", "")) or p.condition,
         source=masked(_text(fields.get("source", ""))) or item.source,
         created_s=created_s or 0,

@@ -93,8 +93,8 @@ def list_source(source: str) -> SourceListing:
     """
     fs, root, pattern = open_source(source)
     with reaching(source):
-        found = _found(fs, root, pattern)
-    return _listing(fs, root, found, source)
+        files = _found(fs, root, pattern)
+    return _listing(fs, root, files, source)
 
 
 def list_media(source: str, pairing: Pairing = "name") -> SourceListing:
@@ -106,22 +106,22 @@ def list_media(source: str, pairing: Pairing = "name") -> SourceListing:
     """
     fs, root, pattern = open_source(source)
     with reaching(source):
-        found = _found(fs, root, pattern)
+        files = _found(fs, root, pattern)
         if pattern and not _is_web(fs):  # a server need not list what lies beside a file
-            found.entries.update(_beside(fs, found.entries, pairing))
-    return _listing(fs, root, found, source)
+            files.entries.update(_beside(fs, files.entries, pairing))
+    return _listing(fs, root, files, source)
 
 
 def _found(fs: Any, root: str, pattern: str) -> Found:
     if is_local(fs):
         return found_here(root, pattern)
     if not pattern:
-        found = fs.find(root, detail=True) if fs.exists(root) else {}
+        entries = fs.find(root, detail=True) if fs.exists(root) else {}
     elif fs.exists(pattern):
-        found = {pattern: fs.info(pattern)}
+        entries = {pattern: fs.info(pattern)}
     else:
-        found = fs.glob(pattern, detail=True)
-    return Found({path: entry for path, entry in found.items() if entry["type"] == "file"})
+        entries = fs.glob(pattern, detail=True)
+    return Found({path: entry for path, entry in entries.items() if entry["type"] == "file"})
 
 
 def _beside(fs: Any, found: dict[str, dict[str, Any]], pairing: Pairing) -> dict[str, dict[str, Any]]:
@@ -144,8 +144,8 @@ def _is_web(fs: Any) -> bool:
 
 
 def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
-    prefix, found = len(root) + 1, files.entries
-    sizes = {path[prefix:]: UNKNOWN_BYTES if (size := found[path]["size"]) is None else int(size) for path in found}
+    prefix, entries = len(root) + 1, files.entries
+    sizes = {path[prefix:]: UNKNOWN_BYTES if (size := entries[path]["size"]) is None else int(size) for path in entries}
     made = _artifacts(sizes)
     sizes = {path: size for path, size in sizes.items() if not any(path.startswith(folder) for folder in made)}
     visible = {path: sizes[path] for path in sorted(sizes) if not HIDDEN_PATH.search(path)}
@@ -153,7 +153,7 @@ def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
     if not visible:
         remedy = "give a directory, a glob, a .tar or a URL"
         raise ConfigError(f"no files at {source}{lead_nowhere(links)}", where="source", remedy=remedy)
-    versions = {path: _version(found[f"{root}/{path}"]) for path in visible}
+    versions = {path: _version(entries[f"{root}/{path}"]) for path in visible}
     return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
 
 
@@ -260,11 +260,11 @@ def archive_items(
     from megahour.corpus.media.archives import read_members, window
 
     members: dict[str, Member] = {}
-    for found in read_members(file, max_bytes=max_bytes):
-        if isinstance(found, BadRecord):
-            yield found
+    for member in read_members(file, max_bytes=max_bytes):
+        if isinstance(member, BadRecord):
+            yield member
         else:
-            members[found.name] = found
+            members[member.name] = member
 
     def blob(path: str) -> Blob:
         return Blob(path, lambda: window(file, members[path]))

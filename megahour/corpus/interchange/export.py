@@ -31,8 +31,8 @@ def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
     """Task specs {shard, part, parts}: as many parts of a shard as its tar holds `max_bytes`. Reads only receipts."""
     specs = []
     for receipt in utterances.receipts():
-        held = receipt.files[".tar"].bytes if ".tar" in receipt.files else 0
-        parts = max(1, int(-(-held // max_bytes)))
+        size_bytes = receipt.files[".tar"].bytes if ".tar" in receipt.files else 0
+        parts = max(1, int(-(-size_bytes // max_bytes)))
         specs += [{"shard": receipt.shard, "part": part, "parts": parts} for part in range(parts)]
     return specs
 
@@ -106,7 +106,7 @@ def export_part(p: ExportParams, inputs: Inputs, spec: Mapping[str, Any], out: S
     keys, places = sizes["key"].to_pylist(), part_of_rows(sizes["size"].to_numpy(), spec["parts"])
     if len(set(keys)) != len(keys):
         raise StoreError(f"shard {shard} has a key twice", where=utterances.url, remedy="remove the recording's copy")
-    here = {key for key, place in zip(keys, places, strict=True) if place == part}
+    here = {key for key, part_of_row in zip(keys, places, strict=True) if part_of_row == part}
     out.came_in(len(here))
 
     def dropped(row: Row, reason: str) -> None:

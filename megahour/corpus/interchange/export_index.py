@@ -90,10 +90,10 @@ def _placed(p: ExportParams, inputs: Inputs, ctx: Context) -> Iterator[tuple[Row
         part = dict(zip(table["key"].to_pylist(), part_of_rows(table["size"].to_numpy(), parts), strict=True))
         offsets = [0] * parts
         for record, row in shard_records(p, inputs, shard, lambda row, reason: None):
-            place = part[row["key"]]
+            own_part = part[row["key"]]
             head, entry = kaldi.entry_bytes(record)
-            yield record, f"{p.prefix}shards/{first[shard] + place:05d}{kaldi.ARK}:{offsets[place] + head}"
-            offsets[place] += entry
+            yield record, f"{p.prefix}shards/{first[shard] + own_part:05d}{kaldi.ARK}:{offsets[own_part] + head}"
+            offsets[own_part] += entry
         ctx.progress(done + 1, len(first), "shards")
 
 

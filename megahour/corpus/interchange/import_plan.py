@@ -130,13 +130,13 @@ def _of_tar(p: ImportParams, tar: BinaryIO, lines: Iterator[str | BadRecord]) ->
     """Manifests whose audio is in one tar, by member name (NeMo) or by cut id (Shar)."""
     audio, bad = members_by_name(tar, max_bytes=p.max_bytes)
     yield from bad
-    by_stem = {name.rpartition(".")[0]: found for name, found in audio.items()}
+    by_stem = {name.rpartition(".")[0]: member for name, member in audio.items()}
 
     def find(name: str) -> Audio:
-        found = audio.get(name) or by_stem.get(name) or by_stem.get(name.rpartition(".")[0])
-        if found is None:
+        member = audio.get(name) or by_stem.get(name) or by_stem.get(name.rpartition(".")[0])
+        if member is None:
             raise BadRecord("missing-audio", f"{name[:200]!r} is not in the tar", record=name[:200])
-        return found
+        return member
 
     yield from (
         read_nemo(lines, find) if p.format == "nemo-tarred" else read_cuts(lines, lambda cut: find(string(cut, "id")))

@@ -31,8 +31,8 @@ def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Conte
     """Write one shard. Bad entries go to quarantine; entries of audio that cannot be decoded go with it."""
     with out.open(".tar") as file, tar_writer(file) as tar:
         target: Target = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
-        for place, group in groupby(entries, _place):
-            if not place:
+        for source, group in groupby(entries, _place):
+            if not source:
                 for bad in cast("Iterator[BadRecord]", group):
                     out.came_in()
                     out.quarantine(bad.record, bad.reason, bad.detail, p.source)

@@ -159,7 +159,7 @@ def _table(
     lines: Lines, wanted: Callable[[str], bool], name: str, *, first: bool
 ) -> tuple[dict[str, str], list[BadRecord]]:
     """id → the rest of the line, and the lines that cannot be used: ``bad-line``, ``duplicate-id``."""
-    found: dict[str, str] = {}
+    rest_of: dict[str, str] = {}
     bad: list[BadRecord] = []
     for line in lines:
         if isinstance(line, BadRecord):
@@ -170,18 +170,18 @@ def _table(
         rest = f"{after} {rest}".strip() if tab else rest.strip()
         if not wanted(key):
             continue
-        if key in found:
+        if key in rest_of:
             bad.append(BadRecord("duplicate-id", f"{key} is twice in {name}", record=key))
         else:
-            found[key] = rest
-    return found, bad
+            rest_of[key] = rest
+    return rest_of, bad
 
 
 def _segments(
     lines: Lines, wanted: Callable[[str], bool], *, first: bool
 ) -> tuple[dict[str, tuple[str, float, float | None]], list[BadRecord]]:
     """utterance → (recording, start_s, duration_s)."""
-    found: dict[str, tuple[str, float, float | None]] = {}
+    segments: dict[str, tuple[str, float, float | None]] = {}
     bad: list[BadRecord] = []
     for line in lines:
         if isinstance(line, BadRecord):
@@ -195,16 +195,16 @@ def _segments(
                 raise BadRecord("bad-line", f"segments: {len(parts)} columns, not 4", record="".join(parts[:1]))
             utterance, recording = parts[:2]
             start_s, end_s = (_number(part) for part in parts[2:4])
-            if utterance in found:
+            if utterance in segments:
                 raise BadRecord("duplicate-id", f"{utterance} is twice in segments", record=utterance)
             length_s = None if end_s < 0 else end_s - start_s  # Kaldi: -1 is the recording's end
             if length_s is not None and length_s <= 0:
                 raise BadRecord("bad-time", f"segments: {start_s} to {end_s}", record=utterance)
-            found[utterance] = (recording, duration(start_s, "start"), length_s)
+            segments[utterance] = (recording, duration(start_s, "start"), length_s)
         except BadRecord as error:
             error.record = error.record or "".join(parts[:1])
             bad.append(error)
-    return found, bad
+    return segments, bad
 
 
 def _number(text: str) -> float:

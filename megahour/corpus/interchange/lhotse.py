@@ -213,8 +213,8 @@ def _entry(
 
 
 def _mapping(value: dict[str, Any], name: str) -> dict[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
+    mapping = value.get(name)
+    return mapping if isinstance(mapping, dict) else {}
 
 
 def _words(supervision: dict[str, Any]) -> tuple[tuple[str, float, float, float], ...]:

@@ -183,13 +183,13 @@ def _no_constant(name: str) -> NoReturn:
 def string(value: Mapping[str, Any], *names: str) -> str:
     """The first of these fields that is there, as a string; numbers are written out; empty when none is."""
     for name in names:
-        found = value.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return str(found)
-        if found is not None:
-            raise BadRecord("bad-field", f"{name} is a {type(found).__name__}, not a string")
+        text = value.get(name)
+        if isinstance(text, str):
+            return text
+        if isinstance(text, int | float) and not isinstance(text, bool):
+            return str(text)
+        if text is not None:
+            raise BadRecord("bad-field", f"{name} is a {type(text).__name__}, not a string")
     return ""
 
 

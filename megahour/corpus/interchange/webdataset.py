@@ -40,8 +40,8 @@ def write_webdataset(out: ShardWriter, *, with_text: bool) -> Iterator[Add]:
             json_offset, json_size = tar.add(f"{key}.json", record_json(record).encode())
             if with_text:
                 tar.add(f"{key}.txt", record["text"].encode())
-            place = (key, flac_offset, flac_size, json_offset, json_size, record["samples"], record["text"])
-            index.append(dict(zip(INDEX.names, place, strict=True)))
+            entry = (key, flac_offset, flac_size, json_offset, json_size, record["samples"], record["text"])
+            index.append(dict(zip(INDEX.names, entry, strict=True)))
 
         yield add
     out.table(pa.Table.from_pylist(index, INDEX), ".index.parquet")
@@ -54,14 +54,14 @@ MAX_SIDE_BYTES = 16 << 20
 
 def members_by_name(file: BinaryIO, *, max_bytes: int) -> tuple[dict[str, Audio], list[BadRecord]]:
     """Audio by member name, for manifests that name members, and the members that must not be used."""
-    found: dict[str, Audio] = {}
+    audio: dict[str, Audio] = {}
     bad: list[BadRecord] = []
     for member in read_members(file, max_bytes=max_bytes):
         if isinstance(member, BadRecord):
             bad.append(member)
         elif member.name.rpartition(".")[2].lower() in AUDIO:
-            found[member.name] = _audio(file, member)
-    return found, bad
+            audio[member.name] = _audio(file, member)
+    return audio, bad
 
 
 def _audio(file: BinaryIO, member: Member) -> Audio:

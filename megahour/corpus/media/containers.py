@@ -157,10 +157,10 @@ def _check_ogg(file: BinaryIO, size: int) -> None:
     start = max(0, size - OGG_TAIL)
     file.seek(start)
     tail = file.read(OGG_TAIL)
-    found = tail.rfind(b"OggS")
-    if found < 0:
+    at = tail.rfind(b"OggS")
+    if at < 0:
         raise BadRecord("header-lies", f"no Ogg page in the last {len(tail)} of {size} bytes")
-    page = tail[found:]
+    page = tail[at:]
     if len(page) < 27 or len(page) < 27 + page[26]:
         raise BadRecord("truncated-audio", "the last Ogg page ends inside its header")
     length = 27 + page[26] + sum(page[27 : 27 + page[26]])

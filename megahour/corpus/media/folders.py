@@ -49,10 +49,10 @@ def found_here(root: str, pattern: str) -> Found:
     if not Path(root or "/").is_dir():
         return Found()
     depth = None if "**" in pattern else pattern[len(root) + 1 :].count("/") + 1
-    found = files_below(root or "/", depth=depth, once=False)
+    files = files_below(root or "/", depth=depth, once=False)
     matches = re.compile(glob_translate(pattern)).match
-    entries = {path: entry for path, entry in found.entries.items() if matches(path)}
-    return Found(entries, [path for path in found.broken if matches(path)])
+    entries = {path: entry for path, entry in files.entries.items() if matches(path)}
+    return Found(entries, [path for path in files.broken if matches(path)])
 
 
 def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Found:
@@ -62,7 +62,7 @@ def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Fo
 
     Raises OSError: the root cannot be read.
     """
-    found = Found()
+    files = Found()
     root_id = _identity(Path(root).stat())
     above = frozenset({root_id, *_parents(root)})
     seen: set[Identity] = set()
@@ -72,17 +72,17 @@ def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Fo
         try:
             own = _identity(Path(folder.path).stat())
         except OSError:  # it has gone, or may not be looked at
-            found.unread[UNREADABLE] += 1
+            files.unread[UNREADABLE] += 1
             continue
         if own in folder.above or (once and own in seen):
-            found.unread[AGAIN] += 1
+            files.unread[AGAIN] += 1
             continue
         is_hidden = bool(HIDDEN.search(f"{folder.path[len(root.rstrip('/')) + 1 :]}/"))
         seen.update(() if is_hidden else (own,))  # a link may show what lies in a hidden folder
-        for child, is_link in _read(folder, found, follow=not is_hidden, last=folder.level + 1 == depth):
+        for child, is_link in _read(folder, files, follow=not is_hidden, last=folder.level + 1 == depth):
             inner = _Folder(child, folder.level + 1, folder.above | {own})
             (links if is_link else folders).append(inner)
-    return found
+    return files
 
 
 def _read(folder: _Folder, found: Found, *, follow: bool, last: bool) -> Iterator[tuple[str, bool]]:

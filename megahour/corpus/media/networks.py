@@ -30,14 +30,14 @@ class PrivateAddress(OSError):
 
 def parse_networks(entries: Iterable[str]) -> Networks:
     """Networks such as "10.0.0.0/8", and addresses, from a parameter. Raises ConfigError naming what is neither."""
-    found = []
+    networks = []
     for entry in entries:
         try:
-            found.append(ipaddress.ip_network(entry.strip(), strict=False))
+            networks.append(ipaddress.ip_network(entry.strip(), strict=False))
         except ValueError as error:
             remedy = 'give networks or addresses, such as "[10.0.0.0/8, 127.0.0.1]"'
             raise ConfigError(f'"{entry}" is no network: {error}', where="allow_private", remedy=remedy) from None
-    return tuple(found)
+    return tuple(networks)
 
 
 def check_address(written: str, allowed: Networks) -> None:
@@ -53,10 +53,10 @@ def check_address(written: str, allowed: Networks) -> None:
 def check_host(host: str, allowed: Networks) -> None:
     """`check_address` of all that a name leads to now; a name that is not known is left to whoever connects."""
     try:
-        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+        addresses = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError):
         return
-    for *_, address in found:
+    for *_, address in addresses:
         check_address(str(address[0]), allowed)
 
 

@@ -97,9 +97,9 @@ class SoundFileReader:
             raise BadRecord("unknown-length", f"the {sound.format} header does not say its length; encode it again")
         self.declared: int | None = sound.frames
         self.slack = _SLACK_FRAMES.get(sound.format, 0)
-        for declared, found in _CORRECTED.findall(sound.extra_info if sound.format != "WAV" else ""):
-            if int(declared) > int(found):
-                raise BadRecord("truncated-audio", f"{found} of {declared} bytes")
+        for declared, actual in _CORRECTED.findall(sound.extra_info if sound.format != "WAV" else ""):
+            if int(declared) > int(actual):
+                raise BadRecord("truncated-audio", f"{actual} of {declared} bytes")
         self._buffer: Float32 = np.empty((BLOCK_FRAMES, self.channels), np.float32)
 
     def read(self) -> Float32:

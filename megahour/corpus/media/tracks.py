@@ -135,10 +135,13 @@ class TrackReader:
 
     def _samples(self, frame: AudioFrame) -> Float32:
         """float32 [T, C] of a frame, whatever its sample format."""
-        found = (frame.sample_rate, len(frame.layout.channels))
-        if found != (self.rate_hz, self.channels):
+        rate_and_channels = (frame.sample_rate, len(frame.layout.channels))
+        if rate_and_channels != (self.rate_hz, self.channels):
             was = f"{self.rate_hz} Hz, {self.channels} channels"
-            raise BadRecord("changing-format", f"{was} become {found[0]} Hz, {found[1]} channels in mid-stream")
+            raise BadRecord(
+                "changing-format",
+                f"{was} become {rate_and_channels[0]} Hz, {rate_and_channels[1]} channels in mid-stream",
+            )
         kind = frame.format.name.removesuffix("p")
         if kind not in _SCALE:
             raise BadRecord("unsupported-codec", f"samples of format {frame.format.name}")

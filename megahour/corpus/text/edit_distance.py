@@ -49,9 +49,9 @@ def align(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edit
     >>> align("the cat sat".split(), "the hat sat down".split())
     Edits(substitutions=1, deletions=0, insertions=1, length=3)
     """
-    found = pairs(reference, hypothesis)
-    deletions, insertions = sum(j < 0 for _, j in found), sum(i < 0 for i, _ in found)
-    substitutions = sum(i >= 0 and j >= 0 and reference[i] != hypothesis[j] for i, j in found)
+    alignment = pairs(reference, hypothesis)
+    deletions, insertions = sum(j < 0 for _, j in alignment), sum(i < 0 for i, _ in alignment)
+    substitutions = sum(i >= 0 and j >= 0 and reference[i] != hypothesis[j] for i, j in alignment)
     return Edits(substitutions, deletions, insertions, len(reference))
 
 
@@ -72,19 +72,19 @@ def pairs(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> list
         row[1:] = np.minimum(row[1:], distance[i - 1, :-1] + (h != r[i - 1]))
         distance[i] = np.minimum.accumulate(row - steps) + steps
     i, j = len(r), len(h)
-    found: list[tuple[int, int]] = []
+    alignment: list[tuple[int, int]] = []
     while i or j:
         here = distance[i, j]
         if i and j and here == distance[i - 1, j - 1] + (r[i - 1] != h[j - 1]):
             i, j = i - 1, j - 1
-            found.append((i, j))
+            alignment.append((i, j))
         elif i and here == distance[i - 1, j] + 1:
             i -= 1
-            found.append((i, -1))
+            alignment.append((i, -1))
         else:
             j -= 1
-            found.append((-1, j))
-    return found[::-1]
+            alignment.append((-1, j))
+    return alignment[::-1]
 
 
 def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:

@@ -78,7 +78,7 @@ def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
     tokens: list[str] = []
     offsets: list[int] = []
     ends: list[int] = []
-    held, held_from = "", -1  # an elided article before a number: l'8 → l'otto
+    elided, held_from = "", -1  # an elided article before a number: l'8 → l'otto
     for match in grammar(language, WEB_HINT.search(text) is not None).finditer(text):
         kind = match.lastgroup
         if kind == "plain":
@@ -95,11 +95,11 @@ def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
                 ends.append(end)
             continue
         if kind == "elided":
-            held, held_from = fold(match[0]), match.start()
+            elided, held_from = fold(match[0]), match.start()
             continue
         for token, start, end in _plain_pieces(kind, read(match, words), language):
             if held_from >= 0:
-                token, start, held_from = held + token, held_from, -1
+                token, start, held_from = elided + token, held_from, -1
             elif offsets and start < offsets[-1]:
                 start = offsets[-1]
             tokens.append(token)
@@ -126,7 +126,7 @@ def _words(written: str, language: str) -> tuple[str, ...]:
         return _across_lines(written, language)
     folded = fold(written).strip("'")
     if not folded[:1].isalpha():  # ำ folds to a mark and a letter
-        first = next((place for place, char in enumerate(folded) if not _is_mark(char)), len(folded))
+        first = next((position for position, char in enumerate(folded) if not _is_mark(char)), len(folded))
         folded = folded[first:]
     if folded == written or _is_plain(folded):
         return (folded,) if folded else ()

@@ -180,15 +180,15 @@ def _phone(match: Match, words: Tongue) -> Iterator[Piece]:
         if words.phone_in_groups and len(digits) <= 3:
             yield from ((word, start + group.start(), start + group.end()) for word in words.number(digits))
             continue
-        for place, digit in enumerate(digits, start + group.start()):
-            yield from ((word, place, place + 1) for word in words.whole(int(digit)))
+        for position, digit in enumerate(digits, start + group.start()):
+            yield from ((word, position, position + 1) for word in words.whole(int(digit)))
 
 
 def _chain(match: Match, words: Tongue) -> Iterator[Piece]:
-    for place, group in enumerate(re.finditer(r"\d+", match[0])):
+    for position, group in enumerate(re.finditer(r"\d+", match[0])):
         start, end = match.start() + group.start(), match.start() + group.end()
         said = words.number(plain_digits(group[0], words))
-        yield from ((word, start, end) for word in ((*words.point_word.split(), *said) if place else said))
+        yield from ((word, start, end) for word in ((*words.point_word.split(), *said) if position else said))
 
 
 def _ordinal(match: Match, words: Tongue) -> Iterator[Piece]:

@@ -39,14 +39,14 @@ def check_order(cues: list[Cue]) -> list[Cue]:
     ------
     BadRecord: ``cues-out-of-order`` when more than `MAX_DISORDER` of the timed cues would lose theirs.
     """
-    timed = [place for place, cue in enumerate(cues) if cue.start_samples >= 0]
-    kept = _longest_non_decreasing([cues[place].start_samples for place in timed])
+    timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
+    kept = _longest_non_decreasing([cues[number].start_samples for number in timed])
     lost = len(timed) - len(kept)
     if lost > MAX_DISORDER * len(timed):
         raise BadRecord("cues-out-of-order", f"{lost} of {len(timed)} cues start before their predecessors")
     in_order = {timed[position] for position in kept}
     return [
-        cue if place in in_order else replace(cue, start_samples=-1, end_samples=-1) for place, cue in enumerate(cues)
+        cue if number in in_order else replace(cue, start_samples=-1, end_samples=-1) for number, cue in enumerate(cues)
     ]
 
 
@@ -55,19 +55,19 @@ def _longest_non_decreasing(values: list[int]) -> list[int]:
     tails: list[int] = []
     tail_places: list[int] = []
     before: list[int] = []
-    for place, value in enumerate(values):
+    for position, value in enumerate(values):
         pile = bisect.bisect_right(tails, value)
         before.append(tail_places[pile - 1] if pile else -1)
         if pile == len(tails):
             tails.append(value)
-            tail_places.append(place)
+            tail_places.append(position)
         else:
-            tails[pile], tail_places[pile] = value, place
+            tails[pile], tail_places[pile] = value, position
     chain = []
-    place = tail_places[-1] if tail_places else -1
-    while place >= 0:
-        chain.append(place)
-        place = before[place]
+    position = tail_places[-1] if tail_places else -1
+    while position >= 0:
+        chain.append(position)
+        position = before[position]
     return chain[::-1]
 
 
@@ -76,16 +76,16 @@ def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
 
     Programs that sort by speaker or by position on the screen write such files; the text is in the order of the times.
     """
-    timed = [place for place, cue in enumerate(cues) if cue.start_samples >= 0]
-    kept = {timed[position] for position in _longest_non_decreasing([cues[place].start_samples for place in timed])}
+    timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
+    kept = {timed[position] for position in _longest_non_decreasing([cues[number].start_samples for number in timed])}
     order: list[tuple[int, int]] = []
     now = -1
-    for place, cue in enumerate(cues):
-        if place in kept:
+    for number, cue in enumerate(cues):
+        if number in kept:
             now = cue.start_samples
         near = cue.start_samples >= 0 and abs(cue.start_samples - max(now, 0)) <= reach_samples
-        order.append((cue.start_samples if near or place in kept else now, place))
-    return [cues[place] for _, place in sorted(order)]
+        order.append((cue.start_samples if near or number in kept else now, number))
+    return [cues[number] for _, number in sorted(order)]
 
 
 def without_copies(cues: list[Cue]) -> list[Cue]:
@@ -98,7 +98,7 @@ def without_copies(cues: list[Cue]) -> list[Cue]:
     for cue in cues:
         words = " ".join(spoken_text(cue.raw).split())
         places = seen.setdefault(words, [])
-        original = next((place for place in places[-1:] if _at_once(kept[place], cue)), None)
+        original = next((position for position in places[-1:] if _at_once(kept[position], cue)), None)
         if original is None:
             places.append(len(kept))
             kept.append(cue)
@@ -127,11 +127,11 @@ def strip_rolling(cues: list[Cue]) -> list[Cue]:
         [(match[0], shown.raw_span(*match.span())) for match in _SHOWN.finditer(shown.text)] for shown in _views(cues)
     ]
     shown_words = [[word for word, _ in own] for own in words]
-    overlaps = [0] + [_overlap(shown_words[place - 1], shown_words[place]) for place in range(1, len(cues))]
+    overlaps = [0] + [_overlap(shown_words[position - 1], shown_words[position]) for position in range(1, len(cues))]
     scrolling = _scrolling(shown_words, overlaps)
     rolled = []
-    for place, (cue, own) in enumerate(zip(cues, words, strict=True)):
-        repeated = overlaps[place] if scrolling[place] else 0
+    for position, (cue, own) in enumerate(zip(cues, words, strict=True)):
+        repeated = overlaps[position] if scrolling[position] else 0
         if not repeated:
             rolled.append(cue)
         elif repeated < len(own):
@@ -146,16 +146,16 @@ def _views(cues: list[Cue]) -> Iterator[View]:
 def _scrolling(words: list[list[str]], overlaps: list[int]) -> list[bool]:
     """Whether most of the cues around each one scroll. Equal neighbours are no evidence for either."""
     votes, chances = [0], [0]
-    for place, (own, n) in enumerate(zip(words, overlaps, strict=True)):
-        same = place > 0 and n == len(own) == len(words[place - 1])
+    for position, (own, n) in enumerate(zip(words, overlaps, strict=True)):
+        same = position > 0 and n == len(own) == len(words[position - 1])
         votes.append(votes[-1] + (n > 0 and not same))
-        chances.append(chances[-1] + (place > 0 and not same))
-    found = []
-    for place in range(len(words)):
-        low, high = max(0, place - NEIGHBOURS), min(len(words), place + NEIGHBOURS + 1)
+        chances.append(chances[-1] + (position > 0 and not same))
+    scrolling = []
+    for position in range(len(words)):
+        low, high = max(0, position - NEIGHBOURS), min(len(words), position + NEIGHBOURS + 1)
         n = votes[high] - votes[low]
-        found.append(n >= MIN_SCROLLS and n >= ROLLING_SHARE * (chances[high] - chances[low]))
-    return found
+        scrolling.append(n >= MIN_SCROLLS and n >= ROLLING_SHARE * (chances[high] - chances[low]))
+    return scrolling
 
 
 def _overlap(previous: list[str], current: list[str]) -> int:

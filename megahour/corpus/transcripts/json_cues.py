@@ -94,8 +94,8 @@ def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
     if service := _service(value.get("results")):
         return service, value
     for name in WRAPPERS if depth < MAX_DEPTH else ():
-        if found := find(value.get(name), depth + 1):
-            return found
+        if inner := find(value.get(name), depth + 1):
+            return inner
     return (_text, value) if _is_cue(value) else None
 
 
@@ -241,18 +241,18 @@ def _service(results: Any) -> Reader | None:
 
 def sentences(words: Iterable[Said]) -> Iterator[Said]:
     """Words joined to cues, which end with a sentence, before a pause or another speaker, or after many words."""
-    held: list[Said] = []
+    pending: list[Said] = []
     end_s = math.nan  # of the last word that has one: marks have none
     for word in words:
-        if held and not word.joined:
-            full = len(held) >= SENTENCE_WORDS or bool(_SENTENCE_END.search(held[-1].text))
-            if full or word.start_s - end_s >= SENTENCE_PAUSE_S or word.speaker != held[0].speaker:
-                yield _joined(held)
-                held = []
-        held.append(word)
+        if pending and not word.joined:
+            full = len(pending) >= SENTENCE_WORDS or bool(_SENTENCE_END.search(pending[-1].text))
+            if full or word.start_s - end_s >= SENTENCE_PAUSE_S or word.speaker != pending[0].speaker:
+                yield _joined(pending)
+                pending = []
+        pending.append(word)
         end_s = end_s if math.isnan(word.end_s) else word.end_s
-    if held:
-        yield _joined(held)
+    if pending:
+        yield _joined(pending)
 
 
 def _joined(words: list[Said]) -> Said:

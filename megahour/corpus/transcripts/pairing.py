@@ -121,15 +121,15 @@ def _preferred(forms: dict[str, str]) -> str:
 
 def _by_folder(texts: dict[str, dict[str, str]], media: dict[str, list[str]]) -> dict[str, tuple[list[str], str]]:
     """Transcripts that no name claims, and side information, of each folder with media; takes them out of `texts`."""
-    found: dict[str, tuple[list[str], str]] = {stem.rpartition("/")[0]: ([], "") for stem in media}
+    folders: dict[str, tuple[list[str], str]] = {stem.rpartition("/")[0]: ([], "") for stem in media}
     for stem in list(texts):
         folder = stem.rpartition("/")[0]
-        if folder not in found:
+        if folder not in folders:
             continue
         best = _preferred(texts.pop(stem))
-        candidates, _ = found[folder]
+        candidates, _ = folders[folder]
         if _FOLDER_INFO.search(best):
-            found[folder] = (candidates, best)
+            folders[folder] = (candidates, best)
         else:
             candidates.append(best)
-    return found
+    return folders

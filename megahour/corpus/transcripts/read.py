@@ -53,15 +53,15 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
         raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
     text = decode_text(data, language)
     if suffix in (".json", ".json3"):  # the second is YouTube's
-        found = json_cues(text, rate_hz)
+        cues = json_cues(text, rate_hz)
     elif suffix == ".txt":
-        found = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+        cues = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
     else:
-        found = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
-    absurd = sum(cue.start_samples < 0 for cue in found)
-    if suffix in TIMED_SUFFIXES and absurd > len(found) / 2:
-        raise BadRecord("absurd-cue-times", f"{absurd} of {len(found)} cues have a time that no clock shows")
-    return tidy(found, rate_hz)
+        cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
+    absurd = sum(cue.start_samples < 0 for cue in cues)
+    if suffix in TIMED_SUFFIXES and absurd > len(cues) / 2:
+        raise BadRecord("absurd-cue-times", f"{absurd} of {len(cues)} cues have a time that no clock shows")
+    return tidy(cues, rate_hz)
 
 
 def tidy(found: list[Cue], rate_hz: int) -> Transcript:
@@ -92,22 +92,22 @@ def _in_order(cues: list[Cue], rate_hz: int) -> list[Cue]:
 
 def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
     lines = text.split("\n")
-    timings = [(place, match) for place, line in enumerate(lines) if (match := _TIMING.match(line))]
+    timings = [(position, match) for position, line in enumerate(lines) if (match := _TIMING.match(line))]
     if not timings:
         if any(line.strip() for line in lines) and not (is_vtt and lines[0].startswith("WEBVTT")):
             raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
         return
-    edges = [place for place, _ in timings[1:]] + [len(lines)]
-    for (place, match), edge in zip(timings, edges, strict=True):
+    edges = [position for position, _ in timings[1:]] + [len(lines)]
+    for (position, match), edge in zip(timings, edges, strict=True):
         last = edge == len(lines)
-        body = _vtt_body(lines[place + 1 : edge]) if is_vtt else _srt_body(lines[place + 1 : edge], last)
+        body = _vtt_body(lines[position + 1 : edge]) if is_vtt else _srt_body(lines[position + 1 : edge], last)
         start, end = _samples(match.groups()[:5], rate_hz), _samples(match.groups()[5:], rate_hz)
         yield Cue(start, end if end > start >= 0 else -1, "\n".join(body))
 
 
 def _vtt_body(lines: list[str]) -> list[str]:
     """A WebVTT cue ends at the first blank line; the next cue's identifier and NOTE blocks follow it."""
-    end = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+    end = next((position for position, line in enumerate(lines) if not line.strip()), len(lines))
     return lines[:end]
 
 

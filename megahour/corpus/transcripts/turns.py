@@ -50,6 +50,6 @@ def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
     if len(said) == 1:
         return [replace(cue, raw=said[0][1], speaker=said[0][0])]
     return [
-        replace(cue, raw=raw, speaker=name, start_samples=cue.start_samples if place == 0 else -1, end_samples=-1)
-        for place, (name, raw) in enumerate(said)
+        replace(cue, raw=raw, speaker=name, start_samples=cue.start_samples if position == 0 else -1, end_samples=-1)
+        for position, (name, raw) in enumerate(said)
     ]

@@ -163,7 +163,7 @@ def _encode(gradient, residual, words, v, scale, begin, end, beyond):  # type: i
     Blocks of 32 are added and compared in one loop of fixed length, which the compiler turns into vector instructions
     and a mask of bits; only set bits are looked at one by one.
     """
-    one, zero, waiting, found = uint32(1), np.float32(0), -1, 0
+    one, zero, waiting, count = uint32(1), np.float32(0), -1, 0
     room = words.size - beyond
     while begin < end:
         length = min(_BLOCK, end - begin)
@@ -188,14 +188,14 @@ def _encode(gradient, residual, words, v, scale, begin, end, beyond):  # type: i
             x = residual[at]
             if not abs(x) < np.inf:
                 return BAD, waiting
-            if found < room:
-                words[beyond + found] = uint32(at) | (uint32(_SIGN) if x < zero else uint32(0))
+            if count < room:
+                words[beyond + count] = uint32(at) | (uint32(_SIGN) if x < zero else uint32(0))
                 residual[at] = x - (-v if x < zero else v)
             elif waiting < 0:
                 waiting = at
-            found += 1
+            count += 1
         begin += length
-    return found, waiting
+    return count, waiting
 
 
 @compiled

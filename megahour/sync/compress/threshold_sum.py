@@ -79,13 +79,13 @@ class ThresholdSum:
         if group.size % node_size:
             raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="use a divisor")
         nodes = group.size // node_size
-        node, place = divmod(group.rank, node_size)
+        node, lane = divmod(group.rank, node_size)
         self._rank = group.rank
         self._lanes = [(elements * k // node_size, elements * (k + 1) // node_size) for k in range(node_size)]
-        self.lane = Lane(node, nodes, *self._lanes[place], elements)
+        self.lane = Lane(node, nodes, *self._lanes[lane], elements)
         self._within = self._part(group, [range(a * node_size, (a + 1) * node_size) for a in range(nodes)])
         self._between = self._part(group, [range(k, group.size, node_size) for k in range(node_size)])
-        own = self._lanes[place][1] - self._lanes[place][0]
+        own = self._lanes[lane][1] - self._lanes[lane][0]
         self._residual = new_residual(own, device) if self._between else None
         self._inherited: list[Tensor] = []
         self._device = device or torch.device("cpu")

@@ -142,13 +142,13 @@ class Channel:
     def pair(self, rank: int, peer: int, tag: int, kind: str) -> tuple[CollectiveCall, int]:
         """The first collective of two ranks under `tag` at which `rank` is missing, and its place there."""
         low, high = sorted((rank, peer))
-        place = int(rank > peer)
+        side = int(rank > peer)
         queue = self._pairs.setdefault((low, high, tag), deque())
-        if queue and queue[0].absent(place):
-            return queue.popleft(), place
+        if queue and queue[0].absent(side):
+            return queue.popleft(), side
         collective = CollectiveCall(self.turns, f"exchange of ranks {low} and {high} with tag {tag}", kind, 2)
         queue.append(collective)
-        return collective, place
+        return collective, side
 
 
 def kind_of(tensor: Tensor) -> str:

@@ -55,13 +55,13 @@ class StoreLedger:
 
     def _ask(self, call: Callable[[Store], str]) -> str:
         store = self._store
-        found = None if store is None else in_time(lambda: call(store), self._timeout_s)
-        if found is None:
+        answer = None if store is None else in_time(lambda: call(store), self._timeout_s)
+        if answer is None:
             raise WorkerLostError(
                 "the store where workers agree how to go on does not answer, and with it the worker that hosts it",
                 remedy="go back to the last checkpoint; start workers by torchrun, whose agent hosts the store",
             )
-        return found
+        return answer
 
 
 class SharedLedger:

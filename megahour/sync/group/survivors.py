@@ -90,16 +90,16 @@ _told_at_exit: weakref.WeakSet[Failures] = weakref.WeakSet()
 
 def in_time(call: Callable[[], T], seconds: float) -> T | None:
     """What `call`, to a store, returns; None where the store's host is gone or stands still."""
-    found: list[T] = []
+    results: list[T] = []
 
     def run() -> None:
         with contextlib.suppress(RuntimeError):
-            found.append(call())
+            results.append(call())
 
     asking = threading.Thread(target=run, daemon=True)
     asking.start()
     asking.join(seconds)
-    return found[0] if found else None
+    return results[0] if results else None
 
 
 def _ask(store: Store, name: str, rank: int, ranks: Sequence[int], grace_s: float, answered: set[int]) -> None:

@@ -217,8 +217,8 @@ class TorchGroup:
         self._failures.tell(error)
 
     def _store(self) -> Store | None:
-        found: Store | None = getattr(self._group, "get_group_store", lambda: None)()
-        return found
+        store: Store | None = getattr(self._group, "get_group_store", lambda: None)()
+        return store
 
     def _blame(self, name: str, error: Exception) -> MegahourError:
         """The error of call `name`, with the worker that has failed, or the ranks of this group that do not answer."""
@@ -229,14 +229,14 @@ class TorchGroup:
         number = self._mesh.channel if self._mesh is not None else 0
         lost = lost_ranks(store, f"megahour/lost/{number}", self.rank, self.size, suspect, self.grace_s)
         who = f"rank {', '.join(map(str, lost))} does not answer" if lost else "no worker is known to be lost"
-        found = WorkerLostError(
+        worker_lost = WorkerLostError(
             f"{name} failed: {who} ({str(error).splitlines()[0]})",
             where=where,
             remedy="start all workers again from the last checkpoint; if none has died, give the group a longer "
             f"timeout_s than {self.timeout_s:g}, and see that all make the same calls",
         )
-        found.ranks = tuple(lost)
-        return found
+        worker_lost.ranks = tuple(lost)
+        return worker_lost
 
     def _agree_channel(self) -> int:
         """A number for the tags of a new group, which no pair of its workers has used."""

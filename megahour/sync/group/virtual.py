@@ -89,11 +89,11 @@ class VirtualGroup:
         if peer == self.rank or not 0 <= peer < self.size:
             raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
         self._count(tensor.nbytes)
-        collective, place = self._channel.pair(self.rank, peer, tag, kind_of(tensor))
-        collective.join(place, collective.call, kind_of(tensor), (tensor.detach().clone(), out))
+        collective, side = self._channel.pair(self.rank, peer, tag, kind_of(tensor))
+        collective.join(side, collective.call, kind_of(tensor), (tensor.detach().clone(), out))
         if collective.full:
             collective.end(_swap, self._channel.cost("exchange", tensor.nbytes, 2))
-        return VirtualWork(collective, place, self.traffic)
+        return VirtualWork(collective, side, self.traffic)
 
     def split(self, groups: Sequence[Sequence[int]]) -> VirtualGroup | None:
         """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
@@ -101,14 +101,14 @@ class VirtualGroup:
         wire.check_parts(ranks, self.size)
 
         def make(_: list[object]) -> list[dict[int, tuple[Channel, int]]]:
-            found: dict[int, tuple[Channel, int]] = {}
+            channels: dict[int, tuple[Channel, int]] = {}
             for group in ranks:
                 channel = Channel(self._turns, tuple(self._channel.ranks[rank] for rank in group), self._channel.cost)
-                found |= {rank: (channel, place) for place, rank in enumerate(group)}
-            return [found] * self.size
+                channels |= {rank: (channel, position) for position, rank in enumerate(group)}
+            return [channels] * self.size
 
-        found = self._meet("split", str(ranks), None, make, 0).wait().get(self.rank)
-        return None if found is None else VirtualGroup(*found, self.traffic)
+        channels = self._meet("split", str(ranks), None, make, 0).wait().get(self.rank)
+        return None if channels is None else VirtualGroup(*channels, self.traffic)
 
     def together(self, function: Callable[[list[Any]], list[T]], argument: object) -> T:
         """This worker's element of `function([argument of rank 0, of rank 1, …])`, which is called once.

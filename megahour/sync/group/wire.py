@@ -63,8 +63,8 @@ def broadcast_bytes(tensor: Tensor, rank: int, source: int, size: int) -> tuple[
         return (size > 1) * tensor.nbytes, 0
     others = [other for other in range(size) if other != source]
     bounds = chunk_bounds(tensor.numel(), len(others))
-    place = others.index(rank)
-    return (len(others) - 1) * (bounds[place + 1] - bounds[place]) * tensor.element_size(), tensor.nbytes
+    position = others.index(rank)
+    return (len(others) - 1) * (bounds[position + 1] - bounds[position]) * tensor.element_size(), tensor.nbytes
 
 
 def check_parts(groups: Sequence[Sequence[int]], size: int) -> None:

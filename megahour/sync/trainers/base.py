@@ -100,15 +100,15 @@ def end_together(group: Group) -> None:
 def _meet(group: Group, weight: float, finite: bool) -> Tensor:
     """(N, 2) weights and 0 or 1 of all workers."""
     said = torch.tensor([weight, float(finite)], dtype=torch.float64)
-    found = group.all_gather(said).wait()
-    ended = [rank for rank, (weight, _) in enumerate(found.tolist()) if weight == _ENDS]
+    answers = group.all_gather(said).wait()
+    ended = [rank for rank, (weight, _) in enumerate(answers.tolist()) if weight == _ENDS]
     if ended and len(ended) < group.size:
         raise ConfigError(
             f"worker {', '.join(map(str, ended))} called finish() while others took a step",
             where=f"rank {group.rank}",
             remedy="take equally many steps on all workers, with weight=0 where there is no batch left",
         )
-    return found
+    return answers
 
 
 def check_weight(weight: float) -> None:
@@ -265,8 +265,8 @@ def _prime(scaler: GradScaler, optimiser: torch.optim.Optimizer) -> None:
 
 
 def _device(optimiser: torch.optim.Optimizer) -> torch.device:
-    found: torch.device = next(p.device for settings in optimiser.param_groups for p in settings["params"])
-    return found
+    device: torch.device = next(p.device for settings in optimiser.param_groups for p in settings["params"])
+    return device
 
 
 def _has_gradient(optimiser: torch.optim.Optimizer) -> bool:

@@ -80,15 +80,15 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
     Raises ConfigError where there is none, or where they are sparse, on several devices or not yet materialised.
     """
-    found = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not found:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
         raise ConfigError("the model has no trainable parameter", remedy="set requires_grad before making the trainer")
-    devices = {str(parameter.device) for parameter in found}
+    devices = {str(parameter.device) for parameter in parameters}
     if len(devices) > 1:
         raise ConfigError(f"parameters are on {sorted(devices)}", remedy="move the model to one device a worker")
-    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in found):
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in parameters):
         raise ConfigError("a lazy module's parameters have no shape yet", remedy="run the model once on one batch")
-    return found
+    return parameters
 
 
 def check_real(parameters: Sequence[nn.Parameter]) -> None:

@@ -125,9 +125,9 @@ class Gossip:
         if self.ring is not None:
             self.ring.settle()
         self._spread()
-        found = {"weights": self.weights.clone(), "steps": torch.tensor([self._steps])}
+        state = {"weights": self.weights.clone(), "steps": torch.tensor([self._steps])}
         self._meet()
-        return found
+        return state
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Each worker takes its own weights; where the number of workers has changed all take the mean of `states`.

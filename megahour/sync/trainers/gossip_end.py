@@ -59,16 +59,16 @@ class Ending:
         Raises `WorkerLostError`: others may have ended, but not with another model that they share with this one.
         """
         end, self._ends = self._ends, self._ends + 1
-        found: list[Tensor] = []
+        means: list[Tensor] = []
         try:
-            found = [self._group.all_reduce(vector.clone().div_(self._group.size)).wait() for vector in own]
-            self._check(found)
+            means = [self._group.all_reduce(vector.clone().div_(self._group.size)).wait() for vector in own]
+            self._check(means)
             found_by = "all"
         except WorkerLostError as error:
             lost, found_by = lost | set(error.ranks), "survivors"
             LOG.warning("the mean of all workers is not known to be theirs: %s", error.message)
         if self._ledger.first(f"{end}/mean", found_by) == "all":
-            return found
+            return means
         members = self._members(end, lost)
         LOG.warning("the final model is the mean of those that are left: %s", self._named(members))
         return self._mean_of(members, end, own)
@@ -116,11 +116,11 @@ class Ending:
         try:
             tag = _TAG + 2 * end * len(own)
             sums = [self._sum_along(members, vector, tag + 2 * i) for i, vector in enumerate(own)]
-            found = [total / len(members) for total in sums]
+            means = [total / len(members) for total in sums]
         except WorkerLostError as error:
             ledger.first(f"{end}/model/{rank}", f"none, {error.message}")
             raise
-        ledger.first(f"{end}/model/{rank}", str(digest(found)))
+        ledger.first(f"{end}/model/{rank}", str(digest(means)))
         said: dict[int, str] = {}
 
         def complete() -> bool:
@@ -136,19 +136,19 @@ class Ending:
                 where=self._names[rank],
                 remedy=_REMEDY,
             )
-        return found
+        return means
 
     def _sum_along(self, members: list[int], vector: Tensor, tag: int) -> Tensor:
         """The sum goes from worker to worker in the order of ranks, and comes back whole: the same bits on each."""
-        place = members.index(self._group.rank)
+        position = members.index(self._group.rank)
         total = vector.cpu().clone()
-        if place > 0:
-            total += self._send(torch.zeros_like(total), members[place - 1], tag)
-        if place < len(members) - 1:
-            self._send(total, members[place + 1], tag)
-            total = self._send(total, members[place + 1], tag + 1)
-        if place > 0:
-            self._send(total, members[place - 1], tag + 1)
+        if position > 0:
+            total += self._send(torch.zeros_like(total), members[position - 1], tag)
+        if position < len(members) - 1:
+            self._send(total, members[position + 1], tag)
+            total = self._send(total, members[position + 1], tag + 1)
+        if position > 0:
+            self._send(total, members[position - 1], tag + 1)
         return total.to(vector.device)
 
     def _send(self, tensor: Tensor, peer: int, tag: int) -> Tensor:

@@ -33,10 +33,10 @@ def end_with_one_model(model: nn.Module, group: Group) -> None:
         return
     floating = {id(tensor) for tensor in _floating(model)}
     named = [*model.named_parameters(), *((n, buffer) for n, buffer in model.named_buffers() if id(buffer) in floating)]
-    found = group.all_gather(torch.tensor([digest([tensor]) for _, tensor in named], dtype=torch.int64)).wait()
-    apart = (found != found[0]).tolist()
+    digests = group.all_gather(torch.tensor([digest([tensor]) for _, tensor in named], dtype=torch.int64)).wait()
+    apart = (digests != digests[0]).tolist()
     if others := [rank for rank, row in enumerate(apart) if any(row)]:
-        where = next(name for place, (name, _) in enumerate(named) if any(row[place] for row in apart))
+        where = next(name for position, (name, _) in enumerate(named) if any(row[position] for row in apart))
         raise MegahourError(
             f"workers {', '.join(map(str, others))} end with another model than worker 0: {where} differs",
             where=f"rank {group.rank}",
@@ -62,10 +62,10 @@ def set_buffers(model: nn.Module, vector: Tensor) -> None:
 
 def digest(tensors: Sequence[Tensor]) -> int:
     """64 bits of the bytes of all: other bits of any tensor give another number."""
-    found = hashlib.blake2b(digest_size=8)
+    hashed = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return int.from_bytes(found.digest(), "little", signed=True)
+        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
 def _floating(model: nn.Module) -> list[Tensor]:

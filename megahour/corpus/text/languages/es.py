@@ -155,14 +155,14 @@ class Spanish(Tongue):
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         words = list(spell(n, "es"))
-        for place, word in enumerate(words[:-1]):
-            if words[place + 1] in ("mil", "millones", "billones"):
-                words[place] = {"veintiuno": "veintiún", "uno": "un"}.get(word, word)
+        for position, word in enumerate(words[:-1]):
+            if words[position + 1] in ("mil", "millones", "billones"):
+                words[position] = {"veintiuno": "veintiún", "uno": "un"}.get(word, word)
         if gender:
             ends = {"m": {"uno": "un", "veintiuno": "veintiún"}, "f": {"uno": "una", "veintiuno": "veintiuna"}}[gender]
             words[-1] = ends.get(words[-1], words[-1])
         if gender == "f":
-            below = max((place for place, word in enumerate(words) if word.startswith("millon")), default=-1) + 1
+            below = max((position for position, word in enumerate(words) if word.startswith("millon")), default=-1) + 1
             words[below:] = [_feminine_hundreds(word) for word in words[below:]]
         return tuple(words)
 
