@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,15 @@ def encode(
     target = io.BytesIO()
     soundfile.write(target, samples, rate_hz, format=kind, subtype=subtype)
     return target.getvalue()
+
+
+def most_memory(call: Callable[[], object]) -> int:
+    """Bytes that Python's objects took at most during a call."""
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 def put(folder: Path, name: str, data: bytes | str) -> Path:

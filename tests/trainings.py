@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
-from made_artifacts import Utterance, features_artifact, units_artifact
+from made_artifacts import Utterance, features_artifact, units_artifact, utterances
 
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -28,6 +29,13 @@ def training_data(folder: Path, made: list[Utterance], shards: int) -> dict[str,
         "features": features_artifact(folder / "features", parts),
         "units": units_artifact(folder / "units", made),
     }
+
+
+def with_a_nan(folder: Path, count: int) -> dict[str, Artifact]:
+    """The inputs of a training on `count` utterances, one of which has a feature that is not a number."""
+    made = utterances(count)
+    made[2]["features"][5, 1] = np.nan
+    return training_data(folder, made, shards=1)
 
 
 def trained(folder: Path, inputs: dict[str, Artifact], settings: dict[str, Any]) -> Trained:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
+from trainings import with_a_nan
 
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
@@ -137,12 +138,7 @@ def test_a_finished_run_of_other_settings_is_not_resumed(tmp_path, data):
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
-    made = utterances(4)
-    made[2]["features"][5, 1] = np.nan
-    inputs = {
-        "features": features_artifact(tmp_path / "f", [("labelled", made)]),
-        "units": units_artifact(tmp_path / "u", made),
-    }
+    inputs = with_a_nan(tmp_path, 4)
     with pytest.raises(StageError, match=r"loss nan at step \d+(.|\n)*lower learning_rate"):
         run(tmp_path, inputs, epochs=1, held_out=0.0)
 

@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
-from made_artifacts import features_artifact, units_artifact, utterances
-from trainings import Trained, page_me, seen, trained, training_data, until, workers
+from made_artifacts import utterances
+from trainings import Trained, page_me, seen, trained, training_data, until, with_a_nan, workers
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
@@ -178,12 +177,7 @@ def test_workers_that_do_not_wait_for_each_other_skip_and_repeat_nothing_either(
 
 
 def test_an_error_that_no_restart_mends_ends_the_run_at_once(tmp_path: Path) -> None:
-    made = utterances(8)
-    made[2]["features"][5, 1] = np.nan
-    inputs = {
-        "features": features_artifact(tmp_path / "f", [("labelled", made)]),
-        "units": units_artifact(tmp_path / "u", made),
-    }
+    inputs = with_a_nan(tmp_path, 8)
     command, told = page_me(tmp_path)
     with pytest.raises(StageError, match=r"loss nan at step \d+(.|\n)*lower learning_rate"):
         run(tmp_path, inputs, held_out=0.0, alarm=command)

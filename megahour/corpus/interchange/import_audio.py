@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import AudioLimits, Decoder, Int16
+from megahour.corpus.media.tar import TarWriter
 
 SPOOL_BYTES = 16 << 20
 SLACK_S = 0.05  # manifests round their times; what ends later than this after the audio is wrong
@@ -38,6 +40,23 @@ class Pcm:
         self.file.seek(start * width)
         data = np.frombuffer(self.file.read((stop - start) * width), np.int16)
         return np.ascontiguousarray(data.reshape(-1, self.channels)[:, channel])
+
+
+@dataclass
+class ImportTarget(ABC):
+    """A shard that entries are written to, those of one audio at a time."""
+
+    p: ImportParams
+    out: ShardWriter
+    tar: TarWriter
+
+    @abstractmethod
+    def add(self, pcm: Pcm, entries: list[Entry]) -> None:
+        """Check and append them; raises BadRecord when none of them can be used."""
+
+    @abstractmethod
+    def write_tables(self) -> None:
+        """After all entries."""
 
 
 @contextmanager

@@ -13,26 +13,20 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import replaced
-from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import check_licence
-from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, Pcm, reject, span
-from megahour.corpus.interchange.params import ImportParams
+from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, ImportTarget, Pcm, reject, span
 from megahour.corpus.interchange.record import Row
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import FlacEncoder
-from megahour.corpus.media.tar import TarWriter
 from megahour.corpus.text.normalise import normalise
 
 BLOCK_SAMPLES = 1 << 16
 
 
 @dataclass
-class ImportedRecordings:
+class ImportedRecordings(ImportTarget):
     """The tables of a *recordings* shard: each audio whole, its entries as cues."""
 
-    p: ImportParams
-    out: ShardWriter
-    tar: TarWriter
     index: list[Row] = field(default_factory=list)
     cues: list[Row] = field(default_factory=list)
     keys: set[int] = field(default_factory=set)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Protocol, cast
+from typing import cast
 
 from megahour.core.errors import BadRecord
 from megahour.core.stage import Context
 from megahour.core.writer import ShardWriter
-from megahour.corpus.interchange.import_audio import Pcm, decoded, reject
+from megahour.corpus.interchange.import_audio import ImportTarget, decoded, reject
 from megahour.corpus.interchange.import_plan import Entries
 from megahour.corpus.interchange.import_recordings import ImportedRecordings
 from megahour.corpus.interchange.import_utterances import Utterances
@@ -18,19 +18,10 @@ from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.tar import tar_writer
 
 
-class Target(Protocol):
-    """What a group of entries of one audio is written to."""
-
-    def add(self, pcm: Pcm, entries: list[Entry]) -> None:
-        """Check and append them; raises BadRecord when none of them can be used."""
-
-    def write_tables(self) -> None: ...
-
-
 def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Context) -> None:
     """Write one shard. Bad entries go to quarantine; entries of audio that cannot be decoded go with it."""
     with out.open(".tar") as file, tar_writer(file) as tar:
-        target: Target = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
+        target: ImportTarget = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
         for source, group in groupby(entries, _place):
             if not source:
                 for bad in cast("Iterator[BadRecord]", group):
@@ -45,7 +36,7 @@ def _place(entry: Entry | BadRecord) -> tuple[str, bool] | None:
     return None if isinstance(entry, BadRecord) else (entry.audio.place, entry.channel is None)
 
 
-def _add(p: ImportParams, target: Target, entries: list[Entry], out: ShardWriter, ctx: Context) -> None:
+def _add(p: ImportParams, target: ImportTarget, entries: list[Entry], out: ShardWriter, ctx: Context) -> None:
     out.came_in(len(entries) if p.kind == "utterances" else 1)
     try:
         with decoded(p, entries[0], ctx.work) as pcm:

@@ -12,24 +12,19 @@ from megahour.core.errors import BadRecord
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.unicode import replaced
-from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import check_licence
-from megahour.corpus.interchange.import_audio import SLACK_S, Pcm, reject, span
+from megahour.corpus.interchange.import_audio import SLACK_S, ImportTarget, Pcm, reject, span
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.record import Row, filled
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import encode_flac
-from megahour.corpus.media.tar import TarWriter
 from megahour.corpus.text.normalise import Normalised, normalise
 
 
 @dataclass
-class Utterances:
+class Utterances(ImportTarget):
     """The tables of an *utterances* shard."""
 
-    p: ImportParams
-    out: ShardWriter
-    tar: TarWriter
     rows: list[Row] = field(default_factory=list)
     keys: set[int] = field(default_factory=set)
 
