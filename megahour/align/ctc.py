@@ -11,8 +11,8 @@ boundary j stands before token B[j] and boundary J after the last token. a[v] = 
 
 Two arcs are added at the boundaries, because transcripts of long recordings are never exact:
 
-    star   a frame at a boundary may cost `star_nats` instead of -a[blank]: speech that no one transcribed
-    skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that no one spoke
+    star   a frame at a boundary may cost `star_nats` instead of -a[blank]: speech without a transcript
+    skip   rest[t, B[j+1]] may come from rest[t, B[j]] at `skip_nats[j]`: a cue that is not spoken
 
 Memory: only the two score rows of every K-th frame are kept (T/K * 2U * 4 bytes: 56 MB for one hour at T = 120,000,
 U = 30,000, K = 512). The path is traced back block by block from those rows, recomputing a window of columns left of

@@ -3,7 +3,7 @@
     C(y, p) = min over paths through the frames of place p that speak y, with the star before and after it
     N(p)    = the star alone                                                    D(y, p) = C(y, p) - N(p)
 
-Texts of the document as long as y, decoys d, tell what any text would cost at the place. Rare letters, and sounds that
+Texts of the document as long as y, decoys d, show what any text would cost at the place. Rare letters, and sounds that
 the model never learned, make a text dear everywhere; what it would cost anywhere, other places q tell, where something
 else is said. What is left when both are taken away,
 

@@ -47,7 +47,7 @@ class Expected:
 def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Expected | None:
     """Where cues are expected, from their starts on a path (J,; -1 not spoken) and hints (J,; NaN none), in frames.
 
-    The tolerance is `least_frames` at least. None with too few hints to tell.
+    The tolerance is `least_frames` at least. None with too few hints.
     """
     known = np.flatnonzero((starts >= 0) & np.isfinite(hints))
     if len(known) < FEWEST:

@@ -28,7 +28,7 @@ Ints = NDArray[np.int32]
 def leave_out_unsaid(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.float32]
 ) -> AlignmentPath:
-    """`path` without the words of its cues that no one says. The score stays the old path's.
+    """`path` without the words of its cues that are not spoken. The score stays that of the old path.
 
     posteriors: (T, V) as for `ctc.align`. frame_loss: (T,) nats by which the path's unit is behind the best one.
     """

@@ -62,7 +62,7 @@ class Recordings:
         return samples
 
     def _broken(self, what: str) -> StoreError:
-        return StoreError(what, where=self._where, remedy="megahour verify tells whether the shard is damaged")
+        return StoreError(what, where=self._where, remedy="run megahour verify to see whether the shard is damaged")
 
     def _close(self) -> None:
         if self._sound is not None:

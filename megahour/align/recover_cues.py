@@ -1,9 +1,9 @@
-"""A second look at cues that the path leaves out, where somebody speaks at their place.
+"""A second look at cues that the path leaves out although there is speech where they belong.
 
 The cost of leaving a cue out fits the document's usual errors. A cue that the model hears badly, with words or sounds
 that it never learned, costs more, and goes although it is said. Whether it is, other texts and other places of the same
 document tell (`decoys`). A long cue must be said in each of its parts: of a text that ends otherwise than the speech
-does, the beginning alone would be enough to win. What no one says of its end or beginning is left out (`partial_cues`).
+does, the beginning alone would be enough to win. An end or beginning that is not spoken is left out (`partial_cues`).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _to_hear(
 
 
 def _refuse(work: Shard, row: Row, reason: str) -> None:
-    """Drop a recording whole; its row among the segments tells `cut`, and the user, why."""
+    """Drop a whole recording; its row among the segments gives the reason, to `cut` and to the user."""
     work.out.drop(reason)
     work.segments.append(keyed(row["key"], refusal(reason, row["samples"]), ALIGNED_SEGMENTS))
 

@@ -1,8 +1,8 @@
-"""Posteriors on disk: written once by `align`, in the order of their keys, so that no one need listen again.
+"""Posteriors on disk: `align` writes them once, in the order of their keys, so that the model need not run again.
 
 `.posteriors.arrow` is an Arrow file with a record batch a recording and a row a piece: ``key, piece, frames, costs``
 (T, V) uint8 in 1/16 nat, and ``level``, the mean log-mel energy of the piece's stretch of 10 ms frames, float16. The
-schema's metadata tell which aligner heard it: ``aligner`` (digest), ``units`` V, ``frame_shift_samples``, ``rate_hz``.
+schema's metadata name the aligner: ``aligner`` (digest), ``units`` V, ``frame_shift_samples``, ``rate_hz``.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _extra(extra: str, what: str) -> Finding:
 
 
 def java_is_new_enough(version: str | None) -> bool:
-    """Whether the first line of `java -version` tells of Java 17 or newer, which Spark 4 needs."""
+    """Whether the first line of `java -version` names Java 17 or newer, which Spark 4 needs."""
     match = re.search(r'version "(\d+)', version or "")
     return match is not None and int(match[1]) >= JAVA
 

@@ -194,7 +194,7 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 @app.command("verify")
 @click.argument("target")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--repair", is_flag=True, help="Make the shards again that are bad, and no others.")
+@click.option("--repair", is_flag=True, help="Rebuild the damaged shards, and only those.")
 def verify_command(target: str, overrides: tuple[str, ...], repair: bool) -> None:
     """Re-read every file of an artifact, or of all artifacts of a recipe, against its checksum.
 
@@ -208,7 +208,7 @@ def verify_command(target: str, overrides: tuple[str, ...], repair: bool) -> Non
         click.secho(problem, fg="red", err=True)
     if problems:
         if not repair and any("missing or unfinished" not in problem for problem in problems):
-            click.echo(f"megahour verify --repair {target} makes the bad shards again, and no others.", err=True)
+            click.echo(f"megahour verify --repair {target} rebuilds the damaged shards, and only those.", err=True)
         sys.exit(1)
 
 

@@ -65,7 +65,7 @@ def _measure(path: Path, given: dict[str, Any]) -> None:
         measured = calibrate_here(given.get("parameters"))
     except subprocess.CalledProcessError as error:
         raise ConfigError(
-            f"the workers of the measurement failed: {error}", remedy="see what they said above"
+            f"the workers of the measurement failed: {error}", remedy="see their messages above"
         ) from None
     from fsspec.implementations.local import LocalFileSystem
 

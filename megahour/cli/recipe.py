@@ -91,7 +91,7 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
     run = _address(data.get("run", f"runs/{name}"), "run", where)
     seed, threads = data.get("seed"), data.get("threads", 2)
     if not isinstance(data.get("about", ""), str | None):
-        raise ConfigError(f"about is {kind_name(data['about'])}, not a text", where=where)
+        raise ConfigError(f"about is {kind_name(data['about'])}, not text", where=where)
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"seed = {seed!r} is not a whole number", where=where)
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
@@ -196,7 +196,7 @@ def _order(steps: Mapping[str, Step], where: str) -> list[Step]:
         ready = [s for s in steps.values() if s.name not in ordered and all(p in ordered for p in s.parents)]
         if not ready:
             circle = " → ".join(_circle({name: step for name, step in steps.items() if name not in ordered}))
-            raise ConfigError(f"steps wait for each other: {circle}", where=where, remedy="take one of the inputs out")
+            raise ConfigError(f"steps wait for each other: {circle}", where=where, remedy="remove one of the inputs")
         ordered[ready[0].name] = ready[0]
     return list(ordered.values())
 

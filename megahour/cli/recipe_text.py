@@ -111,7 +111,7 @@ def _variables(data: Mapping[str, Any], where: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     for name, value in section(data, "vars", where).items():
         if not isinstance(value, str | int | float | datetime.date):
-            raise ConfigError(f'variable "{name}" is {kind_name(value)}, not a text or a number', where=where)
+            raise ConfigError(f'variable "{name}" is {kind_name(value)}, neither text nor a number', where=where)
         variables[name] = str(_substitute(value, variables, where))
     return variables
 

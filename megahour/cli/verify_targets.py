@@ -71,7 +71,9 @@ def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target
         key = override.partition("=")[0]
         if not repairing or key.split(".")[0] not in known:
             remedy = f"with --repair: {', '.join(known)}, e.g. inputs.recordings=URL" if repairing else "leave it out"
-            raise ConfigError(f"override {key}: {url} is no recipe{nearest(key.split('.')[0], known)}", remedy=remedy)
+            raise ConfigError(
+                f"override {key}: {url} is not a recipe{nearest(key.split('.')[0], known)}", remedy=remedy
+            )
         put(data, override)
     engine = parse(EngineParams, section(data, "engine", url), where="engine", remedy="megahour run --help")
     addresses = {role: str(address) for role, address in section(data, "inputs", url).items()}

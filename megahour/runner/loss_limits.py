@@ -29,7 +29,7 @@ class BadShare:
     def close(self) -> None:
         bad, seen = self.total.bad, self.total.came_in
         if bad > self.limit * max(seen, bad):
-            # `dropped` also counts good records that policy left out: quarantine tells them apart.
+            # `dropped` also counts good records that policy left out; quarantine does not.
             worst = _bad_reasons(self.output).most_common(3)
             raise TooManyBad(
                 f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "

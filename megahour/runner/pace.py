@@ -1,4 +1,4 @@
-"""How long work still takes: told from its own pace, else from the last time, else not at all."""
+"""How long work will still take: from its own pace, else from the last run, else unknown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Pace:
         if self._last_s is None or not self.total:
             return None
         left = self._last_s * (1 - self._first / self.total) - self.spent_s
-        return left if left > 0 else None  # it is slower than last time: how slow, nothing tells
+        return left if left > 0 else None  # it is slower than last time; by how much is unknown
 
 
 def run_left(left_s: float | None, later_s: Sequence[float | None]) -> tuple[float | None, bool]:

@@ -33,7 +33,7 @@ class StepPlace:
 
 
 class TerminalMonitor(Monitor):
-    """Tells what a step does; `place` is given in a run of several."""
+    """Reports what a step does; `place` is set in a run of several steps."""
 
     def __init__(self, step: str = "", place: StepPlace | None = None) -> None:
         self.step, self.place = step, place
@@ -99,7 +99,7 @@ class TerminalMonitor(Monitor):
         self.done += 1
         self._audio_s += audio_seconds(receipt)
         if self._counting:
-            return  # what it counts tells more
+            return  # its counts say more
         self._pace.update(self.done, self.total)
         self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
         if self._audio_s:

@@ -312,7 +312,7 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
     from megahour.serve.devices import of_machine
     from megahour.serve.server import serve
 
-    # On the CPU one for each core that the engine's tasks may use: the model is most of the work, and waits for no one.
+    # On the CPU one for each core that the engine's tasks may use: the model is most of the work.
     devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
     with serve(spec, devices=devices, host=models.host) as service:
         yield service.endpoint

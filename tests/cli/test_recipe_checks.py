@@ -18,13 +18,13 @@ TRUTH = ("raw", "recordings", "utterances")
 STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     "no source": ("ingest", {}, {}, "step made: neither a source nor the raw input"),
     "two sources": ("ingest", {"raw": "elsewhere/raw"}, {"source": "talks"}, "both a source and the raw input"),
-    "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'step made, licences: "cc by" is no SPDX'),
-    "no network": ("ingest", {}, {"source": "talks", "allow_private": ["intranet"]}, '"intranet" is no network'),
-    "no pattern": ("ingest", {}, {"source": "talks", "speaker_pattern": "("}, "is no regular expression"),
+    "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'step made, licences: "cc by" is not an SPDX'),
+    "no network": ("ingest", {}, {"source": "talks", "allow_private": ["intranet"]}, '"intranet" is not a network'),
+    "no pattern": ("ingest", {}, {"source": "talks", "speaker_pattern": "("}, "is not a regular expression"),
     "no group": ("ingest", {}, {"source": "talks", "speaker_pattern": "a"}, '"a" has 0 groups'),
     "no language": ("ingest", {}, {"source": "talks", "text_languages": ["xx"]}, "xx: not known to the language model"),
     "imported licence": (
-        "import", {}, {"format": "kaldi", "source": "data", "licences": ["cc by"]}, '"cc by" is no SPDX',
+        "import", {}, {"format": "kaldi", "source": "data", "licences": ["cc by"]}, '"cc by" is not an SPDX',
     ),
     "no clips": ("compose", {}, {}, "clips come from `source` or from the input `clips`"),
     "clips twice": ("compose", {"clips": "elsewhere/clips"}, {"source": "clips"}, "one of them"),

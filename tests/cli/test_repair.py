@@ -341,7 +341,7 @@ def test_files_that_a_stage_reads_must_be_what_they_were(made: Made, tmp_path: P
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("inptus.numbers=x", 'is no recipe – did you mean "inputs"'),
+        ("inptus.numbers=x", 'is not a recipe – did you mean "inputs"'),
         ("engine.wrokers=1", 'unknown key "wrokers" – did you mean "workers"'),
         ("threads=no", "threads = False is not a whole number"),
         ("threads=many", "threads = 'many' is not a whole number"),
@@ -353,7 +353,7 @@ def test_overrides_of_nothing_are_refused(made: Made, override: str, said: str) 
 
 
 def test_an_artifact_takes_no_overrides_unless_it_is_repaired(made: Made) -> None:
-    assert "is no recipe" in made.megahour("verify", str(made.home / "numbers"), "inputs.numbers=x", code=1)
+    assert "is not a recipe" in made.megahour("verify", str(made.home / "numbers"), "inputs.numbers=x", code=1)
 
 
 def test_what_was_never_made_is_not_made_by_a_repair(made: Made) -> None:

@@ -62,7 +62,7 @@ class Composer:
         unspoken: Sequence[str] = (),
         foreign: Foreign | None = None,
     ) -> None:
-        """unspoken: texts for lines that no one says; without them those of the clips themselves serve."""
+        """unspoken: texts for lines that are not spoken; without them, the clips' own texts are used."""
         self._read, self._p, self._foreign = read, p, foreign
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._clips = [clips[i] for i in self._rng.permutation(len(clips))]

@@ -91,7 +91,7 @@ class Compose(Stage[ComposeParams]):
 
 
 def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str], dict[str, int]]:
-    """Where the clips are, those to use, texts that no one says, and how many clips were left out, by reason."""
+    """Where the clips are, those to use, texts that are not spoken, and how many clips were left out, by reason."""
     from megahour.core.records import key_of
     from megahour.corpus.generate.clips import files_below, files_in_shards, find_clips, read_listing
 

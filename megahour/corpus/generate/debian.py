@@ -69,7 +69,7 @@ def prompts(language: str, folder: Path) -> Iterator[tuple[str, bytes]]:
         raise StageError(
             f"{package}: {len(clips)} clips and {len(listings)} lists of texts",
             where="fetch-prompts",
-            remedy="other layout?",
+            remedy="the package may have another layout",
         )
     texts = read_listing(str(listings[0]))
     for clip in clips:

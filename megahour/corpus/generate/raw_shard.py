@@ -104,7 +104,7 @@ def _numbered(rows: list[tuple[str, int, Any]], number: str, schema: pa.Schema) 
 
 
 LINES = pa.schema([("name", pa.string()), ("line", pa.int32()), ("text", pa.string()), ("sentence", pa.int32())])
-"""Lines of each transcript in order; `sentence` is the number of the spoken sentence, -1 when no one said the line."""
+"""Lines of each transcript in order; `sentence` is the number of the sentence, -1 when the line was not spoken."""
 
 PASSAGES = pa.schema(
     [("name", pa.string()), ("language", pa.string()), ("start_samples", pa.int64()), ("end_samples", pa.int64())]

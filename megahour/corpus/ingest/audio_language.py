@@ -1,7 +1,7 @@
 """A hook for language identification on audio: a function of the user's, given the head of each recording.
 
 ``package.module:function`` is called as ``function(samples, rate_hz)`` with int16 [T], mono, and gives
-``(language, probability)``; language is a BCP 47 tag, or "" when it cannot tell. It must be deterministic.
+``(language, probability)``; language is a BCP 47 tag, or "" when it is unsure. It must be deterministic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def load_hook(address: str) -> Identify:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(str(error), where="audio_language", remedy="give package.module:function") from error
     if not callable(function):
-        raise ConfigError(f'"{address}" is no function', where="audio_language", remedy="give package.module:function")
+        raise ConfigError(
+            f'"{address}" is not a function', where="audio_language", remedy="give package.module:function"
+        )
     hook: Identify = function
     return hook
 

@@ -246,7 +246,9 @@ def check_policy(allowed: Iterable[str]) -> None:
         known = spdx(entry)
         if known == UNKNOWN and not re.fullmatch(r"[A-Za-z][A-Za-z0-9.+-]*", entry):
             raise ConfigError(
-                f'"{entry}" is no SPDX identifier', where="licences", remedy="e.g. CC-BY, CC-BY-SA-4.0, CC0"
+                f'"{entry}" is not an SPDX identifier', where="licences", remedy="e.g. CC-BY, CC-BY-SA-4.0, CC0"
             )
         if known != UNKNOWN and not is_allowed(known, [entry]):
-            raise ConfigError(f'"{entry}" is no SPDX identifier', where="licences", remedy=f'did you mean "{known}"?')
+            raise ConfigError(
+                f'"{entry}" is not an SPDX identifier', where="licences", remedy=f'did you mean "{known}"?'
+            )

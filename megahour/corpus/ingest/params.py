@@ -45,7 +45,7 @@ class IngestParams(Params):
         0.8, ge=0, le=1, description="probability below which a text's language counts as unknown"
     )
     audio_language: str = Field(
-        "", description="package.module:function that tells the language of (samples int16 [T], rate_hz)"
+        "", description="package.module:function that identifies the language of (samples int16 [T], rate_hz)"
     )
     audio_language_seconds: float = Field(30.0, gt=0, description="seconds of each recording that this function gets")
     speaker: str = Field("", description="speaker of recordings that name none")

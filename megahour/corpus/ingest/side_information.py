@@ -49,7 +49,7 @@ class SideInfo:
 def side_info(item: Item, p: IngestParams) -> SideInfo:
     """Read, complete and check an item's side information.
 
-    A recording whose speaker no one names is a speaker of its own: two unknown voices must not count as one.
+    A recording without a named speaker is a speaker of its own: two unknown voices must not count as one.
 
     Raises
     ------

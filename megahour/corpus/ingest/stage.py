@@ -108,6 +108,6 @@ def _check_pattern(pattern: str) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise ConfigError(f'"{pattern}" is no regular expression: {error}', where="speaker_pattern") from None
+        raise ConfigError(f'"{pattern}" is not a regular expression: {error}', where="speaker_pattern") from None
     if pattern and groups != 1:
         raise ConfigError(f'"{pattern}" has {groups} groups', where="speaker_pattern", remedy="give it one: _(\\w+)_")

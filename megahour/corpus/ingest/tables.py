@@ -134,7 +134,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
 
 
 def _name(fields: dict[str, Any], address: str) -> str:
-    """A row's own name, else its address without the suffix; of "/download?id=3" the query is what tells rows apart."""
+    """A row's own name, else its address without the suffix; in "/download?id=3" the query distinguishes the rows."""
     if given := _first(fields, NAME_COLUMNS):
         return str(given)
     shown = masked(address)
@@ -186,7 +186,7 @@ def _parquet_rows(source: str, file: BinaryIO, first: int) -> Iterator[tuple[int
         if isinstance(error, OSError) and error.errno is not None:  # the file system's, not the format's
             raise
         raise ConfigError(
-            f"{source} is no whole Parquet file: {str(error)[:300]}",
+            f"{source} is not a complete Parquet file: {str(error)[:300]}",
             where="source",
             remedy="copy or write it again; a table of another format needs its own suffix",
         ) from None

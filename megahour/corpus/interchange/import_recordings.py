@@ -98,7 +98,7 @@ class ImportedRecordings(ImportTarget):
         }
 
     def _cues(self, key: int, entries: list[Entry], spans: list[tuple[int, int]], samples: int) -> Iterator[Row]:
-        """Cues in the order of their starts. One entry that spans the whole recording tells nothing of times: -1."""
+        """Cues in the order of their starts. One entry that spans the whole recording has no times: -1."""
         if not entries:
             return
         timed = len(entries) > 1 or entries[0].start_s > 0 or spans[0][1] < samples - round(self.p.rate_hz * SLACK_S)

@@ -1,4 +1,4 @@
-"""Worker side of `import`: one shard of somebody's entries as *utterances* or *recordings*, checked and decoded."""
+"""Worker side of `import`: one shard of foreign entries as *utterances* or *recordings*, checked and decoded."""
 
 from __future__ import annotations
 

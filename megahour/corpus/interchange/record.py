@@ -58,7 +58,7 @@ def record_json(record: Mapping[str, Any]) -> str:
 
 
 def checked(value: Any) -> Row:
-    """A record from the custom field of somebody's file.
+    """A record from the custom field of a foreign file.
 
     Raises
     ------

@@ -37,7 +37,7 @@ class Audio:
 
 @dataclass(frozen=True)
 class Entry:
-    """One utterance of somebody's data: a stretch of audio and what is said of it. Unknown strings are empty.
+    """One utterance of foreign data: a stretch of audio and what is known of it. Unknown strings are empty.
 
     `start_s` counts from the start of `audio`; without `duration_s` the stretch ends with the audio. `words` are
     (word, start_s, duration_s, confidence) from the start of the utterance. `record` is megahour's own custom field.

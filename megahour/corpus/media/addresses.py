@@ -27,14 +27,14 @@ MAX_COPY_BYTES = 8 << 30
 LOCAL = ("file", "local")
 SHOWN = 200  # characters of an address, and of what a client says of it, in a message
 
-# Whoever a URL lets in: of the web always, elsewhere with a password only (abfs://CONTAINER@ACCOUNT is a place).
+# User names in URLs: on the web always, elsewhere only with a password (abfs://CONTAINER@ACCOUNT is a place).
 _LET_IN = re.compile(r"(https?://)[^/?#\s]*@|([a-z][\w+.-]*://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
 
 T = TypeVar("T")
 
 
 def masked(text: str) -> str:
-    """Text that may be written down: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
+    """Text without secrets, for logs: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
     return _LET_IN.sub(r"\1\2***@", text)
 
 

@@ -1,4 +1,4 @@
-"""Files that somebody's table names. Nothing in a table is trusted: what cannot be had is that row's problem."""
+"""Files that a table from elsewhere names. Nothing in it is trusted; a file that cannot be read costs its row alone."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _store(address: str) -> tuple[Any, str]:
         return file_system(address)
     except MegahourError as error:
         raise BadRecord("unreachable-file", f"{in_short(address)}: {in_short(error.message)}") from error
-    except Exception as error:  # a stranger's string in somebody's client
+    except Exception as error:  # a client library may fail in any way on a foreign string
         raise BadRecord(
             "malformed-address", f"{in_short(address)!r}: {type(error).__name__} {in_short(str(error))}"
         ) from error

@@ -1,4 +1,4 @@
-"""Where on the network somebody's table may lead: nowhere on this machine or in private networks, unless allowed.
+"""Where a table from elsewhere may point on the network: not to this machine or private networks, unless allowed.
 
 What counts is the address that a connection goes to, after names are resolved and redirects followed: a name that
 is looked up twice may lead to two places.
@@ -36,7 +36,7 @@ def parse_networks(entries: Iterable[str]) -> Networks:
             networks.append(ipaddress.ip_network(entry.strip(), strict=False))
         except ValueError as error:
             remedy = 'give networks or addresses, such as "[10.0.0.0/8, 127.0.0.1]"'
-            raise ConfigError(f'"{entry}" is no network: {error}', where="allow_private", remedy=remedy) from None
+            raise ConfigError(f'"{entry}" is not a network: {error}', where="allow_private", remedy=remedy) from None
     return tuple(networks)
 
 
@@ -51,7 +51,7 @@ def check_address(written: str, allowed: Networks) -> None:
 
 
 def check_host(host: str, allowed: Networks) -> None:
-    """`check_address` of all that a name leads to now; a name that is not known is left to whoever connects."""
+    """`check_address` of all addresses that a name resolves to now; an unknown name fails when it is connected to."""
     try:
         addresses = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError):

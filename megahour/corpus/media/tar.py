@@ -119,7 +119,7 @@ class ShardAudio:
             raise StoreError(
                 f"no FLAC at byte {offset} ({size} bytes): {error}",
                 where=self._where,
-                remedy="megahour verify tells whether the shard is damaged",
+                remedy="run megahour verify to see whether the shard is damaged",
             ) from error
         return samples
 

@@ -85,7 +85,7 @@ def primary(tag: str) -> str:
 
 
 def same_language(one: str, other: str) -> bool:
-    """Whether two tags name the same language, or two that text does not tell apart."""
+    """Whether two tags name the same language, or two that text cannot distinguish."""
     first, second = primary(canonical(one)), primary(canonical(other))
     return first == second or any(first in group and second in group for group in _ALIKE)
 

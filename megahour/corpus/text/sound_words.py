@@ -26,14 +26,14 @@ _STEMS = {
 }
 _EAST = "笑|拍手|音楽|掌声|音乐|音樂|歓声|ため息|泣|歌|웃음|박수|음악"
 SOUND = re.compile(rf"\b(?:{'|'.join(_STEMS.values())})|{_EAST}", re.IGNORECASE)
-# Words that descriptions do without: a parenthesis with one of them is somebody's aside.
+# Words that descriptions do without: a parenthesis with one of them is a spoken aside.
 _SPEECH = re.compile(
     r"\b(?:i|i'm|i've|you|you're|we|he's|it's|is|are|was|were|don't|that|this|which|and|but|or|not|no|yes|because|if|"
     r"yo|tú|que|es|está|eso|pero|porque|no|sí|je|tu|nous|vous|c'est|est|qui|mais|pas|oui|non|io|che|è|sono|ma|perché|"
     r"ich|du|wir|ist|sind|das|aber|nicht|ja|nein|und|oder|я|ты|вы|мы|это|что|но|не|да|нет|или)\b",
     re.IGNORECASE,
 )
-MAX_SOUND_WORDS = 5  # longer parentheses are somebody's words, but for those twice as long that begin with a sound
+MAX_SOUND_WORDS = 5  # longer parentheses are speech, except those up to twice as long that begin with a sound
 
 
 def names_sound(inside: str) -> bool:

@@ -1,4 +1,4 @@
-"""Labels that say who speaks, told from the words that are said.
+"""Labels that name the speaker, as opposed to words that are spoken.
 
 A label stands at the beginning of a line, before a colon that is followed by space: in capitals ("JOHN:", "DR. SMITH
 (on phone):"), or saying that it is one ("Speaker 2:", "Interviewer:"). "Note: this" and "10:30" are speech. Names in

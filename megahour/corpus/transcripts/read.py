@@ -65,7 +65,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
 
 
 def tidy(found: list[Cue], rate_hz: int) -> Transcript:
-    """Take out what no one says, copies, repeated lines of rolling captions, and times that cannot be true.
+    """Remove what is not spoken, copies, repeated lines of rolling captions, and times that cannot be true.
 
     Cues in which several speakers are named are split at the names.
     """

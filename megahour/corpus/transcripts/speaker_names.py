@@ -1,4 +1,4 @@
-"""Names of speakers: which spellings are one person, and which name no one at all."""
+"""Names of speakers: which spellings are one person, and which are not a name."""
 
 from __future__ import annotations
 

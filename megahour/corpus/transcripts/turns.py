@@ -1,4 +1,4 @@
-"""Who says a cue: names of its markup and labels, and the parting of cues that several people share."""
+"""Who speaks in a cue: names from its markup and labels; cues that several people share are split."""
 
 from __future__ import annotations
 

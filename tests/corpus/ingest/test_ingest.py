@@ -225,7 +225,7 @@ def test_a_changed_source_is_ingested_again(folder: Path, tmp_path: Path, engine
         ({"source": "nowhere-at-all"}, "no files at nowhere-at-all"),
         ({"source": ".", "speaker_pattern": "("}, "no regular expression"),
         ({"source": ".", "speaker_pattern": "a"}, "has 0 groups"),
-        ({"source": ".", "licences": ["cc by"]}, "no SPDX identifier"),
+        ({"source": ".", "licences": ["cc by"]}, "not an SPDX identifier"),
     ],
 )
 def test_impossible_jobs_are_refused_before_they_start(params: dict[str, Any], message: str) -> None:

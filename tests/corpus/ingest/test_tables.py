@@ -173,7 +173,7 @@ def test_a_damaged_parquet_table_is_refused_with_its_name(tmp_path: Path, damage
         "text": b"audio\n1.wav\n2.wav\n",
     }
     source.write_bytes(damaged[damage])
-    with pytest.raises(ConfigError, match=r"table\.parquet is no whole Parquet file: \w") as error:
+    with pytest.raises(ConfigError, match=r"table\.parquet is not a complete Parquet file: \w") as error:
         plan_table(str(source), 1 << 20, 100)
     assert "write it again" in str(error.value)
 
