@@ -18,7 +18,7 @@ TRUTH = ("raw", "recordings", "utterances")
 STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     "no source": ("ingest", {}, {}, "step made: neither a source nor the raw input"),
     "two sources": ("ingest", {"raw": "elsewhere/raw"}, {"source": "talks"}, "both a source and the raw input"),
-    "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'step made, licences: "cc by" is not an SPDX'),
+    "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'licences: "cc by" is not an SPDX'),
     "no network": ("ingest", {}, {"source": "talks", "allow_private": ["intranet"]}, '"intranet" is not a network'),
     "no pattern": ("ingest", {}, {"source": "talks", "speaker_pattern": "("}, "is not a regular expression"),
     "no group": ("ingest", {}, {"source": "talks", "speaker_pattern": "a"}, '"a" has 0 groups'),
