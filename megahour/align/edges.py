@@ -45,11 +45,11 @@ def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
     local_loud = np.maximum(local_loud, quiet + LEAST_SPEECH * (loud - quiet))
     threshold = local_quiet + LOUD_SHARE * (local_loud - local_quiet)
     result: NDArray[np.bool_] = level > np.interp(np.arange(len(level)), middles, threshold)
-    return _without_runs(result, SHORTEST_SOUND)
+    return long_runs(result, SHORTEST_SOUND)
 
 
-def _without_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
-    """`mask` (T,) without its runs of fewer than `shortest` frames."""
+def long_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
+    """`mask` (T,) where it is true at least `shortest` times in a row."""
     turns = np.concatenate([[0], np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]])
     lengths = np.diff(turns)
     long_enough: NDArray[np.bool_] = np.repeat(lengths >= shortest, lengths)
@@ -103,7 +103,7 @@ def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """
     start, end = words.start, words.end
     second, inner = np.clip(words.second, start, end), np.clip(words.inner, start, end)
-    sounding = ~_without_runs(~loud, SHORTEST_PAUSE)
+    sounding = ~long_runs(~loud, SHORTEST_PAUSE)
     sounds = np.flatnonzero(sounding)
     turns = np.flatnonzero(np.diff(np.concatenate([[False], sounding, [False]]).astype(np.int8)))
     onsets, offsets = turns[::2], turns[1::2]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.align.edges import long_runs
+
 FRAME_S, SHIFT_S = 0.020, 0.010
 NOISE_PERCENTILE, SPEECH_PERCENTILE = 10, 95
 QUANTISATION = 1 / 12  # power of rounding to whole numbers: what is quieter was not recorded
@@ -45,13 +47,5 @@ def clipped_share(samples: NDArray[np.int16]) -> float:
     clipped = (samples >= FULL_SCALE) | (samples <= -FULL_SCALE)
     for extreme in (int(samples.max()), int(samples.min())):
         if abs(extreme) >= FLAT_LEVEL:
-            clipped |= _in_runs(samples == extreme, FLAT_SAMPLES)
+            clipped |= long_runs(samples == extreme, FLAT_SAMPLES)
     return float(clipped.mean())
-
-
-def _in_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
-    """`mask` (T,) where it is true for at least `shortest` samples in a row."""
-    turns = np.concatenate([[0], np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]])
-    lengths = np.diff(turns)
-    long_enough: NDArray[np.bool_] = np.repeat(lengths >= shortest, lengths)
-    return mask & long_enough
