@@ -20,7 +20,7 @@ from megahour.models.params import ImportAlignerParams
 from megahour.serve.server import serve
 from megahour.serve.spec import ServiceAddress
 
-MINUTES = (30, 120)  # both have more windows than may be in flight: what that holds does not grow
+MINUTES = (30, 90)  # both have more windows than may be in flight: what that holds does not grow
 TEN_HOURS_MB = 700
 
 # Peak resident memory of a process that aligns one shard; the model is in the service. Not ru_maxrss: a child begins
