@@ -16,11 +16,15 @@ OTHER, PLACE = 40, 20
 MORE = "and please try once more now"
 
 
-def aligned(said: list[str], written: list[str], seed: int, badly: int = -1) -> tuple[Document, Aligned]:
+def aligned(
+    said: list[str], written: list[str], seed: int, badly: int = -1, least_token: float = 0.3
+) -> tuple[Document, Aligned]:
     rng = np.random.default_rng(seed)
     parts = [say([text], rng, 0.5 if i == badly else 0.1).log_probs for i, text in enumerate(said)]
     document = spell([(i, np.nan, text) for i, text in enumerate(written)], UNITS)
-    return document, align_document(quantise(np.concatenate(parts)), document, Costs(skip_ratio=3.0, least_token=0.3))
+    return document, align_document(
+        quantise(np.concatenate(parts)), document, Costs(skip_ratio=3.0, least_token=least_token)
+    )
 
 
 def said_words(document: Document, found: Aligned, cue: int) -> list[str]:
@@ -54,6 +58,17 @@ def test_words_that_nobody_says_are_left_out(where: str, seed: int) -> None:
     spoken, _ = cue_frames(found.path, document.boundaries)
     assert (spoken >= 0).all()
     assert (np.diff(spoken) > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("at", [0, 10])
+def test_words_that_nobody_says_in_a_long_cue_are_left_out_though_leaving_it_out_is_dear(at: int, seed: int) -> None:
+    """The path keeps the whole cue then, and its unsaid words take up the sound around: no second look comes to it."""
+    said = sentences(12, np.random.default_rng(1000 + seed), words=20)
+    words = said[6].split()
+    written = [*said[:6], " ".join([*words[:at], MORE, *words[at:]]), *said[7:]]
+    document, found = aligned(said, written, seed, least_token=2.0)
+    assert said_words(document, found, 6) == words
 
 
 @pytest.mark.parametrize("seed", range(5))
