@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -126,7 +128,8 @@ def test_an_error_of_a_thread_is_raised_where_its_batch_would_be(inputs, tmp_pat
     features = features_artifact(tmp_path, [("labelled", made[i : i + 10]) for i in range(0, 60, 10)])
     loader = loader_of((features, inputs[1]))
     last = loader.plan(0).windows[-1]
-    Path(features.shard_path(last[0], ".arrow")).unlink()
+    path = Path(features.shard_path(last[0], ".arrow"))
+    path.rename(path.with_suffix(".away"))
     total = len(loader.plan(0))
     good = [n for n in range(total) if loader.plan(0).locate(n)[0] < 2]
     before = set(threading.enumerate())
@@ -136,15 +139,22 @@ def test_an_error_of_a_thread_is_raised_where_its_batch_would_be(inputs, tmp_pat
         with pytest.raises(StoreError, match=f"shard {last[0]}"):
             ahead.batch(good[-1] + 1)
     until(lambda: set(threading.enumerate()) <= before)  # none is left
+    path.with_suffix(".away").rename(path)
+    assert schedule(loader, good[-1] + 1).batch().keys  # the error is not kept
 
 
 def test_an_interrupt_does_not_wait_for_what_is_being_made() -> None:
     go_on: Future[None] = Future()
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), in_order(lambda i: go_on.result(10), range(9), threads=2, ahead=4):
-        raise KeyboardInterrupt
-    assert time.monotonic() - began < 5
+    began: list[int] = []
+    before, began_s = set(threading.enumerate()), time.monotonic()
+    with in_order(lambda i: (began.append(i), go_on.result(10)), range(9), threads=2, ahead=4) as results:
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    assert time.monotonic() - began_s < 5
     go_on.set_result(None)
+    until(lambda: set(threading.enumerate()) <= before)
+    assert began == [0, 1]  # what waited for a thread never began
 
 
 def test_another_batch_than_the_next_is_refused(inputs) -> None:
