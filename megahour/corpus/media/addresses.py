@@ -153,6 +153,8 @@ class RangeFile(io.RawIOBase):
 class Remote(RangeFile):
     """A remote file that tries again; with `tolerant`, its last error is a BadRecord."""
 
+    _file: Any = None  # Python closes what could not be opened, too; 3.13 prints what that raises
+
     def __init__(self, fs: Any, path: str, *, tolerant: bool = False) -> None:
         self._fs, self._path, self._tolerant = fs, path, tolerant
         self._file = self._try(self._open)
@@ -218,6 +220,6 @@ class Remote(RangeFile):
         return data
 
     def close(self) -> None:
-        if not self.closed:
+        if self._file is not None and not self.closed:
             self._file.close()
         super().close()

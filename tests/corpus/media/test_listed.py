@@ -26,6 +26,7 @@ from megahour.corpus.ingest.shard import ingest_shard
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.ingest.tables import table_items
 from megahour.corpus.media import networks
+from megahour.corpus.media.addresses import Remote
 from megahour.corpus.media.listed import PROTOCOLS, Listing
 from megahour.corpus.media.networks import PrivateAddress, check_address, parse_networks
 
@@ -285,3 +286,10 @@ def test_a_shard_goes_on_past_all_of_them(tmp_path: Path, inside: _Server) -> No
     assert counts.kept == 1
     expected = {"malformed-address": 3, "foreign-protocol": 2, "private-address": 1, "missing-file": 1}
     assert counts.dropped == expected
+
+
+def test_a_file_that_could_not_be_opened_closes_without_an_error() -> None:
+    """Python closes it when it is forgotten, and from 3.13 on prints what that raises to the user's terminal."""
+    unopened = Remote.__new__(Remote)
+    unopened.close()
+    assert unopened.closed
