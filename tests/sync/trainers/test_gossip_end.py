@@ -108,9 +108,9 @@ POINTS = [
 ]
 
 
-def points(*always: str) -> list[Any]:
-    """All points, each of which takes seconds; those that are not `always` looked at are left to `make faults`."""
-    return [point if point in always else pytest.param(point, marks=pytest.mark.faults) for point in POINTS]
+def points(*always: str, of: list[str] = POINTS) -> list[Any]:
+    """Points `of`, each of which takes seconds; those that are not `always` looked at are left to `make faults`."""
+    return [point if point in always else pytest.param(point, marks=pytest.mark.faults) for point in of]
 
 
 @pytest.mark.parametrize("point", points("before", "at exchange 1", "behind all_reduce 1", "behind all_gather 1"))
@@ -124,7 +124,7 @@ def test_whoever_is_left_when_one_dies_ends_with_one_model(point: str) -> None:
     # gloo breaks its connections: then it has an error.
 
 
-@pytest.mark.parametrize("point", points("at all_reduce 1"))
+@pytest.mark.parametrize("point", points("at all_reduce 1", of=["before", "at all_reduce 1", "at all_gather 1"]))
 def test_one_that_stands_still_for_less_than_the_limit_is_waited_for(point: str) -> None:
     assert agreed(run_workers(end, WORKERS, point, stops_briefly)) == [0, 1, 2, 3]
 
