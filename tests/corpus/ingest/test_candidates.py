@@ -254,8 +254,8 @@ def test_a_hook_tells_the_language_of_the_sound(tmp_path: Path, engine: LocalEng
     ("params", "message"),
     [
         ({"audio_language": "no_such_module:f"}, "no_such_module"),
-        ({"audio_language": "math"}, "no function"),
-        ({"audio_language": "math:tau"}, "no function"),
+        ({"audio_language": "math"}, "not a function"),
+        ({"audio_language": "math:tau"}, "not a function"),
         ({"text_languages": ["en", "klingon"]}, "klingon"),
     ],
 )

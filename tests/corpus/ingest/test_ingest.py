@@ -223,7 +223,7 @@ def test_a_changed_source_is_ingested_again(folder: Path, tmp_path: Path, engine
     [
         ({}, "neither a source nor the raw input"),
         ({"source": "nowhere-at-all"}, "no files at nowhere-at-all"),
-        ({"source": ".", "speaker_pattern": "("}, "no regular expression"),
+        ({"source": ".", "speaker_pattern": "("}, "not a regular expression"),
         ({"source": ".", "speaker_pattern": "a"}, "has 0 groups"),
         ({"source": ".", "licences": ["cc by"]}, "not an SPDX identifier"),
     ],
