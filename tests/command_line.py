@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# A shell that started the tests in the background has them ignore SIGINT, and what they start inherits that.
 START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "import sys; sys.path.insert(0, {here!r}); import toy_stages, megahour.cli.recipe as r, megahour.cli.main as c; "
 )
 LAUNCH = START + "r.STAGES.update(toy_stages.TOY_STAGES); c.main()"
