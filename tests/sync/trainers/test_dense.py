@@ -392,3 +392,21 @@ def test_local_sgd_restores_the_mean_where_workers_have_become_fewer() -> None:
         return model.weight.item(), worker.state()["position"].tolist()
 
     assert virtual.run(restore, 2) == [(pytest.approx((0 * 1 + 1 * 2 + 2 * 3) / 6), [2, 2])] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": "mean"}, {"clip": "mean", "backwards": 1}], ids=str)
+def test_workers_of_an_accelerator_ask_it_for_nothing(options: dict[str, Any]) -> None:
+    """On torch's meta device, which has no numbers: whatever the host would wait for raises there."""
+
+    def work(group: Group) -> bool:
+        model = nn.Linear(3, 2, device="meta")
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        worker = sync.dense(model, optimiser, group=group, clip_norm=1.0, **options)
+        for _ in range(2):
+            model(torch.zeros(4, 3, device="meta")).sum().backward()
+            worker.step()
+            optimiser.zero_grad()
+        norm = worker.metrics["gradient_norm"]
+        return isinstance(norm, Tensor) and norm.is_meta
+
+    assert virtual.run(work, 2) == [True, True]
