@@ -4,7 +4,7 @@ Local files are mapped where they are. Of files in an object store a `Cache` hol
 processes of a machine: whole files; or only what is needed, as files with holes. Arrow's IPC format makes that easy. A
 table is one record batch, its columns lie in order, and the long lists come last: what precedes their values (the
 *head*) is a small part of the file, and a row of them is one range of bytes. A file with holes has the size of the
-whole one and maps like it; its holes take no disk space, and nobody looks at them.
+whole one and maps like it; its holes take no disk space, and no one looks at them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Near(Artifact):
         if is_local(self.fs) or self.cache.held(self._name(shard, suffix)) is not None:
             return self.read_table(shard, suffix)
         head = self._head(shard, suffix)
-        layout = Layout.of(head)
+        layout = FileLayout.of(head)
         if layout.lists is None:
             return self.read_table(shard, suffix)
         name = f"{self._name(shard, suffix)}.rows-{fingerprint(rows.tolist())[:16]}"
@@ -71,7 +71,7 @@ class Near(Artifact):
         def make(part: Path) -> None:
             size = self._size(shard, suffix)
             self._fill(part, shard, suffix, merged([(0, EDGE), (size - EDGE, size)], size))
-            end = Layout.of(pa.memory_map(str(part))).head
+            end = FileLayout.of(pa.memory_map(str(part))).head
             if end > EDGE:
                 self._fill(part, shard, suffix, [(EDGE, end)])
 
@@ -109,7 +109,7 @@ class Near(Artifact):
             file.write(data)
 
 
-class Layout:
+class FileLayout:
     """Where things lie in an Arrow IPC file of one record batch: `head` bytes precede the values of the first list.
 
     `lists`: offsets of that list's rows (n + 1,) and the bytes of a value; None where it is not the last column, or
@@ -120,9 +120,9 @@ class Layout:
         self.head, self.lists = head, lists
 
     @staticmethod
-    def of(source: pa.MemoryMappedFile) -> Layout:
+    def of(source: pa.MemoryMappedFile) -> FileLayout:
         """The layout of a file of which both edges are there."""
-        whole = Layout(source.size(), None)
+        whole = FileLayout(source.size(), None)
         try:
             reader = pa.ipc.open_file(source)
             if reader.num_record_batches != 1:
@@ -140,11 +140,11 @@ class Layout:
             return whole
         head = buffers[3].address - base
         if nested != [len(batch.schema) - 1]:
-            return Layout(head, None)
+            return FileLayout(head, None)
         kind = batch.schema.field(nested[0]).type
         width = np.dtype(np.int64 if pa.types.is_large_list(kind) else np.int32)
         ends = np.frombuffer(buffers[1], width, len(batch) + 1)
-        return Layout(head, (ends, kind.value_type.bit_width // 8))
+        return FileLayout(head, (ends, kind.value_type.bit_width // 8))
 
     def spans(self, rows: NDArray[np.int64]) -> Iterator[Span]:
         """The bytes of rows of the list."""

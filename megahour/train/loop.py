@@ -38,7 +38,7 @@ from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest,
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
-from megahour.train.readings import Readings
+from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Trainer
 
@@ -83,7 +83,7 @@ def execute(
     return result.of(job, curves)
 
 
-class Step(NamedTuple):
+class TakenStep(NamedTuple):
     """What the host knows of a step: its number, the batches `done` after it, and what they were."""
 
     number: int
@@ -118,7 +118,7 @@ class Run:
         self.at = Position() if found is None else position_of(found, group)
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
-        self.readings: Readings[Step] = Readings()
+        self.readings: StepReadings[TakenStep] = StepReadings()
 
     def to_the_end(self, store: SharedStore | None) -> Curves:
         """Train to the end of the schedule."""
@@ -166,7 +166,7 @@ class Run:
         before, at.done, at.steps = at.done, claim.last, at.steps + 1
         metrics = self.trainer.synchroniser.metrics
         frames = sum(int(batch.lengths.sum()) for batch in batches)
-        step = Step(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
+        step = TakenStep(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
         measured = {"loss": gradients.loss, "correct": gradients.correct} if gradients else {}
         self.readings.add(step, {**metrics, **measured})
         self._read()

@@ -22,7 +22,7 @@ class _Step(Generic[T]):
     arrived: torch.cuda.Event | None = None
 
 
-class Readings(Generic[T]):
+class StepReadings(Generic[T]):
     """Scalars of steps, in order: on the CPU at once, from a GPU when their copies have arrived.
 
     `about`, whatever it is, comes back beside the numbers.

@@ -13,7 +13,7 @@ from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.core.cache import Cache
 from megahour.core.errors import StoreError
-from megahour.core.near import Layout, Near, merged, requests
+from megahour.core.near import FileLayout, Near, merged, requests
 from megahour.core.store import Artifact
 
 SMALL = ["key", "speaker", "frames", "text"]
@@ -152,6 +152,6 @@ def test_ranges_that_nearly_touch_are_one_request_and_long_ones_are_several() ->
 def test_the_head_ends_where_the_values_begin(tmp_path: Path) -> None:
     made = features_artifact(tmp_path, [("labelled", MADE[:3])])
     path = Path(made.shard_path(0, ".arrow"))
-    layout = Layout.of(pa.memory_map(str(path)))
+    layout = FileLayout.of(pa.memory_map(str(path)))
     first, last = next(iter(layout.spans(np.array([2]))))
     assert path.read_bytes()[first:last] == MADE[2]["features"].tobytes()

@@ -10,7 +10,7 @@ from test_step import SIZES, batch, synchronise
 
 from megahour.models.build import build
 from megahour.train.params import TrainParams
-from megahour.train.readings import Readings
+from megahour.train.readings import StepReadings
 from megahour.train.step import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -21,7 +21,7 @@ GPU = torch.device("cuda", 0)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_step_is_that_of_the_cpu_and_the_host_waits_for_nothing(kind: str, precision: str) -> None:
     def losses(device: torch.device) -> list[float]:
-        readings: Readings[int] = Readings()
+        readings: StepReadings[int] = StepReadings()
         module = build({**SIZES, "kind": kind}, seed=1).to(device)
         params: dict[str, Any] = {"precision": precision if device.type == "cuda" else "fp32", "threads": 1}
         with Trainer(TrainParams(**params), module, synchronise, device) as own:

@@ -7,7 +7,7 @@ import torch
 
 from megahour.core.errors import ConfigError
 from megahour.train import device
-from megahour.train.readings import Readings
+from megahour.train.readings import StepReadings
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, gpus: int, cuda: str | None = "13.0") -> None:
@@ -57,7 +57,7 @@ def test_a_gpu_that_is_not_there_is_refused(
 
 
 def test_what_a_cpu_measured_is_read_at_once_and_in_order() -> None:
-    readings: Readings[int] = Readings()
+    readings: StepReadings[int] = StepReadings()
     readings.add(1, {"loss": torch.tensor(0.5), "rate": 0.1})
     readings.add(2, {"loss": 2.0})
     assert list(readings.ready()) == [(1, {"loss": 0.5, "rate": 0.1}), (2, {"loss": 2.0})]
