@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -158,9 +159,23 @@ class _Lock:
             with contextlib.suppress(FileNotFoundError):  # another writer has just left, and removed the empty folder
                 Path(self._path).write_bytes(data)
                 return
+            if self._moved_in(data):
+                return
         raise StoreError(
             "the mark of this run cannot be written", where=self._where, remedy="run the same command again"
         )
+
+    def _moved_in(self, data: bytes) -> bool:
+        """A folder that holds the mark takes the place of the empty one, which no one can remove in between."""
+        scratch = Path(f"{self._folder}-{self.token}.tmp")
+        try:
+            scratch.mkdir()
+            (scratch / self.token).write_bytes(data)
+            scratch.rename(self._folder)
+        except OSError:  # it is not empty: another writer's mark is there
+            shutil.rmtree(scratch, ignore_errors=True)
+            return False
+        return True
 
     def _remove(self) -> None:
         with contextlib.suppress(Exception):  # what is left is dead as soon as this process is

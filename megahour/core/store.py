@@ -352,7 +352,10 @@ def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> N
     if is_local(artifact.fs):
         shutil.rmtree(artifact.path("tmp"), ignore_errors=True)
         for scratch in Path(artifact.root).rglob(".*.tmp"):
-            scratch.unlink(missing_ok=True)
+            if scratch.is_dir():  # of a writer that was killed while it left its mark
+                shutil.rmtree(scratch, ignore_errors=True)
+            else:
+                scratch.unlink(missing_ok=True)
     publish_text(artifact.fs, artifact.path("manifest.json"), manifest.to_json())
     artifact.__dict__.pop("manifest", None)
 
