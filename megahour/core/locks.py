@@ -33,7 +33,7 @@ from megahour.core.transfer import is_local
 MARKS = ".writer"  # the folder of marks in a folder that has one writer
 RENEW_S = 20.0
 EXPIRY_S = 90.0  # without a renewal: a writer on another machine is taken for dead
-TRIES = 100  # to write a mark while other writers remove its empty folder
+TRIES = 100  # to write a mark while other writers come and go
 TIE_S = 6.0  # two that come at once: how long the first by token waits until the other has given way
 CHECKED_S = 2.0  # a process asks the store no more often whether its writer's mark is still there
 
@@ -152,11 +152,9 @@ class _Lock:
         if not is_local(self._fs):
             self._fs.pipe_file(self._path, data)
             return
-        folder = Path(self._folder)
-        self._made_place |= not folder.parent.exists()
+        self._made_place |= not Path(self._folder).parent.exists()
         for _ in range(TRIES):
-            folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another writer has just left, and removed the empty folder
+            with contextlib.suppress(FileNotFoundError):  # there is no folder of marks, or not any more
                 Path(self._path).write_bytes(data)
                 return
             if self._moved_in(data):
@@ -166,13 +164,13 @@ class _Lock:
         )
 
     def _moved_in(self, data: bytes) -> bool:
-        """A folder that holds the mark takes the place of the empty one, which no one can remove in between."""
+        """Makes the folder of marks with the mark in it: an empty one could be removed in between. Whether it could."""
         scratch = Path(f"{self._folder}-{self.token}.tmp")
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / self.token).write_bytes(data)
         try:
-            scratch.mkdir()
-            (scratch / self.token).write_bytes(data)
-            scratch.rename(self._folder)
-        except OSError:  # it is not empty: another writer's mark is there
+            scratch.rename(self._folder)  # an empty folder gives way
+        except OSError:  # another writer's mark has come in between
             shutil.rmtree(scratch, ignore_errors=True)
             return False
         return True

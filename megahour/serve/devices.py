@@ -23,13 +23,14 @@ def of_machine(devices: Sequence[str], cores: int) -> tuple[str, ...]:
     chosen = tuple(devices) or ("auto",)
     if chosen not in {("auto",), ("cuda",), ("cpu",)}:
         return chosen
-    gpus = 0 if chosen == ("cpu",) else _gpus()
-    if chosen == ("cuda",) and not gpus:
+    found = 0 if chosen == ("cpu",) else gpus()
+    if chosen == ("cuda",) and not found:
         raise ConfigError("device cuda: torch sees no GPU", remedy="see `megahour doctor`, or take --device cpu")
-    return tuple(f"cuda:{number}" for number in range(gpus)) or ("cpu",) * max(1, cores)
+    return tuple(f"cuda:{number}" for number in range(found)) or ("cpu",) * max(1, cores)
 
 
-def _gpus() -> int:
+def gpus() -> int:
+    """How many GPUs torch can use on this machine."""
     if not any(Path(driver).exists() for driver in DRIVERS):
         return 0
     import torch

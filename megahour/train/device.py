@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
+from megahour.serve.devices import gpus
 
 
 def choose(name: str, *, local_rank: int = 0, local_workers: int = 1) -> torch.device:
@@ -25,15 +26,15 @@ def choose(name: str, *, local_rank: int = 0, local_workers: int = 1) -> torch.d
     ------
     ConfigError: cuda, and there is no GPU, or fewer than workers: each has one of its own.
     """
-    gpus = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
-    if name == "cuda" and gpus < local_workers:
-        why = "this torch is a build without CUDA" if torch.version.cuda is None else f"this machine shows {gpus}"
+    found = 0 if name == "cpu" else gpus()
+    if name == "cuda" and found < local_workers:
+        why = "this torch is a build without CUDA" if torch.version.cuda is None else f"this machine shows {found}"
         raise ConfigError(
             f"device cuda for {local_workers} worker{'s' * (local_workers > 1)}: {why}",
             where="train",
-            remedy=f"set workers to {gpus}" if gpus else "see `megahour doctor`, or set device to cpu",
+            remedy=f"set workers to {found}" if found else "see `megahour doctor`, or set device to cpu",
         )
-    if gpus < local_workers:
+    if found < local_workers:
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megahour.train.params import AdamWOptions, MuonOptions, OptimiserOptions, SgdOptions, TrainParams
+from megahour.train.params import AdamWOptions, MuonOptions, SgdOptions, TrainParams
 
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """Names of what optimisers keep of a parameter, as checkpoints hold them."""
@@ -19,24 +19,18 @@ def build(p: TrainParams, module: nn.Module) -> torch.optim.Optimizer:
 
     On a GPU kernels are fused, and an fp16 step with an overflow is left out there without the host knowing.
     """
-    return of_options(p.step_options, module, p.weight_decay)
-
-
-def of_options(options: OptimiserOptions, module: nn.Module, decay: float) -> torch.optim.Optimizer:
-    """As `build`. Raises TypeError for options that are not of `train.params.OPTIMISERS`."""
-    parameters = list(module.parameters())
+    options, decay, parameters = p.step_options, p.weight_decay, list(module.parameters())
     fused = parameters[0].is_cuda or None
     if isinstance(options, SgdOptions):
-        nesterov = options.nesterov and options.momentum > 0
+        momentum, nesterov = options.momentum, options.nesterov and options.momentum > 0
         return torch.optim.SGD(
-            parameters, lr=0.0, momentum=options.momentum, nesterov=nesterov, weight_decay=decay, fused=fused
+            parameters, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
         )
+    assert isinstance(options, AdamWOptions)
     if isinstance(options, MuonOptions):
         matrices = [q for name, q in module.named_parameters() if q.ndim == 2 and not name.startswith("head.")]
         return MuonAdamW(matrices, parameters, options, decay)
-    if isinstance(options, AdamWOptions):
-        return _adamw(parameters, options, decay, fused)
-    raise TypeError(f"no optimiser of {type(options).__name__}")
+    return _adamw(parameters, options, decay, fused)
 
 
 def _adamw(

@@ -31,7 +31,7 @@ class AdamWOptions(OptimiserOptions):
 
 
 class SgdOptions(OptimiserOptions):
-    """SGD with momentum: takes a learning rate some hundred times that of AdamW, and a third of its memory."""
+    """SGD with momentum: wants a learning rate tens of times that of AdamW, and keeps half as much of each weight."""
 
     momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step that the next one keeps")
     nesterov: bool = Field(True, description="the gradient counts as of one step ahead (Sutskever et al., 2013)")

@@ -11,8 +11,7 @@ from megahour.train.readings import StepReadings
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, gpus: int, cuda: str | None = "13.0") -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(device, "gpus", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda chosen: None)
     monkeypatch.setattr(torch.version, "cuda", cuda)
 
