@@ -203,13 +203,13 @@ class TrainParams(Params):
     )
     recompute: bool = Field(
         False,
-        description="compute each layer twice instead of keeping it for backward: a third more time, for long "
+        description="compute each layer twice instead of keeping it for backward: more time, for long "
         "utterances and deep encoders that do not fit",
         json_schema_extra=POLICY,
     )
     compile: bool = Field(
         False,
-        description="torch.compile the encoder: minutes at the start, worth trying on a tdnn and on GPUs",
+        description="torch.compile the encoder: slow to start; it won nothing on a CPU, try it on GPUs",
         json_schema_extra=LATER,
     )
     threads: int = Field(
