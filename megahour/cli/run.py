@@ -15,6 +15,7 @@ from typing import Any
 import click
 import yaml
 
+from megahour.cli.leaks import check_apart, kept_apart
 from megahour.cli.recipe import EngineParams, Recipe, Step
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
@@ -131,6 +132,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
     steps = chosen(recipe, until)
     _check_outside(recipe, steps)
     work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
+    pairs, finished = kept_apart(recipe), list[str]()
     with explaining(recipe.run), alone_in(recipe.run), make_engine(recipe.engine) as engine:
         save_run(recipe)
         for step in steps:
@@ -148,6 +150,8 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
                 monitor=monitor_for(step.name),
                 models=Models(recipe.engine.devices, recipe.engine.host),
             )
+            finished.append(step.name)
+            check_apart(pairs, finished)
             unchanged = manifest is output.manifest  # an artifact made just now is read again
             seconds = None if unchanged else time.monotonic() - started
             if seconds is not None:

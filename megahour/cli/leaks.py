@@ -1,0 +1,95 @@
+"""Test voices that another selection of the same recipe teaches to a model: refused before the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from megahour.cli.recipe import Recipe, Step
+from megahour.core.errors import StageError
+from megahour.core.store import Artifact
+
+LEARNERS = ("train", "senones", "language-model")
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Sets of two selections that have no voice in common: one scores what the other has taught."""
+
+    score: Step
+    tested: Step
+    tests: tuple[str, ...]
+    learner: Step
+    taught: Step
+    sets: tuple[str, ...]  # empty: all
+
+
+def kept_apart(recipe: Recipe) -> list[Apart]:
+    """For each step `score` the selections, other than its own, that its models and language models learn from."""
+    steps = {step.name: step for step in recipe.steps}
+    made = {step.output: step for step in recipe.steps}
+    return [
+        Apart(score, tested, tuple(score.params.model_dump()["sets"]), learner, taught, _learnt(learner))
+        for score in recipe.steps
+        if score.stage.name == "score"
+        for learner in _ancestors(score, steps)
+        if learner.stage.name in LEARNERS
+        for taught in _selections(learner, made).values()
+        for tested in _selections(score, made).values()
+        if tested.name != taught.name
+    ]
+
+
+def check_apart(pairs: Sequence[Apart], finished: Sequence[str]) -> None:
+    """Compare the selections whose later one is the last of the `finished` steps, unless their score exists.
+
+    Raises
+    ------
+    StageError: a voice or a recording of a test set is in a set that a model learns from.
+    """
+    for pair in pairs:
+        both = (pair.tested.name, pair.taught.name)
+        if finished[-1] in both and all(name in finished for name in both) and not Artifact(pair.score.output).complete:
+            _check(pair)
+
+
+def _check(pair: Apart) -> None:
+    from megahour.select.leaks import shared_voices
+
+    shared = shared_voices(Artifact(pair.tested.output), pair.tests, Artifact(pair.taught.output), pair.sets)
+    if not shared:
+        return
+    names = ", ".join(shared[:SHOWN]) + (f" and {len(shared) - SHOWN} more" if len(shared) > SHOWN else "")
+    sets = f"sets {list(pair.sets)}" if pair.sets else "the sets"
+    raise StageError(
+        f"{names}: in sets {list(pair.tests)} of {pair.tested.name}, which {pair.score.name} scores, and in {sets} of "
+        f"{pair.taught.name}, which {pair.learner.name} learns from",
+        where=pair.taught.output,
+        remedy=f"give {pair.taught.name} a set that names them before its others, and train on the others",
+    )
+
+
+def _ancestors(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
+    """All that a step is made of, each once."""
+    waiting, seen = list(step.parents), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            yield steps[name]
+            waiting += steps[name].parents
+
+
+def _selections(step: Step, made: Mapping[str, Step]) -> dict[str, Step]:
+    """The steps `select` that a step's rows come from, straight or through features; `made`: steps by output."""
+    if step.stage.name == "select":
+        return {step.name: step}
+    sources = [made.get(step.inputs.get(role, "")) for role in ("selection", "features")]
+    return {name: other for source in sources if source for name, other in _selections(source, made).items()}
+
+
+def _learnt(step: Step) -> tuple[str, ...]:
+    """Sets that a step learns from; empty: all."""
+    given = step.params.model_dump()
+    return (*given["sets"], *(given.get("unlabelled_sets", ()) if "targets" in step.inputs else ()))

@@ -1,0 +1,37 @@
+"""Voices and recordings that two selections share: `select` keeps its own sets apart, not those of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.store import Artifact
+from megahour.select.voices import WHO, voices
+
+
+def shared_voices(tested: Artifact, tests: Collection[str], other: Artifact, sets: Collection[str]) -> list[str]:
+    """Voices of the `sets` of `other` that are voices of the sets `tests` of `tested`, or are heard where those are.
+
+    Both are *selection* artifacts. Only the voices of `tests` are held in memory; `other` is read shard by shard.
+    No `sets` stand for all of them.
+    """
+    known: set[str] = set()
+    heard: set[int] = set()
+    for names, places in _shards(tested, tests):
+        known.update(names)
+        heard.update(places.ravel().tolist())
+    shared: set[str] = set()
+    at = np.array(sorted(heard), np.int64)
+    for names, places in _shards(other, sets):
+        shared.update(name for name in set(names) if name in known)
+        shared.update(names[np.isin(places, at).any(axis=1)])
+    return sorted(shared)
+
+
+def _shards(selection: Artifact, sets: Collection[str]) -> Iterator[tuple[NDArray[np.object_], NDArray[np.int64]]]:
+    for receipt in selection.receipts():
+        if not sets or receipt.tags.get("set") in sets:
+            table = selection.read_table(receipt.shard, columns=list(WHO))
+            yield voices(table)
