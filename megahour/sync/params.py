@@ -186,6 +186,41 @@ class DilocoOptions(BmufOptions):
     zeta: float = Field(0.7, gt=0, description="outer learning rate")
 
 
+class StreamingDilocoOptions(TrainerOptions):
+    """Streaming DiLoCo (Douillard et al., 2025): DiLoCo fragment by fragment, on its way while workers train.
+
+    Sends 2 D fp32 values every `block_steps` steps, D / `fragments` of the model at a time.
+    """
+
+    implementation = "streaming_diloco.StreamingDiloco"
+
+    block_steps: int = Field(
+        100, ge=1, description="steps from one exchange of a fragment to its next, H; fewer cost more bandwidth"
+    )
+    fragments: int = Field(
+        4, ge=1, description="parts of the model that travel in turn; more make smaller messages; a divisor of H"
+    )
+    overlap_steps: int = Field(
+        1, ge=0, description="steps that a fragment may be on its way, τ, so that no worker waits; 0: all wait"
+    )
+    mix: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="share of a worker's own weights in what it goes on from; 0 where τ is 0, as DiLoCo",
+    )
+    eta: float = Field(0.9, ge=0, lt=1, description="outer momentum; lower it for runs of few blocks")
+    zeta: float = Field(0.7, gt=0, description="outer learning rate")
+
+    @model_validator(mode="after")
+    def _one_under_way(self) -> Self:
+        if self.block_steps % self.fragments:
+            raise ValueError(f"block_steps {self.block_steps} is no multiple of fragments {self.fragments}")
+        if self.overlap_steps >= (every := self.block_steps // self.fragments):
+            raise ValueError(f"overlap_steps {self.overlap_steps}: the next fragment leaves {every} steps later")
+        return self
+
+
 class GossipOptions(TrainerOptions):
     """Asynchronous SGD on a ring (ADPSGD, and H-ADPSGD with nodes): no worker waits for another's gradient.
 
@@ -270,6 +305,7 @@ TRAINERS: dict[str, type[TrainerOptions]] = {
     "gtc": GtcOptions,
     "bmuf": BmufOptions,
     "diloco": DilocoOptions,
+    "streaming_diloco": StreamingDilocoOptions,
     "gossip": GossipOptions,
     "local_sgd": LocalSgdOptions,
     "ddp": DdpOptions,

@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gtc": {"threshold": 0.01},
     "bmuf": {"block_steps": 2},
     "local_sgd": {"period_steps": 2},
+    "streaming_diloco": {"block_steps": 2, "fragments": 2, "overlap_steps": 0},
 }
 FAILS = 1
 """The rank of the worker that has the error."""

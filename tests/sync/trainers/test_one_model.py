@@ -18,6 +18,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "gtc": {"threshold": 0.01},
     "bmuf": {"block_steps": 2},
     "local_sgd": {"period_steps": 2},
+    "streaming_diloco": {"block_steps": 2, "fragments": 2, "overlap_steps": 0},
 }
 WORKERS = 3
 

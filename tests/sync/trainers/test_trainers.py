@@ -271,6 +271,7 @@ EARLY: dict[str, dict[str, Any]] = {
     "gtc": {"density": 0.1},
     "local_sgd": {"period_steps": 2},
     "bmuf": {"block_steps": 2},
+    "streaming_diloco": {"block_steps": 2, "fragments": 2, "overlap_steps": 0},
 }
 
 

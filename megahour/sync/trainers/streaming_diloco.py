@@ -1,0 +1,179 @@
+"""Streaming DiLoCo: the model is shared fragment by fragment, while the workers go on training.
+
+Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
+(arXiv:2501.18512), algorithm 2. With H steps between two exchanges of one fragment, P fragments and an exchange that
+takes τ steps, fragment p is sent by all workers at the steps t with (t - p H / P) mod H = 0, and what came is used τ
+steps later:
+
+    W̄_p = mean over the workers of θ_p(t)
+    B_p, from W̄_p by the block momentum of `block_momentum.Nesterov`
+    θ_p(t + τ) ← α θ_p(t + τ) + (1 - α) B_p
+
+So a thin network carries D / P values at a time and has τ steps for them, where DiLoCo sends D and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.sync.group.base import Group, Work
+from megahour.sync.params import StreamingDilocoOptions
+from megahour.sync.trainers import base, replicas
+from megahour.sync.trainers.block_momentum import Nesterov
+from megahour.sync.trainers.flat import Flat, broadcast_model
+
+
+@dataclass
+class Exchange:
+    """A fragment on its way: the sum over the workers comes in `vector`, and is used at the end of step `due`."""
+
+    fragment: int
+    due: int
+    vector: Tensor
+    work: Work | None  # None once it has come
+
+    def mean(self) -> Tensor:
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+        return self.vector
+
+
+class StreamingDiloco:
+    """Local steps; every `block_steps / fragments` of them one fragment of the model becomes the filtered mean of all.
+
+    With one fragment, no overlap and `mix` 0 it is `diloco`, bit for bit. The model of `finish` is the global one. A
+    worker whose weights are not finite counts for nothing in a mean and takes the others'. A lost worker raises
+    `WorkerLostError` when the next fragment is due.
+
+    `metrics`: `gradient_norm` before clipping, where it was needed; `block_update_norm` of the fragment that came last.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: StreamingDilocoOptions
+    ) -> None:
+        self._model, self._optimiser, self._group, self._options = model, optimiser, group, options
+        self.metrics: dict[str, float | Tensor] = {}
+        broadcast_model(model, group)
+        self._flat = Flat(model)
+        parts, total = options.fragments, self._flat.numel
+        if total < parts:
+            raise ConfigError(f"{parts} fragments of a model of {total} weights", remedy="lower `fragments`")
+        self._bounds = [slice(p * total // parts, (p + 1) * total // parts) for p in range(parts)]
+        weights = self._flat.weights()
+        self._filters = [Nesterov(weights[part]) for part in self._bounds]
+        self._weights = [0.0] * parts  # of the steps since each fragment was last sent
+        self._steps = 0
+        self._exchange: Exchange | None = None
+
+    def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
+        """A local step, none with `weight` 0; a fragment leaves where one is due, and one that has come is used.
+
+        With a scaler a step with an infinity or NaN is left out by this worker alone.
+        """
+        base.check_weight(weight)
+        if weight:
+            base.step_alone(self._flat.parameters, self._optimiser, self._options.clip_norm, scaler, self.metrics)
+        self._steps += 1
+        self._weights = [seen + weight for seen in self._weights]
+        turn, rest = divmod(self._steps, self._options.block_steps // self._options.fragments)
+        if rest == 0:
+            self._send((turn - 1) % self._options.fragments)
+        if self._exchange is not None and self._exchange.due == self._steps:
+            self._use(self._options.mix)
+
+    def finish(self) -> None:
+        """Takes what is under way, shares all fragments once more and leaves the global model in `model`: W, not B.
+
+        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers where
+        one has another model.
+        """
+        base.end_together(self._group)
+        if self._exchange is not None:
+            self._use(self._options.mix)
+        for fragment in range(len(self._bounds)):
+            self._send(fragment)
+            if self._exchange is not None:
+                self._use(0.0)
+        self._flat.set_weights(torch.cat([each.model for each in self._filters]))
+        replicas.end_with_one_model(self._model, self._group)
+
+    def state(self) -> dict[str, Tensor]:
+        """Global model, its momentum and this worker's weights (D,), what is under way, and where it is.
+
+        Waits for the fragment that is under way.
+        """
+        exchange = self._exchange
+        position = [self._steps, -1, 0] if exchange is None else [self._steps, exchange.fragment, exchange.due]
+        return {
+            "start": torch.cat([each.start for each in self._filters]),
+            "memory": torch.cat([each.memory for each in self._filters]),
+            "weights": self._flat.weights(),
+            "under_way": torch.empty(0) if exchange is None else exchange.mean().clone(),
+            "position": torch.tensor(position),
+            "counted": torch.tensor(self._weights, dtype=torch.float64),
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Goes on where the workers of `states` were, with the next bits of a run that was not interrupted.
+
+        With another number of workers all go on from the mean of the old ones' models; what was under way is kept.
+        """
+        names = ("start", "memory", "weights", "under_way", "position", "counted")
+        own = base.own_state("streaming_diloco", states, self._group.rank, names)
+        self._flat.views(own["weights"])  # raises where they are another model's, before anything is changed
+        if own["counted"].numel() != len(self._bounds):
+            raise ConfigError(
+                f"a state of {own['counted'].numel()} fragments for {len(self._bounds)}",
+                remedy="go on with the options that wrote the checkpoint",
+            )
+        device = self._flat.device
+        for each, part in zip(self._filters, self._bounds, strict=True):
+            each.start, each.memory = own["start"][part].to(device).clone(), own["memory"][part].to(device).clone()
+        self._steps, fragment, due = own["position"].tolist()
+        self._exchange = None if fragment < 0 else Exchange(fragment, due, own["under_way"].to(device).clone(), None)
+        same = len(states) == self._group.size
+        self._weights = (own["counted"] if same else _mean(states, "counted")).tolist()
+        self._flat.set_weights((own["weights"] if same else _mean(states, "weights")).to(device))
+
+    @torch.no_grad()
+    def _send(self, fragment: int) -> None:
+        """All workers' fragment is on its way, unless no one has trained since it last was."""
+        vector = self._flat.weights()[self._bounds[fragment]].clone()
+        finite = bool(vector.isfinite().all())
+        agreed = base.agree(self._group, self._weights[fragment] if finite else 0.0, finite)
+        self._weights[fragment] = 0.0
+        if agreed.total:
+            vector = vector.mul_(agreed.share) if agreed.share else vector.zero_()
+            due = self._steps + self._options.overlap_steps
+            self._exchange = Exchange(fragment, due, vector, self._group.all_reduce(vector))
+        elif not agreed.finite:
+            raise MegahourError(
+                f"no worker has finite weights after step {self._steps}",
+                where="streaming_diloco",
+                remedy="go back to a checkpoint with a lower learning rate, clip_norm or outer momentum",
+            )
+
+    @torch.no_grad()
+    def _use(self, mix: float) -> None:
+        """The mean that has come moves its fragment of the global model, and this worker's with it."""
+        assert self._exchange is not None
+        exchange, self._exchange = self._exchange, None
+        filtered, part = self._filters[exchange.fragment], self._bounds[exchange.fragment]
+        before = filtered.model.clone()
+        filtered.advance(exchange.mean(), self._options.eta, self._options.eta, self._options.zeta)
+        self.metrics["block_update_norm"] = float(torch.linalg.vector_norm(before.sub_(filtered.model)))
+        weights = self._flat.weights()
+        own = weights[part]
+        own.copy_(filtered.start + mix * (own - filtered.start) if mix and own.isfinite().all() else filtered.start)
+        self._flat.set_weights(weights)
+
+
+def _mean(states: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+    return torch.stack([state[name] for state in states]).mean(0)
