@@ -38,7 +38,7 @@ class WorkerOptimiser(torch.optim.Optimizer):
 
 
 def as_optimiser(worker: Synchroniser, optimiser: torch.optim.Optimizer) -> WorkerOptimiser:
-    """An optimiser that steps with the other workers: give it to Lightning, Accelerate, or a loop that is not yours.
+    """An optimiser that steps with the other workers, for Lightning, Accelerate, a Trainer or a loop that is not yours.
 
     Parameters
     ----------

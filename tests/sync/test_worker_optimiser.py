@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from functools import partial
 
 import pytest
 import torch
+from gloo import run_workers
 from torch import nn
 
 from megahour import sync
@@ -118,3 +120,40 @@ def test_accelerate_trains_with_it() -> None:
             optimiser.zero_grad()
     worker.finish()
     torch.testing.assert_close(model.weight, torch.ones(1, 3), atol=0.05, rtol=0)
+
+
+def under_hugging_face() -> torch.Tensor:
+    """Two epochs of this worker's own examples in a Trainer that knows of no other worker."""
+    import torch.distributed as dist
+    import transformers
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(3, 1)
+
+        def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": (self.model(inputs)[:, 0] - inputs.sum(dim=1)).square().mean()}
+
+    torch.manual_seed(dist.get_rank())
+    model = Model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = sync.dense(model, inner)
+    optimiser = sync.as_optimiser(worker, inner)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = transformers.TrainingArguments(
+            folder, num_train_epochs=2, use_cpu=True, report_to=[], save_strategy="no", max_grad_norm=0,
+            disable_tqdm=True, logging_strategy="no",
+        )  # fmt: skip
+        data = [{"inputs": torch.randn(3)} for _ in range(128)]
+        transformers.Trainer(model, settings, train_dataset=data, optimizers=(optimiser, schedule)).train()
+    worker.finish()
+    return model.model.weight.detach()
+
+
+def test_hugging_faces_trainer_trains_with_it_on_two_workers() -> None:
+    pytest.importorskip("transformers")
+    one, other = run_workers(under_hugging_face, 2)
+    assert torch.equal(one, other)
+    torch.testing.assert_close(one, torch.ones(1, 3), atol=0.05, rtol=0)

@@ -30,7 +30,7 @@ from megahour.sync.trainers.flat import Flat, broadcast_model
 
 
 @dataclass
-class Exchange:
+class FragmentOnWay:
     """A fragment on its way: the sum over the workers comes in `vector`, and is used at the end of step `due`."""
 
     fragment: int
@@ -70,7 +70,7 @@ class StreamingDiloco:
         self._filters = [Nesterov(weights[part]) for part in self._bounds]
         self._weights = [0.0] * parts  # of the steps since each fragment was last sent
         self._steps = 0
-        self._exchange: Exchange | None = None
+        self._exchange: FragmentOnWay | None = None
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """A local step, none with `weight` 0; a fragment leaves where one is due, and one that has come is used.
@@ -137,7 +137,9 @@ class StreamingDiloco:
         for each, part in zip(self._filters, self._bounds, strict=True):
             each.start, each.memory = own["start"][part].to(device).clone(), own["memory"][part].to(device).clone()
         self._steps, fragment, due = own["position"].tolist()
-        self._exchange = None if fragment < 0 else Exchange(fragment, due, own["under_way"].to(device).clone(), None)
+        self._exchange = (
+            None if fragment < 0 else FragmentOnWay(fragment, due, own["under_way"].to(device).clone(), None)
+        )
         same = len(states) == self._group.size
         self._weights = (own["counted"] if same else _mean(states, "counted")).tolist()
         self._flat.set_weights((own["weights"] if same else _mean(states, "weights")).to(device))
@@ -152,7 +154,7 @@ class StreamingDiloco:
         if agreed.total:
             vector = vector.mul_(agreed.share) if agreed.share else vector.zero_()
             due = self._steps + self._options.overlap_steps
-            self._exchange = Exchange(fragment, due, vector, self._group.all_reduce(vector))
+            self._exchange = FragmentOnWay(fragment, due, vector, self._group.all_reduce(vector))
         elif not agreed.finite:
             raise MegahourError(
                 f"no worker has finite weights after step {self._steps}",
