@@ -85,9 +85,18 @@ class DenseOptions(TrainerOptions):
 
 
 class GtcOptions(TrainerOptions):
-    """Gradient threshold compression: sends a thousandth of the gradient, and loses nothing. See `trainers.gtc`."""
+    """Threshold compression: sends a hundredth to a thousandth of the gradient or the update, and loses nothing.
 
-    implementation = "gtc.Gtc"
+    See `trainers.gtc` and, for form=update, `trainers.gtc_update`.
+    """
+
+    implementation = "gtc.make"
+
+    form: Literal["gradient", "update"] = Field(
+        "gradient",
+        description="what is compressed: gradient, as Ström's: for LSTMs with SGD; update: what each worker's own "
+        "optimiser would add to the weights, for transformers and AdamW",
+    )
 
     threshold: float | None = Field(
         None, gt=0, description="τ in units of the gradient, fixed; or give `density`. 0.01 to 10 is usual"
@@ -105,6 +114,14 @@ class GtcOptions(TrainerOptions):
         description="workers of a node, consecutive ranks: they sum densely, and nodes send to each other; "
         "LOCAL_WORLD_SIZE where a node's own network is fast",
     )
+    mask_momentum: bool = Field(
+        True,
+        description="form=update: the momentum of SGD and Adam begins anew at an element that is sent (Lin et al., "
+        "2018); off for runs of a low learning rate, which may bear it",
+    )
+    total_steps: int | None = Field(
+        None, ge=1, description="steps of the whole run, for the warning that it is too short; `train` fills it in"
+    )
     capacity: float = Field(
         1 / 16, gt=0, le=1, description="largest share of the elements in a message; the rest waits in the residual"
     )
@@ -121,9 +138,20 @@ class GtcOptions(TrainerOptions):
             raise ValueError(f"threshold {t} is outside 2^-60 to 2^60; 0.01 to 10 is usual")
         return self
 
+    @model_validator(mode="after")
+    def _of_its_form(self) -> Self:
+        others = {"threshold", "capacity", "section_elements"} if self.form == "update" else {"mask_momentum"}
+        wrong = sorted(name for name in others & self.model_fields_set if getattr(self, name) is not None)
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)} with form={self.form}, which does not have it: leave it out")
+        return self
+
     @property
     def node_workers(self) -> int:
         return self.node_size
+
+    def for_run(self, total_steps: int) -> Self:
+        return self.model_copy(update={"total_steps": total_steps}) if self.total_steps is None else self
 
 
 class BmufOptions(TrainerOptions):

@@ -15,6 +15,7 @@ from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.models.build import build
+from megahour.sync.group import virtual
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import criteria
 from megahour.train.checkpoints import Position
@@ -154,6 +155,43 @@ def test_a_restored_run_takes_the_same_next_step(params: dict[str, Any]) -> None
         for number in (2, 3):
             again.apply(again.gradients([steps[number]], [number]), 1e-2, number)
         assert all(torch.equal(a, b) for a, b in zip(expected, again.parameters, strict=True))
+
+
+def test_workers_with_moments_and_residuals_of_their_own_go_on_with_the_same_bits() -> None:
+    """Trainer gtc, form update: what `tensors` gives of each worker is all that its next steps depend on."""
+    options = {"form": "update", "density": 0.05, "clip_norm": 1.0}
+
+    def worker(group: sync.Group) -> Trainer:
+        def make(module: nn.Module, optimiser: torch.optim.Optimizer) -> sync.Synchroniser:
+            return sync.build("gtc", module, optimiser, group=group, **options)
+
+        return Trainer(TrainParams(threads=1, weight_decay=0.01), build({**SIZES, "units": 32}, seed=1), make)
+
+    def steps(own: Trainer, rank: int, numbers: range) -> list[torch.Tensor]:
+        for number in numbers:
+            own.apply(own.gradients([batch(seed=10 * number + rank)], [number]), 1e-2, number)
+        return [tensor.clone() for tensor in own.tensors().values()]
+
+    def straight(group: sync.Group) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+        with worker(group) as own:
+            steps(own, group.rank, range(3))
+            saved = {name: tensor.clone() for name, tensor in own.tensors().items()}
+            return saved, steps(own, group.rank, range(3, 6))
+
+    saved, expected = zip(*virtual.run(straight, 3), strict=True)
+    states = [{n.removeprefix("sync."): t for n, t in one.items() if n.startswith("sync.")} for one in saved]
+
+    def again(group: sync.Group) -> list[torch.Tensor]:
+        with worker(group) as own:
+            own.restore(saved[group.rank], states)
+            return steps(own, group.rank, range(3, 6))
+
+    for found, right in zip(virtual.run(again, 3), expected, strict=True):
+        assert all(map(torch.equal, found, right))
+    moment = next(name for name in saved[0] if name.startswith("exp_avg."))
+    moments, residuals = ([one[name] for one in saved] for name in (moment, "sync.rows"))
+    assert not torch.equal(moments[0], moments[1])
+    assert not torch.equal(residuals[0], residuals[1])
 
 
 def test_a_place_in_the_data_is_kept_and_sums_only_by_the_same_workers() -> None:

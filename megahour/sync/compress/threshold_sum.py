@@ -1,9 +1,4 @@
-"""The sum of N workers' vectors by threshold messages: who encodes which elements, and how messages travel.
-
-Flat, every worker is a sender of the whole vector. With `node_size` G workers to a node, a node's vectors are summed
-densely first, where wires are fast and the sum of sparse messages would be dense anyway; then worker k of each node is
-the sender of its k-th lane, D/G elements, to the workers k of other nodes; then the workers of a node give each other
-the messages they got, still packed. So the work of encoding, the residual and the wire are shared by the node.
+"""The sum of N workers' vectors by threshold messages, each of a lane of the vector (`senders`).
 
 A lane is cut into sections with a message each: while one is on the wire the next is encoded, and indices stay within
 31 bits. All senders' messages of a section have room for equally many elements: a quarter more than the fullest of the
@@ -19,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megahour.core.errors import ConfigError
-from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual, sent
-from megahour.sync.compress.residuals import Lane, hand_over, lane_of
+from megahour.sync.compress.codec import decode, encode, exact_threshold, sent
+from megahour.sync.compress.residuals import lane_of
+from megahour.sync.compress.senders import Senders
 from megahour.sync.group.base import Group
 from megahour.sync.params import GtcOptions
 
@@ -51,16 +46,15 @@ class _Section:
     message: Tensor
 
 
-class ThresholdSum:
+class ThresholdSum(Senders):
     """Sums vectors (D,) of float32 over the workers of a group, to within what waits in residuals.
 
     Parameters
     ----------
     elements: D.
     group: the workers; making the object is a collective call.
-    node_size: G; consecutive ranks are a node. 1: every worker sends for itself. With one node nothing is compressed.
-    capacity: the most room a message has, as a share of its elements.
-    section_elements: the most elements a message is made of.
+    options: `node_size`, `capacity`, the most room a message has, as a share of its elements, and `section_elements`,
+        the most elements a message is made of.
     device: of the vectors and the residual; None: the CPU.
 
     A lost worker makes the call under way raise `WorkerLostError`; the vector and the residual are then undefined, the
@@ -75,28 +69,10 @@ class ThresholdSum:
         *,
         device: torch.device | None = None,
     ) -> None:
-        node_size, capacity, section_elements = options.node_size, options.capacity, options.section_elements
-        if group.size % node_size:
-            raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="use a divisor")
-        nodes = group.size // node_size
-        node, lane = divmod(group.rank, node_size)
-        self._rank = group.rank
-        self._lanes = [(elements * k // node_size, elements * (k + 1) // node_size) for k in range(node_size)]
-        self.lane = Lane(node, nodes, *self._lanes[lane], elements)
-        self._within = self._part(group, [range(a * node_size, (a + 1) * node_size) for a in range(nodes)])
-        self._between = self._part(group, [range(k, group.size, node_size) for k in range(node_size)])
-        own = self._lanes[lane][1] - self._lanes[lane][0]
-        self._residual = new_residual(own, device) if self._between else None
-        self._inherited: list[Tensor] = []
-        self._device = device or torch.device("cpu")
-        self._sections = self._cut(own, capacity, section_elements, device) if self._between else []
-
-    @staticmethod
-    def _part(group: Group, parts: Sequence[range]) -> Group | None:
-        """This worker's part of the group; None where it would be alone."""
-        if len(parts[0]) == 1:
-            return None
-        return group if len(parts) == 1 else group.split([list(part) for part in parts])
+        super().__init__(elements, group, options.node_size, device)
+        own = self.lane.end - self.lane.begin
+        sections = self._cut(own, options.capacity, options.section_elements, device) if self._between else []
+        self._sections, self._threshold = sections, 1.0
 
     def _cut(self, own: int, capacity: float, most: int, device: torch.device | None) -> list[_Section]:
         longest = max(end - begin for begin, end in self._lanes)
@@ -114,11 +90,6 @@ class ThresholdSum:
             for k in range(count)
         ]
 
-    @property
-    def senders(self) -> int:
-        """Nodes, or workers where each sends for itself: those whose ±v are summed."""
-        return self.lane.nodes
-
     def sum_(self, vector: Tensor, threshold: float, scale: float = 1.0) -> Sent:
         """vector ← Σ over senders of their ±v of this step, where a sender's vector is Σ scale·vector over its workers.
 
@@ -132,17 +103,12 @@ class ThresholdSum:
         for the rounding of `residual + vector` in float32. With one sender the result is the plain sum. Raises
         `BadGradientError` on all workers where an element is not finite.
         """
-        v = exact_threshold(threshold)
-        lane = vector[self.lane.begin : self.lane.end]
+        self._threshold = v = exact_threshold(threshold)
         if self._within is not None or self._residual is None:
             if scale != 1:
                 vector.mul_(scale)
             scale = 1.0
-        for row in self._inherited:
-            (lane if self._residual is None else self._residual).add_(row)
-        self._inherited = []
-        if self._within is not None:
-            self._within.all_reduce(vector).wait()
+        lane = self._sum_nodes(vector)
         if self._residual is None:
             return Sent(1.0, 1.0, 1.0)
         return self._sum_sparse(vector, lane, v, scale)
@@ -174,41 +140,24 @@ class ThresholdSum:
         whole = self.senders * self.lane.elements
         return Sent(elements / whole, beyond / whole, words / whole)
 
-    @property
-    def owes(self) -> bool:
-        """Whether residuals of a checkpoint wait to enter the next sum."""
-        return bool(self._inherited)
-
-    def residual_norm(self) -> float:
-        """‖r‖₂ of what waits at this worker."""
-        return float(torch.linalg.vector_norm(torch.stack(self._rows()).sum(0))) if self._rows() else 0.0
-
-    def _rows(self) -> list[Tensor]:
-        return ([] if self._residual is None else [self._residual]) + self._inherited
+    def backlog(self) -> float:
+        """The most quanta ±v that an element of this worker's residual waits for: it sends one a step at most."""
+        if self._residual is None or not self._residual.numel():
+            return 0.0
+        return float(torch.linalg.vector_norm(self._residual, math.inf)) / self._threshold
 
     def state(self) -> dict[str, Tensor]:
-        """Copies: `rows` (k, lane's length), whose sum is the residual, `lane` (5,), `starts`, `rooms` (sections,)."""
-        rows = self._rows()
-        return {
-            "rows": torch.stack(rows) if rows else torch.zeros(0, self.lane.end - self.lane.begin),
-            "lane": self.lane.tensor(),
+        """Copies: `rows` and `lane` of `Senders`, and `starts`, `rooms` (sections,)."""
+        return super().state() | {
             "starts": torch.tensor([section.start for section in self._sections], dtype=torch.int64),
             "rooms": torch.tensor([section.room for section in self._sections], dtype=torch.int64),
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from all workers' states, of any number of workers and nodes.
-
-        Where the layout is that of the checkpoint a worker reads its own state only, and has its bits. Otherwise Σ of
-        the residuals is handed over without rounding; the next step adds a worker's rows to one float32 residual.
-        """
+        """As `Senders`; messages have their largest room in the first step where the layout is another."""
+        super().restore(states)
         own = states[self._rank % len(states)]
-        unchanged = lane_of(own) == self.lane
-        rows = list(own["rows"].clone()) if unchanged else hand_over(states, self.lane)
-        if self._residual is not None:
-            self._residual.copy_(rows.pop(0)) if rows else self._residual.zero_()
-        self._inherited = [row.to(self._device) for row in rows]
-        same = unchanged and len(own["rooms"]) == len(self._sections)
+        same = lane_of(own) == self.lane and len(own["rooms"]) == len(self._sections)
         for k, section in enumerate(self._sections):
             section.start = int(own["starts"][k]) if same else 0
             section.room = min(section.limit, int(own["rooms"][k])) if same else section.limit

@@ -92,12 +92,14 @@ def test_fused_optimisers_step_as_a_plain_loop_whatever_the_layout_of_parameters
             assert torch.allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("trainer", ["dense", "gtc"])
-def test_what_is_frozen_in_the_middle_stays_where_it_is(trainer: str) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "options"), [("dense", {}), ("gtc", OURS["gtc"]), ("gtc", {"form": "update", "density": 0.1})]
+)
+def test_what_is_frozen_in_the_middle_stays_where_it_is(trainer: str, options: dict[str, Any]) -> None:
     def train(group: virtual.VirtualGroup) -> list[Tensor]:
         model = net()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-        worker = build(trainer, model, optimiser, group=group, **OURS[trainer])
+        worker = build(trainer, model, optimiser, group=group, **options)
         take_steps(worker, model, optimiser, range(3), group.rank)
         model[0].requires_grad_(False)
         before, other = model[0].weight.detach().clone(), model[2].weight.detach().clone()

@@ -24,6 +24,10 @@ OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
 }
+BOTH_FORMS = pytest.mark.parametrize(
+    "options", [{"threshold": 0.05}, {"form": "update", "density": 0.1}], ids=["gradient", "update"]
+)
+Options = dict[str, Any]
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -269,10 +273,11 @@ def test_nodes_send_what_their_workers_sum() -> None:
         torch.testing.assert_close(one, expected)
 
 
-def test_what_is_no_number_stops_all_workers_before_it_spreads() -> None:
+@BOTH_FORMS
+def test_what_is_no_number_stops_all_workers_before_it_spreads(options: Options) -> None:
     def work(group: Group) -> float:
         model = network()
-        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, **options)
         go_on(worker, model, group.rank, range(2))
         loss_of(model, group.rank, 3).backward()
         if group.rank == 1:
@@ -286,10 +291,11 @@ def test_what_is_no_number_stops_all_workers_before_it_spreads() -> None:
     assert len(set(virtual.run(work, 3))) == 1
 
 
-def test_what_a_worker_without_a_batch_has_for_a_gradient_does_not_matter() -> None:
+@BOTH_FORMS
+def test_what_a_worker_without_a_batch_has_for_a_gradient_does_not_matter(options: Options) -> None:
     def work(group: Group, junk: float) -> Tensor:
         model = network()
-        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, **options)
         for step in range(3):
             go_on(worker, model, group.rank, [step])
             if group.rank == 0:
@@ -304,10 +310,11 @@ def test_what_a_worker_without_a_batch_has_for_a_gradient_does_not_matter() -> N
     assert torch.equal(zero[0], nan[1])
 
 
-def test_at_the_end_workers_share_their_means_of_running_statistics() -> None:
+@BOTH_FORMS
+def test_at_the_end_workers_share_their_means_of_running_statistics(options: Options) -> None:
     def work(group: Group) -> dict[str, Tensor]:
         model = nn.Sequential(nn.BatchNorm1d(10), nn.Linear(10, 1))
-        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, **options)
         go_on(worker, model, group.rank, range(3))
         before = model[0].running_mean.clone()  # type: ignore[union-attr, operator]
         worker.finish()
@@ -318,10 +325,11 @@ def test_at_the_end_workers_share_their_means_of_running_statistics() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one if name != "before")
 
 
-def test_with_a_scaler_a_step_with_an_infinity_is_left_out_by_all() -> None:
+@BOTH_FORMS
+def test_with_a_scaler_a_step_with_an_infinity_is_left_out_by_all(options: Options) -> None:
     def work(group: Group) -> tuple[float, float]:
         model = network()
-        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1, clip_norm=1.0)
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, clip_norm=1.0, **options)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         for step in range(3):
             model.zero_grad()
@@ -367,10 +375,11 @@ def test_threshold_warms_up() -> None:
     assert virtual.run(work, 2)[1] == [0.25, 0.5, 1.0, 1.0]
 
 
-def test_a_model_in_bfloat16_keeps_its_residual_in_float32() -> None:
+@BOTH_FORMS
+def test_a_model_in_bfloat16_keeps_its_residual_in_float32(options: Options) -> None:
     def work(group: Group) -> Tensor:
         model = network().to(torch.bfloat16)
-        worker = gtc(model, torch.optim.SGD(model.parameters(), lr=0.1), group=group, threshold=0.05)
+        worker = gtc(model, torch.optim.SGD(model.parameters(), lr=0.1), group=group, **options)
         for step in range(3):
             x = torch.randn(8, 10, generator=torch.Generator().manual_seed(step + 10 * group.rank)).bfloat16()
             model(x).square().mean().backward()
@@ -384,10 +393,11 @@ def test_a_model_in_bfloat16_keeps_its_residual_in_float32() -> None:
     assert torch.equal(one, other)
 
 
-def test_a_lost_worker_is_an_error_of_the_others() -> None:
+@BOTH_FORMS
+def test_a_lost_worker_is_an_error_of_the_others(options: Options) -> None:
     def work(group: Group) -> str:
         model = network()
-        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, threshold=0.1)
+        worker = gtc(model, OPTIMISERS["adam"](model.parameters()), group=group, **options)
         go_on(worker, model, group.rank, range(2))
         if group.rank == 1:
             return ""

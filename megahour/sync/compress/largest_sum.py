@@ -1,0 +1,211 @@
+"""The sum of N workers' vectors by the largest elements of each block: sign and place in 16 bits, one scale a block.
+
+A vector is that of a model's parameters, one after the other. Each is cut into blocks of at most 2¹⁵ elements. Of a
+block of n elements a message holds the k = max(1, round(ρ n)) largest in magnitude of the residual r, and one scale s,
+the mean of their magnitudes:
+
+    q_i = s·sign(r_i)  for the k largest |r_i|, else 0
+    r ← r - q
+
+So the threshold is each block's own: no parameter waits because others are larger. Small parameters, vectors of up to
+2¹⁶ elements and whatever has at most 128, travel whole as float32: they are few, and norms and biases bear no delay.
+k is known beforehand, so that all messages have the same length and nothing here waits for a device.
+
+**Message**: the whole parameters and the scales as float32, then the places, a half word each: 15 bits and the sign.
+What was sent plus what stays is the sum of all vectors, but for the rounding of `r + vector` and `r - q` in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from megahour.sync.compress.senders import Senders
+from megahour.sync.compress.threshold_sum import Sent
+from megahour.sync.group.base import Group
+
+BLOCK = 2**15
+_WHOLE_VECTOR, _WHOLE = 2**16, 128
+_PLACE = 0x7FFF
+_SIGN = 0x8000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Equal blocks side by side in a lane: those of a parameter, or what of it is left; or a parameter sent whole."""
+
+    begin: int
+    blocks: int
+    length: int
+    whole: bool
+
+    def of(self, lane: Tensor) -> Tensor:
+        """(blocks, length), a view of a lane's vector."""
+        return lane[self.begin : self.begin + self.blocks * self.length].view(self.blocks, self.length)
+
+    def sends(self, density: float) -> int:
+        """k, of each block."""
+        return self.length if self.whole else min(self.length, max(1, round(density * self.length)))
+
+
+def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[Piece]:
+    """The pieces of parameters of these shapes within elements `begin` to `end` of their vector."""
+    pieces = []
+    bounds = [0, *accumulate(shape.numel() for shape in shapes)]
+    for shape, first, last in zip(shapes, bounds, bounds[1:], strict=False):
+        whole = shape.numel() <= (_WHOLE if len(shape) > 1 else _WHOLE_VECTOR)
+        at, elements = max(first, begin) - begin, min(last, end) - max(first, begin)
+        if elements <= 0:
+            continue
+        if whole:
+            pieces.append(Piece(at, 1, elements, True))
+            continue
+        blocks, left = divmod(elements, BLOCK)
+        pieces += [Piece(at, blocks, BLOCK, False)] if blocks else []
+        pieces += [Piece(at + blocks * BLOCK, 1, left, False)] if left else []
+    return pieces
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a message has what, of a lane's pieces at one density."""
+
+    pieces: Sequence[Piece]
+    density: float
+
+    @property
+    def floats(self) -> int:
+        """Values of whole parameters, and scales."""
+        return sum(piece.length if piece.whole else piece.blocks for piece in self.pieces)
+
+    @property
+    def places(self) -> int:
+        return sum(piece.blocks * piece.sends(self.density) for piece in self.pieces if not piece.whole)
+
+    @property
+    def elements(self) -> int:
+        """Sent by a message."""
+        return sum(piece.blocks * piece.sends(self.density) for piece in self.pieces)
+
+    @property
+    def words(self) -> int:
+        """Of 32 bits."""
+        return self.floats + -(-self.places // 2)
+
+    def parts(self, message: Tensor) -> Iterator[tuple[Piece, Tensor, Tensor]]:
+        """Each piece with views of its part of a message (words,) int32: floats and places (blocks, k)."""
+        floats, places = message[: self.floats].view(torch.float32), message[self.floats :].view(torch.int16)
+        f = p = 0
+        for piece in self.pieces:
+            count = piece.length if piece.whole else piece.blocks
+            k = 0 if piece.whole else piece.sends(self.density)
+            yield piece, floats[f : f + count], places[p : p + piece.blocks * k].view(piece.blocks, k)
+            f, p = f + count, p + piece.blocks * k
+
+    def encode(self, residual: Tensor, message: Tensor) -> None:
+        """Moves what is sent of a lane's residual into a message."""
+        for piece, floats, places in self.parts(message):
+            rows = piece.of(residual)
+            if piece.whole:
+                floats.copy_(rows[0])
+                rows.zero_()
+                continue
+            largest = rows.abs().topk(places.shape[1], dim=1, sorted=False)
+            torch.mean(largest.values, 1, out=floats)
+            values = rows.gather(1, largest.indices)
+            negative = values < 0
+            rows.scatter_(1, largest.indices, values - _signed(floats, negative))
+            places.copy_(largest.indices - _SIGN * negative)  # two's complement: the sign is the upper bit
+
+    def decode(self, message: Tensor, total: Tensor) -> None:
+        """Adds a message's values to a lane's vector."""
+        for piece, floats, places in self.parts(message):
+            if piece.whole:
+                piece.of(total)[0].add_(floats)
+            else:
+                at = (places & _PLACE).long()  # a place occurs once in a message
+                piece.of(total).scatter_add_(1, at, _signed(floats, places < 0))
+
+    def forget(self, message: Tensor, memory: Tensor) -> None:
+        """Zeros of a lane's vector where a message has sent something of a block."""
+        for piece, _, places in self.parts(message):
+            if not piece.whole:
+                piece.of(memory).scatter_(1, (places & _PLACE).long(), 0.0)
+
+    def backlog(self, message: Tensor, residual: Tensor) -> Tensor:
+        """The most steps at the message's pace, over pieces, that what waits would take: Σ |r| / Σ |q|. A scalar."""
+        steps = [residual.new_zeros(())]
+        for piece, floats, places in self.parts(message):
+            if not piece.whole:
+                steps.append(piece.of(residual).abs().sum() / (floats.sum() * places.shape[1]).clamp(min=1e-30))
+        return torch.stack(steps).max()
+
+
+class LargestSum(Senders):
+    """Sums vectors (D,) of float32 over the workers of a group, to within what waits in residuals.
+
+    Parameters
+    ----------
+    shapes: of the parameters that a vector holds, in order.
+    group: the workers; making the object is a collective call.
+    node_size: workers of a node; see `senders`.
+    device: of the vectors and the residual; None: the CPU.
+
+    A lost worker makes the call under way raise `WorkerLostError`; the vector and the residual are then undefined.
+    """
+
+    def __init__(
+        self, shapes: Sequence[torch.Size], group: Group, node_size: int = 1, device: torch.device | None = None
+    ) -> None:
+        super().__init__(sum(shape.numel() for shape in shapes), group, node_size, device)
+        self._pieces = [pieces_of(shapes, begin, end) for begin, end in self._lanes]
+        self._layouts: list[Layout] = []
+        self._sent: list[Tensor] = []  # of the last step: this node's message of each lane
+
+    def sum_(self, vector: Tensor, density: float) -> Sent:
+        """vector ← Σ over senders of what they send of their residuals, to which the vectors (D,) are added first.
+
+        In place, the same bits on all workers afterwards. density: ρ. With one sender the result is the plain sum.
+        """
+        lane = self._sum_nodes(vector)
+        if self._residual is None or self._between is None:
+            return Sent(1.0, 1.0, 1.0)
+        self._residual.add_(lane)
+        layouts = [Layout(pieces, density) for pieces in self._pieces]
+        words = max(layout.words for layout in layouts)
+        message = torch.zeros(words, dtype=torch.int32, device=vector.device)
+        layouts[self._own].encode(self._residual, message)
+        messages = self._between.all_gather(message).wait()
+        lanes = messages.unsqueeze(0) if self._within is None else self._within.all_gather(messages).wait()
+        vector.zero_()
+        for layout, (begin, end), received in zip(layouts, self._lanes, lanes, strict=True):
+            for one in received:
+                layout.decode(one, vector[begin:end])
+        self._layouts, self._sent = layouts, [received[self.lane.node] for received in lanes]
+        density = sum(layout.elements for layout in layouts) / self.lane.elements
+        return Sent(density, density, len(lanes) * words / self.lane.elements)
+
+    def backlog(self) -> float:
+        """The most steps, over parameters, that what waits would take at the pace of this worker's last message."""
+        if not self._sent or self._residual is None:
+            return 0.0
+        return float(self._layouts[self._own].backlog(self._sent[self._own], self._residual))
+
+    def forget(self, memory: Tensor) -> None:
+        """Zeros in `memory` (D,) where the last step has sent something of this worker's blocks, or of its node's."""
+        for layout, (begin, end), message in zip(self._layouts, self._lanes, self._sent, strict=False):
+            layout.forget(message, memory[begin:end])
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """As `Senders`."""
+        super().restore(states)
+        self._sent = []
+
+
+def _signed(scales: Tensor, negative: Tensor) -> Tensor:
+    """± the scale (blocks,) of each row of (blocks, k)."""
+    return torch.where(negative, -scales[:, None], scales[:, None])

@@ -1,0 +1,107 @@
+"""Who sends what: the workers' nodes and lanes, and the residual of what a sender still owes the weights.
+
+Flat, every worker is a sender of the whole vector. With `node_size` G workers to a node, a node's vectors are summed
+densely first, where wires are fast and the sum of sparse messages would be dense anyway; then worker k of each node is
+the sender of its k-th lane, D/G elements, to the workers k of other nodes; then the workers of a node give each other
+the messages they got, still packed. So the work of encoding, the residual and the wire are shared by the node.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from megahour.core.errors import ConfigError
+from megahour.sync.compress.codec import new_residual
+from megahour.sync.compress.residuals import Lane, hand_over, lane_of
+from megahour.sync.group.base import Group
+
+
+class Senders(ABC):
+    """Lanes of vectors (D,) of float32, this worker's residual, and the groups that messages travel in.
+
+    Parameters
+    ----------
+    elements: D.
+    group: the workers; making the object is a collective call.
+    node_size: G; consecutive ranks are a node. 1: every worker sends for itself. With one node nothing is compressed.
+    device: of the vectors and the residual; None: the CPU.
+
+    Raises ConfigError where G does not divide the number of workers.
+    """
+
+    def __init__(self, elements: int, group: Group, node_size: int, device: torch.device | None = None) -> None:
+        if group.size % node_size:
+            raise ConfigError(f"{group.size} workers in nodes of {node_size}", remedy="use a divisor")
+        nodes = group.size // node_size
+        node, lane = divmod(group.rank, node_size)
+        self._own = lane
+        self._rank, self._device = group.rank, device or torch.device("cpu")
+        self._lanes = [(elements * k // node_size, elements * (k + 1) // node_size) for k in range(node_size)]
+        self.lane = Lane(node, nodes, *self._lanes[lane], elements)
+        self._within = _part(group, [range(a * node_size, (a + 1) * node_size) for a in range(nodes)])
+        self._between = _part(group, [range(k, group.size, node_size) for k in range(node_size)])
+        own = self._lanes[lane][1] - self._lanes[lane][0]
+        self._residual = new_residual(own, device) if self._between else None
+        self._inherited: list[Tensor] = []
+
+    @property
+    def senders(self) -> int:
+        """Nodes, or workers where each sends for itself: those whose messages are summed."""
+        return self.lane.nodes
+
+    @property
+    def owes(self) -> bool:
+        """Whether residuals of a checkpoint wait to enter the next sum."""
+        return bool(self._inherited)
+
+    def residual_norm(self) -> float:
+        """‖r‖₂ of what waits at this worker."""
+        return float(torch.linalg.vector_norm(torch.stack(self._rows()).sum(0))) if self._rows() else 0.0
+
+    @abstractmethod
+    def backlog(self) -> float:
+        """Steps that what waits at this worker needs at least, where most waits. A sweep over the residual."""
+
+    def _sum_nodes(self, vector: Tensor) -> Tensor:
+        """This worker's lane of `vector` (D,), after it was summed over the node and what was handed over added."""
+        lane = vector[self.lane.begin : self.lane.end]
+        for row in self._inherited:
+            (lane if self._residual is None else self._residual).add_(row)
+        self._inherited = []
+        if self._within is not None:
+            self._within.all_reduce(vector).wait()
+        return lane
+
+    def _rows(self) -> list[Tensor]:
+        return ([] if self._residual is None else [self._residual]) + self._inherited
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies: `rows` (k, lane's length), whose sum is the residual, and `lane` (5,)."""
+        rows = self._rows()
+        return {
+            "rows": torch.stack(rows) if rows else torch.zeros(0, self.lane.end - self.lane.begin),
+            "lane": self.lane.tensor(),
+        }
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Goes on from all workers' states, of any number of workers and nodes.
+
+        Where the layout is that of the checkpoint a worker reads its own state only, and has its bits. Otherwise Σ of
+        the residuals is handed over without rounding; the next step adds a worker's rows to one float32 residual.
+        """
+        own = states[self._rank % len(states)]
+        rows = list(own["rows"].clone()) if lane_of(own) == self.lane else hand_over(states, self.lane)
+        if self._residual is not None:
+            self._residual.copy_(rows.pop(0)) if rows else self._residual.zero_()
+        self._inherited = [row.to(self._device) for row in rows]
+
+
+def _part(group: Group, parts: Sequence[range]) -> Group | None:
+    """This worker's part of the group; None where it would be alone."""
+    if len(parts[0]) == 1:
+        return None
+    return group if len(parts) == 1 else group.split([list(part) for part in parts])

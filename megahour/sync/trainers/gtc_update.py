@@ -1,0 +1,153 @@
+"""Gradient threshold compression, form `update`: each worker's own optimiser steps first, and its update is sent.
+
+With worker i's clipped gradient g_i, its own optimiser with moments m_i, learning rate η, weight decay λ, its share
+s_i = w_i / Σ w of the mean and its residual r_i, a step is
+
+    u_i ← optimiser(g_i; m_i)         what it would add to the weights, η included, weight decay left out
+    r_i ← r_i + s_i·u_i
+    q_i = the largest share ρ of each parameter's r_i, as sign and one scale; 1-D and small ones whole (`largest_sum`)
+    r_i ← r_i - q_i
+    W   ← (1 - η λ) W + Σ_i q_i       one all-gather of half words of place and sign
+
+Why: where a gradient's elements differ by orders of magnitude, as in transformers, one threshold for all leaves the
+small ones waiting for hundreds of steps, and Adam behind it takes what arrives in lumps for noise. Updates of one
+optimiser are alike in size, and the threshold is each block's own. Moments of a worker's own and a residual on the
+update are those of 1-bit Adam's family and MicroAdam (Modoranu et al., 2024).
+
+**Clipping** is of the local gradient, before the optimiser sees it. **Moments**, momentum and Adam's step count are
+each worker's own: they never travel, and a worker without a batch (weight 0) leaves its own as they are. Adam sees the
+noise of one worker's batch, which is larger than that of the mean, so that its updates are smaller: with N workers take
+a learning rate up to twice that of `dense`. **Weight decay** is decoupled, and the same on all workers, whatever the
+optimiser: with SGD it is SGDW, where a torch optimiser would send λW through the momentum; multiply λ by
+1 / (1 - momentum) to decay as much. The learning rate must be the same on all workers.
+
+**Momentum** of SGD, and Adam's mean gradient, begin anew at an element when it is sent (`mask_momentum`; Lin et al.,
+"Deep gradient compression", ICLR 2018): they would go on into a direction that is a hundred steps old.
+
+The optimiser is asked for its update by a step from weights of zero. So one whose step depends on the weights in
+another way than by decay (Adafactor, LAMB, LARS) is refused or, where its name is not known here, wrong; and hooks of
+its step see those zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from megahour.core.errors import ConfigError
+from megahour.sync.compress.largest_sum import LargestSum
+from megahour.sync.compress.threshold import TargetDensity
+from megahour.sync.compress.threshold_sum import Sent
+from megahour.sync.group.base import Group
+from megahour.sync.params import GtcOptions
+from megahour.sync.trainers.base import own_state, update
+from megahour.sync.trainers.compressed import Compressed
+
+_BY_WEIGHTS = {"Adafactor", "ASGD", "LAMB", "Lamb", "LARS", "Lars"}
+_MOMENTA = {"momentum_buffer", "exp_avg"}
+
+
+class GtcUpdate(Compressed):
+    """Threshold compression of updates, with any optimiser whose step is the same from any weights; see the module.
+
+    `metrics` of the last step: `gradient_norm` before clipping, `density` (share of the elements that a sender sent,
+    small parameters among them), `room` (words on the wire, a share of the elements) and, of every hundredth step,
+    `residual_norm` and `backlog`: steps that what waits of a parameter would take at the pace of the last message, of
+    the one where they are most.
+
+    Raises ConfigError for an optimiser that is known to scale its step by the weights.
+    """
+
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: GtcOptions) -> None:
+        super().__init__(model, optimiser, group, options)
+        name = type(optimiser).__name__
+        if name in _BY_WEIGHTS:
+            raise ConfigError(f"{name}'s step depends on the weights", remedy="take AdamW or SGD, or form=gradient")
+        assert options.density is not None
+        self._density = TargetDensity(options.density, options.warmup_steps, options.warmup_from)
+        shapes = [parameter.shape for parameter in self._flat.parameters]
+        self._sum: LargestSum = LargestSum(shapes, group, options.node_size, self._flat.device)
+        self._mask = options.mask_momentum and isinstance(optimiser, (torch.optim.SGD, torch.optim.Adam))
+
+    def _norm(self) -> float:
+        return float(nn.utils.get_total_norm([p.grad for p in self._flat.parameters if p.grad is not None]))
+
+    def _exchange(self, share: float, norm: float, scaler: GradScaler | None) -> Sent:
+        self._own_update(share, norm, scaler)
+        density = self._density.target()
+        self._density.steps += 1
+        sent = self._sum.sum_(self._vector, density)
+        self._apply()
+        if self._mask:
+            self._forget()
+        return sent
+
+    def _alone(self) -> None:
+        self._density.steps += 1
+
+    def _own_update(self, share: float, norm: float, scaler: GradScaler | None) -> None:
+        """vector ← share · what the optimiser would add to the weights: its step from weights of zero."""
+        gradients = [p.grad for p in self._flat.parameters if p.grad is not None]
+        if not share:
+            for parameter in self._flat.parameters:
+                parameter.grad = None  # it may be of anything
+        elif self._clip(norm) < 1:
+            torch._foreach_mul_(gradients, self._clip(norm))
+        views = self._flat.views(self._vector.zero_())
+        weights = [parameter.data for parameter in self._flat.parameters]
+        places = [_place(weight, view) for weight, view in zip(weights, views, strict=True)]
+        try:
+            for parameter, place in zip(self._flat.parameters, places, strict=True):
+                parameter.data = place
+            update(self._optimiser, scaler)
+        finally:
+            for parameter, weight in zip(self._flat.parameters, weights, strict=True):
+                parameter.data = weight
+        torch._foreach_copy_(views, places)
+        self._vector.mul_(share)
+
+    def _apply(self) -> None:
+        """W ← (1 - η λ) W + vector, of what is not frozen."""
+        rates = {
+            id(parameter): 1 - settings["lr"] * settings.get("weight_decay", 0.0)
+            for settings in self._optimiser.param_groups
+            for parameter in settings["params"]
+        }
+        for parameter, view in zip(self._flat.parameters, self._flat.views(self._vector), strict=True):
+            if parameter.requires_grad:
+                parameter.mul_(rates.get(id(parameter), 1.0)).add_(view)
+
+    def _forget(self) -> None:
+        """Zeros in the optimiser's momentum where the last step has sent something."""
+        self._sum.forget(self._vector.fill_(1.0))
+        for parameter, view in zip(self._flat.parameters, self._flat.views(self._vector), strict=True):
+            for name in _MOMENTA & self._optimiser.state.get(parameter, {}).keys():
+                momentum = self._optimiser.state[parameter][name]
+                if momentum is not None:
+                    momentum.mul_(view)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies: `steps` (2,), those measured and those of the warm-up, and the residual with its lane.
+
+        A worker's own moments are in its optimiser: keep each worker's, as `train` does.
+        """
+        return {"steps": torch.tensor([self._steps, self._density.steps]), **self._sum.state()}
+
+    def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Goes on from all workers' states, with the same bits where workers are as many as before.
+
+        Otherwise residuals are handed over, their sum unrounded: node a's go to node a mod the number of nodes now.
+        They are in units of the weights, and need no scaling.
+        """
+        own = own_state('gtc of form "update"', states, self._group.rank, ("steps", "rows", "lane"))
+        self._steps, self._density.steps = map(int, own["steps"].tolist())
+        self._sum.restore(states)
+
+
+def _place(weight: Tensor, view: Tensor) -> Tensor:
+    """Zeros in the weight's type and layout, which a fused optimiser goes through as they lie: `view` if it is so."""
+    same = view.dtype == weight.dtype and view.stride() == weight.stride()
+    return view if same else torch.zeros_like(weight)
