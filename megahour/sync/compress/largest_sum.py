@@ -17,7 +17,7 @@ What was sent plus what stays is the sum of all vectors, but for the rounding of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -70,79 +70,73 @@ def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[Piece]
     return pieces
 
 
-@dataclass(frozen=True)
 class Layout:
-    """Where a message has what, of a lane's pieces at one density."""
+    """Where a message of a lane has what, at one density: whole values, scales, places.
 
-    pieces: Sequence[Piece]
-    density: float
+    All blocks together, so that a message of many parameters takes no more operations than one of few.
+    """
 
-    @property
-    def floats(self) -> int:
-        """Values of whole parameters, and scales."""
-        return sum(piece.length if piece.whole else piece.blocks for piece in self.pieces)
+    def __init__(self, pieces: Sequence[Piece], density: float, device: torch.device) -> None:
+        self._blocks = [(piece, piece.sends(density)) for piece in pieces if not piece.whole]
+        wholes = [torch.arange(piece.begin, piece.begin + piece.length) for piece in pieces if piece.whole]
+        self._wholes = torch.cat([torch.arange(0), *wholes]).to(device)
+        starts = [piece.begin + n * piece.length for piece, _ in self._blocks for n in range(piece.blocks)]
+        counts = torch.tensor([k for piece, k in self._blocks for _ in range(piece.blocks)], dtype=torch.int64)
+        self._block = torch.arange(len(starts)).repeat_interleave(counts).to(device)
+        self._start = torch.tensor(starts, dtype=torch.int64).repeat_interleave(counts).to(device)
+        self._floats = len(self._wholes) + len(starts)
+        self.elements = len(self._wholes) + len(self._start)
+        self.words = self._floats + -(-len(self._start) // 2)
 
-    @property
-    def places(self) -> int:
-        return sum(piece.blocks * piece.sends(self.density) for piece in self.pieces if not piece.whole)
-
-    @property
-    def elements(self) -> int:
-        """Sent by a message."""
-        return sum(piece.blocks * piece.sends(self.density) for piece in self.pieces)
-
-    @property
-    def words(self) -> int:
-        """Of 32 bits."""
-        return self.floats + -(-self.places // 2)
-
-    def parts(self, message: Tensor) -> Iterator[tuple[Piece, Tensor, Tensor]]:
-        """Each piece with views of its part of a message (words,) int32: floats and places (blocks, k)."""
-        floats, places = message[: self.floats].view(torch.float32), message[self.floats :].view(torch.int16)
-        f = p = 0
-        for piece in self.pieces:
-            count = piece.length if piece.whole else piece.blocks
-            k = 0 if piece.whole else piece.sends(self.density)
-            yield piece, floats[f : f + count], places[p : p + piece.blocks * k].view(piece.blocks, k)
-            f, p = f + count, p + piece.blocks * k
+    def _parts(self, message: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views of a message (words,) int32: whole values, scales of the blocks, places."""
+        values, scales = message[: self._floats].view(torch.float32).tensor_split([len(self._wholes)])
+        return values, scales, message[self._floats :].view(torch.int16)[: len(self._start)]
 
     def encode(self, residual: Tensor, message: Tensor) -> None:
         """Moves what is sent of a lane's residual into a message."""
-        for piece, floats, places in self.parts(message):
-            rows = piece.of(residual)
-            if piece.whole:
-                floats.copy_(rows[0])
-                rows.zero_()
-                continue
-            largest = rows.abs().topk(places.shape[1], dim=1, sorted=False)
-            torch.mean(largest.values, 1, out=floats)
-            values = rows.gather(1, largest.indices)
-            negative = values < 0
-            rows.scatter_(1, largest.indices, values - _signed(floats, negative))
-            places.copy_(largest.indices - _SIGN * negative)  # two's complement: the sign is the upper bit
+        values, scales, places = self._parts(message)
+        values.copy_(residual[self._wholes])
+        residual.index_fill_(0, self._wholes, 0.0)
+        magnitudes, within, block = residual.abs(), [self._start[:0]], 0
+        for piece, k in self._blocks:
+            largest = piece.of(magnitudes).topk(k, dim=1, sorted=False)
+            torch.mean(largest.values, 1, out=scales[block : block + piece.blocks])
+            within.append(largest.indices.view(-1))
+            block += piece.blocks
+        place = torch.cat(within)
+        at = self._start + place
+        waiting = residual[at]
+        negative = waiting < 0
+        residual[at] = waiting - self._signed(scales, negative)
+        places.copy_(place - _SIGN * negative)  # two's complement: the sign is the upper bit
 
     def decode(self, message: Tensor, total: Tensor) -> None:
-        """Adds a message's values to a lane's vector."""
-        for piece, floats, places in self.parts(message):
-            if piece.whole:
-                piece.of(total)[0].add_(floats)
-            else:
-                at = (places & _PLACE).long()  # a place occurs once in a message
-                piece.of(total).scatter_add_(1, at, _signed(floats, places < 0))
+        """Adds a message's values to a lane's vector. An element occurs once: the order is of no matter."""
+        values, scales, places = self._parts(message)
+        total.index_add_(0, self._wholes, values)
+        total.index_add_(0, self._at(places), self._signed(scales, places < 0))
 
     def forget(self, message: Tensor, memory: Tensor) -> None:
         """Zeros of a lane's vector where a message has sent something of a block."""
-        for piece, _, places in self.parts(message):
-            if not piece.whole:
-                piece.of(memory).scatter_(1, (places & _PLACE).long(), 0.0)
+        memory.index_fill_(0, self._at(self._parts(message)[2]), 0.0)
 
     def backlog(self, message: Tensor, residual: Tensor) -> Tensor:
         """The most steps at the message's pace, over pieces, that what waits would take: Σ |r| / Σ |q|. A scalar."""
-        steps = [residual.new_zeros(())]
-        for piece, floats, places in self.parts(message):
-            if not piece.whole:
-                steps.append(piece.of(residual).abs().sum() / (floats.sum() * places.shape[1]).clamp(min=1e-30))
+        steps, block, scales = [residual.new_zeros(())], 0, self._parts(message)[1]
+        for piece, k in self._blocks:
+            pace = k * scales[block : block + piece.blocks].sum()
+            steps.append(piece.of(residual).abs().sum() / pace.clamp(min=1e-30))
+            block += piece.blocks
         return torch.stack(steps).max()
+
+    def _at(self, places: Tensor) -> Tensor:
+        return self._start + (places & _PLACE)
+
+    def _signed(self, scales: Tensor, negative: Tensor) -> Tensor:
+        """± the scale of each place's block."""
+        quanta = scales[self._block]
+        return torch.where(negative, -quanta, quanta)
 
 
 class LargestSum(Senders):
@@ -163,7 +157,7 @@ class LargestSum(Senders):
     ) -> None:
         super().__init__(sum(shape.numel() for shape in shapes), group, node_size, device)
         self._pieces = [pieces_of(shapes, begin, end) for begin, end in self._lanes]
-        self._layouts: list[Layout] = []
+        self._density, self._layouts = 0.0, list[Layout]()
         self._sent: list[Tensor] = []  # of the last step: this node's message of each lane
 
     def sum_(self, vector: Tensor, density: float) -> Sent:
@@ -175,7 +169,10 @@ class LargestSum(Senders):
         if self._residual is None or self._between is None:
             return Sent(1.0, 1.0, 1.0)
         self._residual.add_(lane)
-        layouts = [Layout(pieces, density) for pieces in self._pieces]
+        if density != self._density:
+            self._density = density
+            self._layouts = [Layout(pieces, density, vector.device) for pieces in self._pieces]
+        layouts = self._layouts
         words = max(layout.words for layout in layouts)
         message = torch.zeros(words, dtype=torch.int32, device=vector.device)
         layouts[self._own].encode(self._residual, message)
@@ -185,7 +182,7 @@ class LargestSum(Senders):
         for layout, (begin, end), received in zip(layouts, self._lanes, lanes, strict=True):
             for one in received:
                 layout.decode(one, vector[begin:end])
-        self._layouts, self._sent = layouts, [received[self.lane.node] for received in lanes]
+        self._sent = [received[self.lane.node] for received in lanes]
         density = sum(layout.elements for layout in layouts) / self.lane.elements
         return Sent(density, density, len(lanes) * words / self.lane.elements)
 
@@ -204,8 +201,3 @@ class LargestSum(Senders):
         """As `Senders`."""
         super().restore(states)
         self._sent = []
-
-
-def _signed(scales: Tensor, negative: Tensor) -> Tensor:
-    """± the scale (blocks,) of each row of (blocks, k)."""
-    return torch.where(negative, -scales[:, None], scales[:, None])
