@@ -13,8 +13,8 @@ from typing import Any
 
 _TIME_LIMIT_S = 240.0
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
     + [f"megahour.sync.trainers.{name}" for name in ("gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
     + ["pytest", "hypothesis.strategies", "megahour.train.job", "megahour.train.loop"]
@@ -30,9 +30,9 @@ def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, sto
     with tempfile.TemporaryDirectory() as folder:
         started = []
         for rank in range(workers):
-            ours, theirs = _processes.Pipe()
+            ours, theirs = processes.Pipe()
             given = (theirs, f"{folder}/store", rank, workers, function, arguments)
-            process = _processes.Process(target=_work, args=given)
+            process = processes.Process(target=_work, args=given)
             process.start()
             theirs.close()
             started.append((process, ours))

@@ -102,13 +102,21 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
     return None
 
 
+def newest_step(folder: str | Path) -> int:
+    """Step of the newest checkpoint that all workers have written, damaged or not; -1: there is none."""
+    return max(_whole(*fsspec.core.url_to_fs(str(folder))), default=-1)
+
+
+def _whole(fs: Any, root: str) -> list[int]:
+    fs.invalidate_cache()
+    names = [path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)] if fs.exists(root) else []
+    return [int(name) for name in names if name.isdecimal() and fs.exists(f"{root}/{name}/{MARK}")]
+
+
 def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
     """Steps of whole checkpoints, newest first, as worker 0 sees them."""
     fs.invalidate_cache()
-    saved = []
-    if (group is None or group.rank == 0) and fs.exists(root):
-        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
-        saved = sorted((int(n) for n in names if n.isdecimal() and fs.exists(f"{root}/{n}/{MARK}")), reverse=True)
+    saved = sorted(_whole(fs, root), reverse=True) if group is None or group.rank == 0 else []
     if group is None:
         yield from saved
         return

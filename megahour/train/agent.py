@@ -89,7 +89,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
             where="rendezvous",
             remedy="start the training on the machine whose address it is, and `megahour.train.join` on the others",
         )
-    with _environment(place):  # LaunchConfig reads it too
+    with environment(place):  # LaunchConfig reads it too
         config = LaunchConfig(
             min_nodes=1 if alone else p.min_nodes,
             max_nodes=1 if alone else p.nodes,
@@ -108,7 +108,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
 
 
 @contextmanager
-def _environment(place: AgentPlace) -> Iterator[None]:
+def environment(place: AgentPlace) -> Iterator[None]:
     """What the agent and its workers read from the environment; what the user has set there is kept.
 
     Workers of every start make a store of their own: the agent's, which they share by default, still has the addresses

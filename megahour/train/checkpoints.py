@@ -19,10 +19,11 @@ from torch import Tensor
 from megahour.core.errors import StoreError
 from megahour.monitor.alerts import Alarm
 from megahour.sync.checkpoint import Checkpoints, set_aside
-from megahour.sync.checkpoint_read import Checkpoint, load
+from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
 from megahour.sync.group.base import Group
 from megahour.train.coverage_audit import Audit
 from megahour.train.meters import Curves, Sums
+from megahour.train.step_totals import Totals
 
 LOG = logging.getLogger(__name__)
 
@@ -34,13 +35,27 @@ def checkpoints_of(work: Path, durable: str = "") -> str:
 
 @dataclass
 class Position:
-    """Where a run is: batches `done` of all workers, `steps` of this one, what it has summed up since the last row."""
+    """Where a run is: batches `done` of all workers, `steps` of this one, what it has summed up since the last row.
+
+    `row_due`: the first batch of a step after which there is a row of the curves still to be made.
+    """
 
     done: int = 0
     steps: int = 0
     sums: Sums = field(default_factory=Sums)
     curves: Curves = field(default_factory=Curves)
     audit: Audit = field(default_factory=Audit)
+    row_due: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last row of the curves is there."""
+        return bool(self.curves.rows) and "pieces" in self.curves.rows[-1]
+
+    def add(self, totals: Totals) -> None:
+        """What a step's batches were."""
+        self.audit.take(totals.audit)
+        self.sums.add(*totals.sums)
 
     def state(self, done: int) -> dict[str, Any]:
         return {"done": done, "steps": self.steps, "sums": vars(self.sums), "rows": self.curves.rows}
@@ -64,9 +79,19 @@ def newest(folder: str, group: Group, fingerprint: str) -> Checkpoint | None:
     return found
 
 
-def position_of(found: Checkpoint, group: Group) -> Position:
-    """Where a worker goes on. Where workers are fewer or more, the first answers for what all have trained on."""
-    same = found.workers == group.size
+def clear_unfinished(folder: str, group: Group) -> None:
+    """Sets aside what workers were writing when one was lost. A collective call: no worker saves before that."""
+    if group.rank == 0:
+        set_aside(folder, newest_step(folder))
+    group.all_gather(torch.zeros(1)).wait()
+
+
+def position_of(found: Checkpoint, group: Group, *, common: bool = False) -> Position:
+    """Where a worker goes on. Where workers are fewer or more, the first answers for what all have trained on.
+
+    `common`: each has saved the sums of all.
+    """
+    same = common or found.workers == group.size
     at = Position.of(found.state["position"], same_workers=same)
     if same:
         at.audit = Audit.sum([found.tensors["audit.sums"]])

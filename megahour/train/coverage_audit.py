@@ -24,6 +24,10 @@ class Audit:
         self.pieces += len(keys)
         self.keys = (self.keys + sum(keys)) % MODULUS
 
+    def take(self, other: Audit) -> None:
+        """Adds what another has counted."""
+        self.pieces, self.keys = self.pieces + other.pieces, (self.keys + other.keys) % MODULUS
+
     def tensor(self) -> Tensor:
         return torch.tensor([self.pieces, self.keys])
 
@@ -32,10 +36,12 @@ class Audit:
         """What several workers have trained on together."""
         found = Audit()
         for pieces, keys in (part.tolist() for part in parts):
-            found = Audit(found.pieces + pieces, (found.keys + keys) % MODULUS)
+            found.take(Audit(pieces, keys))
         return found
 
     def of_all(self, group: Group) -> dict[str, int]:
         """The numbers of all workers together, for the last row of the curves. A collective call."""
-        found = Audit.sum(group.all_gather(self.tensor()).wait())
-        return {"pieces": found.pieces, "keys": found.keys}
+        return Audit.sum(group.all_gather(self.tensor()).wait()).numbers()
+
+    def numbers(self) -> dict[str, int]:
+        return {"pieces": self.pieces, "keys": self.keys}

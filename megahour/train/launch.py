@@ -3,7 +3,7 @@
 The workers are processes that PyTorch's elastic agent watches in this process. When one dies, or its process group
 loses it, the agent ends the others and starts all again; they go on from the newest whole checkpoint. On several
 machines each runs such an agent (`join` on those beside the first), and they meet at `rendezvous`: machines may come
-and go between `min_nodes` and `nodes`.
+and go between `min_nodes` and `nodes`. With `faults: continue` a `Coordinator` starts the lost worker alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
 from megahour.train import result
 from megahour.train.agent import run_agent
+from megahour.train.coordinator import Coordinator
 from megahour.train.params import TrainParams
 
 PROGRESS = "progress.json"
@@ -53,7 +54,10 @@ def launch(
     spec.write_text(json.dumps(known), "utf-8")
     with _relayed(work / PROGRESS, progress), _own_handlers():
         try:
-            run_agent(p, work, spec, first=True)
+            if p.faults == "continue":
+                Coordinator(p, work, spec).run()
+            else:
+                run_agent(p, work, spec, first=True)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             last = f"at last worker {rank} ({_cause(failure.exitcode)})"

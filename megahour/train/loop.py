@@ -29,7 +29,6 @@ from megahour.batches.loader import Batch, Loader
 from megahour.core.errors import StageError
 from megahour.monitor.alerts import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints
-from megahour.sync.checkpoint_read import Checkpoint
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.trainers.base import Synchroniser
 from megahour.train import criteria, result
@@ -41,6 +40,7 @@ from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Trainer
+from megahour.train.step_totals import Regroup, StepTotals, Totals
 
 LOG = logging.getLogger(__name__)
 
@@ -65,22 +65,31 @@ def execute(
     WorkerLostError: start all again; they go on from the last checkpoint in `work`.
     """
     p, checkpoints = job.params, checkpoints_of(work, durable)
-
-    def synchronise(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
-        steps = -(-sum(map(len, job.phases)) // (group.size * p.accumulate))
-        return p.synchroniser.for_run(steps).make(module, optimiser, group=group)
-
     with (
-        _alarm(p, group.rank) as alarm,
-        Trainer(p, job.module.to(device), synchronise, device) as trainer,
+        alarm_of(p, group.rank) as alarm,
+        Trainer(p, job.module.to(device), synchronise(job, group), device) as trainer,
         Checkpoints(checkpoints, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
-        run = Run(job, trainer, group, saver, work, progress, alarm, newest(checkpoints, group, job.fingerprint))
+        at = Position()
+        if (found := newest(checkpoints, group, job.fingerprint)) is not None:
+            trainer.restore(found.tensors, found.states)
+            at = position_of(found, group)
+        run = Run(job, trainer, group, saver, work, progress, alarm, at)
         try:
             curves = run.to_the_end(store)
         finally:
             run.meters.close()
     return result.of(job, curves)
+
+
+def synchronise(job: TrainingJob, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]:
+    """Makes the job's synchroniser, of the workers of `group`."""
+
+    def make(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
+        steps = -(-sum(map(len, job.phases)) // (group.size * job.params.accumulate))
+        return job.params.synchroniser.for_run(steps).make(module, optimiser, group=group)
+
+    return make
 
 
 class TakenStep(NamedTuple):
@@ -96,7 +105,10 @@ class TakenStep(NamedTuple):
 
 
 class Run:
-    """One worker's run over the phases of a job, from the checkpoint `found` on."""
+    """One worker's run over the phases of a job, from the position `at` on, which it moves.
+
+    With `totals` the position's sums are those of all workers, and `Regroup` is raised when another one waits to join.
+    """
 
     def __init__(
         self,
@@ -107,15 +119,14 @@ class Run:
         work: Path,
         progress: Callable[..., None],
         alarm: Alarm | None,
-        found: Checkpoint | None,
+        at: Position,
+        totals: StepTotals | None = None,
     ) -> None:
         self.job, self.trainer, self.group = job, trainer, group
         self.ends = list(accumulate(len(phase) for phase in job.phases))
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.synchroniser.in_step
-        if found is not None:
-            trainer.restore(found.tensors, found.states)
-        self.at = Position() if found is None else position_of(found, group)
+        self.at, self.totals = at, totals
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
         self.readings: StepReadings[TakenStep] = StepReadings()
@@ -126,6 +137,8 @@ class Run:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
         claims, marks = self._claims(store)
         was_through = self.at.done == self.total  # all but the end was done, and saved, before a restart
+        if self.at.row_due is not None:
+            self._row_after(self.at.row_due)
         with self._ahead(claims) as self.ahead:
             while self.at.done < self.total:
                 claim = claims.take()
@@ -138,7 +151,8 @@ class Run:
             self._checkpoint(self.total)
         self.trainer.synchroniser.finish()
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
-        self._row(self.job.phases[-1], self._rate(self.total))
+        if not self.at.ended:
+            self._row(self.job.phases[-1], self._rate(self.total))
         self.saving.wait()  # what is trained is worth more than its last checkpoint
         return self.at.curves
 
@@ -160,9 +174,9 @@ class Run:
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
         gradients = self.trainer.gradients(batches, claim.own) if batches else None
+        totals = Totals.of(batches, None) if self.totals is None else self.totals.of_all(batches, gradients)
         self.trainer.apply(gradients, rate, claim.first)
-        for batch in batches:
-            at.audit.add(batch.keys)
+        at.add(totals)
         before, at.done, at.steps = at.done, claim.last, at.steps + 1
         metrics = self.trainer.synchroniser.metrics
         frames = sum(int(batch.lengths.sum()) for batch in batches)
@@ -177,7 +191,10 @@ class Run:
                 remedy="start all workers again from the last checkpoint",
             )
         if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
-            self._row(phase, rate)
+            at.row_due = claim.first
+            self._row_after(claim.first)
+        if totals.joining and at.done < self.total:
+            raise Regroup
 
     def _read(self, *, wait: bool = False) -> None:
         """Takes in what steps have measured. Raises StageError for a loss or a gradient that was not finite."""
@@ -187,7 +204,8 @@ class Run:
                 summed, correct = values.pop("loss"), int(values.pop("correct"))
                 loss = summed / step.weight
                 self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
-                self.at.sums.add(summed, step.weight, correct)
+                if self.totals is None:
+                    self.at.sums.add(summed, step.weight, correct)
             values = {"learning_rate": step.learning_rate, **values}
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
 
@@ -216,6 +234,12 @@ class Run:
         phase, batch = self._place(number)
         return Request(self.job.loaders[phase.data], phase.epoch, batch, phase.offset, phase.chunk)
 
+    def _row_after(self, first: int) -> None:
+        """The row after the step that began at batch `first`."""
+        phase, _ = self._place(first)
+        self._row(phase, phase.gain * self._rate(first))
+        self.at.row_due = None
+
     def _row(self, phase: Phase, rate: float) -> None:
         """A point of the curves, of all workers' sums; the held-out part is shared out among them.
 
@@ -228,7 +252,7 @@ class Run:
             at.sums = Sums()
             return
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
-        trained = self._together(at.sums)
+        trained = at.sums if self.totals is not None else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
         fields |= {"held_out_loss": None, "held_out_accuracy": None}
         if self.job.held_out is not None:
@@ -240,7 +264,7 @@ class Run:
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
         if at.done == self.total:
-            fields |= at.audit.of_all(self.group)
+            fields |= at.audit.numbers() if self.totals is not None else at.audit.of_all(self.group)
         self.meters.row(at.curves.add(**fields))
 
     def _together(self, sums: Sums) -> Sums:
@@ -257,7 +281,7 @@ class Run:
             self.saving.save(done, self.at, self.trainer.tensors())
 
 
-def _alarm(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
+def alarm_of(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
     """Worker 0 watches. Of an error that ends it, it tells when it is alone: after others, all are started again."""
     if rank:
         return nullcontext()

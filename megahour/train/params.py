@@ -259,6 +259,13 @@ class TrainParams(Params):
         json_schema_extra=POLICY,
     )
     max_restarts: int = Field(100, ge=0, description="times that lost workers are restarted", json_schema_extra=POLICY)
+    faults: Literal["restart", "continue"] = Field(
+        "restart",
+        description="when a worker is lost. restart: all go on from the last checkpoint, and the bytes of the model do "
+        "not depend on the loss. continue: the others go on at once with the mean of those left, and it joins them "
+        "when it is back; trainer dense on the CPUs of one machine, for many workers or long starts",
+        json_schema_extra=LATER,
+    )
     nodes: int = Field(1, ge=1, description="machines that share the workers", json_schema_extra=POLICY)
     min_nodes: int = Field(1, ge=1, description="machines that suffice to continue", json_schema_extra=POLICY)
     rendezvous: str = Field(
@@ -314,6 +321,8 @@ class TrainParams(Params):
             raise ValueError(
                 f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
             )
+        if self.faults == "continue" and (self.trainer != "dense" or self.nodes > 1):
+            raise ValueError("faults: continue needs trainer dense and one machine; others take restart")
         if self.nodes > 1 and not self.rendezvous:
             raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
         return self

@@ -64,6 +64,10 @@ class Trainer:
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
+    def regroup(self, synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]) -> None:
+        """Other workers: model and optimiser are kept, the synchroniser is made anew."""
+        self.synchroniser = synchronise(self.module, self.optimiser)
+
     def __enter__(self) -> Trainer:
         return self
 

@@ -28,9 +28,11 @@ from megahour.train import device, result
 from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.checkpoints import checkpoints_of
 from megahour.train.data import near
-from megahour.train.job import prepare
+from megahour.train.job import TrainingJob, prepare
 from megahour.train.launch import PROGRESS
 from megahour.train.loop import execute
+from megahour.train.loop_with_others import execute_with_others
+from megahour.train.membership import Member
 from megahour.train.params import TrainParams
 from megahour.train.repeated_errors import REPEATS, comes_again, of_program
 
@@ -75,6 +77,9 @@ def _run(p: TrainParams, inputs: Inputs, work: Path, durable: str) -> None:
     with _final(work):
         own = device.of_this_worker(p.device)
         job = prepare(p, inputs)
+    if p.faults == "continue":
+        _run_with_others(job, own, work, durable)
+        return
     dist.init_process_group(device.backend(own), timeout=timedelta(seconds=max(p.timeout_s, 60.0)))
     try:
         group = TorchGroup(timeout_s=p.timeout_s)
@@ -85,6 +90,16 @@ def _run(p: TrainParams, inputs: Inputs, work: Path, durable: str) -> None:
                 result.write(work, found)
     finally:
         dist.destroy_process_group()
+
+
+def _run_with_others(job: TrainingJob, own: torch.device, work: Path, durable: str) -> None:
+    """With workers that come and go."""
+    with _final(work):
+        if own.type != "cpu":
+            raise ConfigError("faults: continue trains on CPUs", where="train", remedy="set device: cpu, or restart")
+        found = execute_with_others(job, Member(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
+        if found is not None:
+            result.write(work, found)
 
 
 @contextlib.contextmanager
@@ -132,7 +147,7 @@ class _Progress:
         if time.monotonic() - self._said_s < PROGRESS_S and done < total:
             return
         self._said_s = time.monotonic()
-        said = {"done": done, "total": total, "unit": unit, **fields, **self._restarts}
+        said = {"done": done, "total": total, "unit": unit, **self._restarts, **fields}
         scratch = self.path.with_suffix(".tmp")
         try:
             scratch.write_text(json.dumps(said), "utf-8")

@@ -11,7 +11,7 @@ from trainings import page_me, trained, training_data, until
 from megahour.core.errors import ConfigError, StageError
 from megahour.monitor.alerts import Alarm
 from megahour.train import loop
-from megahour.train.loop import _alarm
+from megahour.train.loop import alarm_of
 from megahour.train.params import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
@@ -34,7 +34,7 @@ def test_the_command_hears_of_the_error_that_ends_the_run(tmp_path: Path) -> Non
 def test_a_worker_tells_of_its_end_only_where_nobody_starts_it_again(tmp_path: Path, workers: int, tells: bool) -> None:
     """With others, a worker ends whenever one of them is lost; the agent knows whether restarts are used up."""
     command, told = page_me(tmp_path)
-    with pytest.raises(StageError), _alarm(TrainParams(workers=workers, alarm=command), 0) as alarm:
+    with pytest.raises(StageError), alarm_of(TrainParams(workers=workers, alarm=command), 0) as alarm:
         raise StageError("rank 1 does not answer")
     assert alarm is not None
     assert alarm.wait(120)

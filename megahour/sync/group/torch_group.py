@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -40,16 +41,22 @@ class TorchGroup:
     timeout_s: seconds that a call waits for another worker before it raises `WorkerLostError`. Workers wait for the
         slowest one's step, evaluation and checkpoint: take several times what these last.
     grace_s: seconds that it then waits to hear from the others which of them is lost.
+    helped: whether a second thread ends large sums; without one the group is closed as soon as no one refers to it.
     """
 
     def __init__(
-        self, process_group: dist.ProcessGroup | None = None, *, timeout_s: float = 300.0, grace_s: float = 2.0
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        timeout_s: float = 300.0,
+        grace_s: float = 2.0,
+        helped: bool = True,
     ) -> None:
         if not timeout_s > 0 or not grace_s > 0:
             raise ConfigError(f"timeout_s {timeout_s}, grace_s {grace_s}", remedy="give seconds > 0")
         self.timeout_s, self.grace_s = timeout_s, grace_s
         self.rank, self.size, self.traffic = 0, 1, Traffic()
-        self._clock, self._helper = Stopwatch(self.traffic), Helper()
+        self._clock, self._helper, self._helped = Stopwatch(self.traffic), Helper(), helped
         self._group: dist.ProcessGroup | None = None
         self._mesh: Mesh | None = None
         self._native, self._whole = False, True
@@ -90,7 +97,7 @@ class TorchGroup:
             return kind(self._mesh, vector)
 
         work = self._begin("all_reduce", begin, lambda: _put_back(vector, tensor), size_bytes, size_bytes)
-        if vector.nbytes >= _HELPED_BYTES:
+        if self._helped and vector.nbytes >= _HELPED_BYTES:
             self._helper.take(work)
         return work
 
@@ -240,18 +247,19 @@ class TorchGroup:
 
     def _agree_channel(self) -> int:
         """A number for the tags of a new group, which no pair of its workers has used."""
-        global _channels
         assert self._mesh is not None
+        assert self._group is not None
         rows = torch.empty(self.size, 1, dtype=torch.int64)
-        said = partial(messages.Gather, self._mesh, torch.tensor([_channels]), rows)
+        said = partial(messages.Gather, self._mesh, torch.tensor([_channels.get(self._group, 0)]), rows)
         self._begin("making a group", said, lambda: rows, 0, 0).wait()
-        _channels = int(rows.max()) + 1
-        if _channels * 2 >= CHANNELS:
-            raise ConfigError(f"{_channels} groups were made", remedy="make groups once, not in every step")
-        return _channels
+        _channels[self._group] = channel = int(rows.max()) + 1
+        if channel * 2 >= CHANNELS:
+            raise ConfigError(f"{channel} groups were made", remedy="make groups once, not in every step")
+        return channel
 
 
-_channels = 0  # the highest number that a group of this process has
+_channels: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
+"""The highest number that a group of this process has, by process group: tags are of one."""
 
 
 def _put_back(vector: Tensor, tensor: Tensor) -> Tensor:

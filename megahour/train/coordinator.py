@@ -1,0 +1,197 @@
+"""Starts the workers of a run that goes on when one is lost, that one alone again, and says who trains together.
+
+It is the process that knows: a worker is lost when its process has ended, or when it stays away from a meeting for
+`timeout_s` after another has come, and is ended then. See `membership` for what is said through the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from megahour.train import result
+from megahour.train.agent import STOP_S, environment, place_of
+from megahour.train.membership import MEMBER, STORE, Place
+from megahour.train.params import TrainParams
+
+POLL_S = 0.02
+AFTER_S = 1.0  # the others meet first: a worker that starts takes the machine's time
+END_S = 10.0  # the result is there: how long the other workers may take to end
+NEW = [-1, -1]
+
+
+class Worker(NamedTuple):
+    """A process, and the place in which it was started: 0 … workers - 1."""
+
+    slot: int
+    process: subprocess.Popen[bytes]
+
+
+class Asking(NamedTuple):
+    """A worker that waits for its place: in which meeting of its own, and how far it is."""
+
+    meeting: int
+    at: list[int]
+
+
+class Coordinator:
+    """The workers of `p` on this machine; they read the job from `spec`, and leave the result in `work`."""
+
+    def __init__(self, p: TrainParams, work: Path, spec: Path) -> None:
+        self._p, self._work, self._spec = p, work, spec
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        (work / "workers").mkdir(parents=True, exist_ok=True)
+        self._logs = Path(tempfile.mkdtemp(prefix="run_", dir=work / "workers"))
+        self._living: dict[int, Worker] = {}
+        self._asking: dict[int, Asking] = {}
+        self._present: set[int] = set()
+        self._next = self._lost = self._heard = 0
+        self._due: list[tuple[float, int]] = []  # when which place gets a worker again
+        self._epoch = -1
+        self._first_came_s: float | None = None
+
+    def run(self) -> None:
+        """Until the workers have left a result or an error.
+
+        Raises
+        ------
+        ChildFailedError: workers were lost more often than `max_restarts`.
+        SignalException: as of PyTorch's agent: SIGTERM, SIGINT, SIGHUP or SIGQUIT; the workers have been ended.
+        """
+        _raise_signals()
+        with environment(place_of("")):
+            try:
+                while not result.ended(self._work):
+                    self._reap()
+                    self._meet()
+                    if not self._living:  # at the beginning, or all were lost, or worker 0 when the others had ended
+                        self._due = [(0.0, slot) for slot in range(self._p.workers)]
+                    self._start_due()
+                    time.sleep(POLL_S)
+                self._end(0.0 if result.failed(self._work) else END_S)
+            finally:
+                self._end(0.0)
+
+    def _start(self, slot: int) -> None:
+        number, self._next = self._next, self._next + 1
+        env = {
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+            "RANK": str(slot),
+            "LOCAL_RANK": str(slot),
+            "LOCAL_WORLD_SIZE": str(self._p.workers),
+            "TORCHELASTIC_RESTART_COUNT": str(self._lost),
+            STORE: f"127.0.0.1:{self._store.port}",
+            MEMBER: str(number),
+        }
+        folder = self._logs / f"{number:05d}"
+        folder.mkdir()
+        self._living[number] = Worker(slot, self._spawn(env, folder))
+
+    def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-u", "-m", "megahour.train.worker", str(self._spec)]
+        with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
+            return subprocess.Popen(command, env=env, stdout=out, stderr=err)
+
+    def _reap(self) -> None:
+        """Starts again those that were lost."""
+        for number, worker in list(self._living.items()):
+            code = worker.process.poll()
+            if code is None:
+                continue
+            del self._living[number]
+            self._asking.pop(number, None)
+            if code == 0 or result.ended(self._work):
+                continue
+            self._lost += 1
+            if self._lost > self._p.max_restarts:
+                failure = ProcessFailure(worker.slot, worker.process.pid, code, error_file="")
+                raise ChildFailedError("megahour.train.worker", {worker.slot: failure})
+            self._due.append((time.monotonic() + AFTER_S, worker.slot))
+
+    def _start_due(self) -> None:
+        now_s = time.monotonic()
+        for _, slot in [due for due in self._due if due[0] <= now_s]:
+            self._start(slot)
+        self._due = [due for due in self._due if due[0] > now_s]
+
+    def _meet(self) -> None:
+        """Opens the next group when all are there who must be; calls or ends those who are not."""
+        self._listen()
+        if not self._asking:
+            self._first_came_s = None
+            return
+        trained = self._present & self._living.keys()
+        if trained and not trained & self._asking.keys():
+            self._store.set(f"call/{self._epoch}", "")
+            return
+        if self._first_came_s is None:
+            self._first_came_s = time.monotonic()
+        patient = time.monotonic() - self._first_came_s < self._p.timeout_s
+        missing = (trained or self._living.keys()) - self._asking.keys()
+        if missing and patient:
+            return
+        for number in missing & self._present:
+            self._living[number].process.kill()
+        if not missing & self._present:
+            self._open()
+
+    def _listen(self) -> None:
+        heard = self._store.add("asked", 0)
+        if heard == self._heard:
+            return
+        self._heard = heard
+        for number in self._living.keys() - self._asking.keys():
+            if self._store.check([f"here/{number}"]):
+                self._asking[number] = Asking(**json.loads(self._store.get(f"here/{number}")))
+                self._store.delete_key(f"here/{number}")
+
+    def _open(self) -> None:
+        """Who is furthest comes first, then who is here longest."""
+        order = sorted(self._asking, key=lambda number: ([-n for n in self._asking[number].at], number))
+        first = self._asking[order[0]].at
+        behind = any(asking.at != first for asking in self._asking.values())
+        self._epoch += 1
+        for rank, number in enumerate(order):
+            place = Place(self._epoch, rank, len(order), first == NEW, behind, self._lost)
+            key = f"place/{number}/{self._asking[number].meeting}"
+            self._store.set(key, json.dumps(place._asdict()))
+        self._present, self._first_came_s = set(order), None
+        self._asking.clear()
+
+    def _end(self, patience_s: float) -> None:
+        """Waits for the workers, and ends those that do not end."""
+        for stop, seconds in ((None, patience_s), (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+            for worker in self._living.values():
+                if stop is not None:
+                    worker.process.send_signal(stop)
+            ends_s = time.monotonic() + seconds
+            for number, worker in list(self._living.items()):
+                try:
+                    worker.process.wait(max(0.0, ends_s - time.monotonic()))
+                    del self._living[number]
+                except subprocess.TimeoutExpired:
+                    continue
+
+
+def _raise_signals() -> None:
+    """`launch` puts back the handlers that were there."""
+
+    def stop(number: int, _: object) -> None:
+        raise SignalException(f"stopped by signal {number}", sigval=signal.Signals(number))
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, stop)

@@ -1,0 +1,258 @@
+"""faults: continue. A worker is killed, the others go on at once, it comes back: nothing is left out or done twice.
+
+Workers are real ones, in processes that are forked with torch loaded, so that one that comes back is there in a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from gloo import processes, run_workers
+from made_artifacts import utterances
+from trainings import seen, trained, training_data, until
+
+from megahour.core.store import Artifact
+from megahour.sync.group.torch_group import TorchGroup
+from megahour.train import result, worker
+from megahour.train.agent import AGENT
+from megahour.train.checkpoints import Position
+from megahour.train.coordinator import Coordinator
+from megahour.train.job import prepare
+from megahour.train.launch import SPEC
+from megahour.train.loop import execute
+from megahour.train.loop_with_others import share
+from megahour.train.params import TrainParams
+from megahour.train.step import Trainer
+from megahour.train.step_totals import StepTotals
+
+SMALL: dict[str, Any] = {
+    **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 6},
+    **{"workers": 4, "threads": 1, "whole_epochs": 0, "tensorboard": False, "timeout_s": 60.0, "checkpoint_s": 0.5},
+}
+
+
+def work(env: dict[str, str], spec: str, log: str) -> None:
+    """A worker's process: `megahour.train.worker`, whose parent is that of all forked processes."""
+    os.environ.update(env | {AGENT: str(os.getppid())})
+    sys.argv = ["worker", spec]
+    with Path(log).open("w") as err:
+        os.dup2(err.fileno(), 2)
+    worker.main()
+
+
+class Process:
+    """What the coordinator needs of `subprocess.Popen`."""
+
+    def __init__(self, process: Any) -> None:
+        self._process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        return cast("int | None", self._process.exitcode)
+
+    def wait(self, timeout: float) -> None:
+        self._process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("worker", timeout)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Forked(Coordinator):
+    """A coordinator of forked workers; `act` is called with it in a thread."""
+
+    def __init__(self, folder: Path, inputs: dict[str, Artifact], act: Callable[[Forked], None], **values: Any) -> None:
+        self.folder = folder / "work"
+        self.folder.mkdir(parents=True)
+        p, spec = TrainParams(**{**SMALL, "faults": "continue", **values}), self.folder / SPEC
+        urls = {role: artifact.url for role, artifact in inputs.items()}
+        spec.write_text(
+            json.dumps({"params": p.model_dump(mode="json"), "inputs": urls, "work": str(self.folder), "durable": ""})
+        )
+        super().__init__(p, self.folder, spec)
+        self.workers: list[Process] = []
+        self.lost: list[int] = []
+        acting = threading.Thread(target=act, args=(self,), daemon=True)
+        acting.start()
+        self.run()
+        acting.join(5)
+        assert not acting.is_alive()
+        self.result = result.read(self.folder)
+
+    def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
+        process = processes.Process(target=work, args=(env, str(self.folder / SPEC), str(folder / "stderr.log")))
+        process.start()
+        self.workers.append(Process(process))
+        return cast("subprocess.Popen[bytes]", self.workers[-1])
+
+    def logs(self) -> list[str]:
+        """What each worker has written, in the order of their starts."""
+        return [log.read_text() for log in sorted(self.folder.glob("workers/*/*/stderr.log"))]
+
+    def living(self) -> list[int]:
+        return [n for n in range(len(self.workers)) if n not in self.lost]
+
+    def trains(self, group: int, workers: int = 4) -> bool:
+        """Whether so many workers, all that are not lost, have come together in that group."""
+        together = [n for n, log in enumerate(self.logs()) if n not in self.lost and f"group {group}:" in log]
+        return len(together) == workers
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    return training_data(tmp_path_factory.mktemp("data"), utterances(60, speakers=6), shards=2)
+
+
+@pytest.fixture(scope="module")
+def an_epoch(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
+    """Number and key sum of an epoch's pieces."""
+    _, rows = trained(tmp_path_factory.mktemp("alone"), data, {**SMALL, "workers": 1, "epochs": 1})
+    return seen(rows)
+
+
+def kill(kills: int, seed: int) -> Callable[[Forked], None]:
+    """So often: kills a worker at a random moment, and sees the others go on, and the one that comes instead join.
+
+    One of the others stands still until that one is there, so that they do not come to the end before.
+    """
+
+    def act(run: Forked) -> None:
+        moments, group = random.Random(seed), 0
+        for _ in range(kills):
+            until(lambda group=group: run.trains(group))
+            time.sleep(moments.uniform(0.0, 0.2))
+            lost, waits = moments.sample(run.living(), 2)
+            run.workers[lost].kill()
+            run.lost.append(lost)
+            until(lambda group=group: run.trains(group + 1, workers=3))
+            run.workers[waits].send_signal(signal.SIGSTOP)
+            until(lambda: run._asking)
+            run.workers[waits].send_signal(signal.SIGCONT)
+            group += 2
+        until(lambda: run.trains(group))
+
+    return act
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.faults)])
+def test_a_lost_worker_is_replaced_and_the_others_do_not_start_again(
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int], kills: int
+) -> None:
+    epochs = 100 * kills
+    run = Forked(tmp_path, data, kill(kills, seed=7), epochs=epochs)
+    assert len(run.workers) == 4 + kills, "no one else was started"
+    rows = run.result.curves.rows
+    pieces, keys = an_epoch
+    assert seen(rows) == (epochs * pieces, epochs * keys)
+    assert len(rows) == 6, "each row once"
+
+
+def restarting(folder: str, urls: dict[str, str]) -> result.Result:
+    """The same training as of `faults: restart`."""
+    job = prepare(TrainParams(**{**SMALL, "workers": 2, "epochs": 4}), {r: Artifact(url) for r, url in urls.items()})
+    group = TorchGroup()
+    return execute(job, group, Path(folder), lambda *_, **__: None, worker._new_store(group))
+
+
+def test_without_a_loss_the_bytes_are_those_of_restart(tmp_path: Path, data: dict[str, Artifact]) -> None:
+    run = Forked(tmp_path / "continue", data, lambda _: None, workers=2, epochs=4)
+    urls = {role: artifact.url for role, artifact in data.items()}
+    quiet, _ = run_workers(restarting, 2, str(tmp_path / "restart"), urls)
+    assert run.result.weights == quiet.weights
+    assert run.result.curves.rows == quiet.curves.rows
+
+
+def test_all_workers_are_lost_and_go_on_from_the_checkpoint(
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
+) -> None:
+    def kill_all(run: Forked) -> None:
+        until(lambda: list(run.folder.glob("checkpoints/*/checkpoint.json")))
+        for process in run.workers[:2]:
+            process.send_signal(signal.SIGSTOP)
+        for process in run.workers[:2]:
+            process.kill()
+
+    run = Forked(tmp_path, data, kill_all, workers=2, epochs=60, checkpoint_s=0.1)
+    assert len(run.workers) == 4
+    assert "from (-1, -1) on" in run.logs()[2]
+    assert seen(run.result.curves.rows) == tuple(60 * n for n in an_epoch)
+
+
+@pytest.mark.faults
+def test_a_worker_that_stands_still_is_ended_and_replaced(
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
+) -> None:
+    def stop(run: Forked) -> None:
+        until(lambda: run.trains(0))
+        run.lost.append(2)
+        run.workers[2].send_signal(signal.SIGSTOP)
+        until(lambda: run.trains(2))
+
+    run = Forked(tmp_path, data, stop, epochs=1000, timeout_s=2.0)
+    assert run.workers[2].poll() == -signal.SIGKILL
+    assert seen(run.result.curves.rows) == tuple(1000 * n for n in an_epoch)
+
+
+def behind_by_a_step(folder: str) -> tuple[list[list[float]], tuple[int, int], int | None]:
+    """Worker 1 has not done the step that worker 0 has, and takes its weights, memory and position."""
+    group, p = TorchGroup(), TrainParams()
+    model = torch.nn.Linear(2, 1)
+    with Trainer(p, model, lambda m, o: p.synchroniser.make(m, o, group=group)) as trainer:
+        at = Position(done=4 * group.rank)
+        if group.rank == 0:
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            trainer.optimiser.step()
+            at = Position(done=8, steps=2, row_due=4)
+            at.audit.add([5, 6])
+        at = share(trainer, at, group)
+        held = torch.cat([model.weight.detach(), trainer.optimiser.state[model.weight]["exp_avg"]]).tolist()
+        return held, (at.audit.pieces, at.audit.keys), at.row_due
+
+
+def test_who_is_behind_takes_all_from_who_is_furthest(tmp_path: Path) -> None:
+    first, second = run_workers(behind_by_a_step, 2, str(tmp_path))
+    assert first == second
+    assert second[1:] == ((2, 11), 4)
+
+
+def totals_of(rank_of_the_idle: int) -> Any:
+    from types import SimpleNamespace
+
+    group = TorchGroup()
+    batch: Any = SimpleNamespace(keys=[2**60, group.rank])
+    gradients: Any = SimpleNamespace(loss=torch.tensor(0.1 + group.rank), weight=3, correct=torch.tensor(2))
+    idle = group.rank == rank_of_the_idle
+    found = StepTotals(group, lambda: True).of_all([] if idle else [batch], None if idle else gradients)
+    return found.audit.pieces, found.audit.keys, found.sums, found.joining
+
+
+def test_every_worker_knows_the_sums_of_a_step() -> None:
+    found = run_workers(totals_of, 3, 2)
+    assert found[0] == found[1] == found[2]
+    pieces, keys, (loss, weight, correct), joining = found[0]
+    assert (pieces, keys, weight, correct, joining) == (4, (2 * 2**60 + 1) % (2**61 - 1), 6, 4, True)
+    assert loss == pytest.approx(1.2)
+
+
+def test_it_is_for_dense_on_one_machine_and_leaves_finished_runs_valid() -> None:
+    with pytest.raises(ValueError, match="faults: continue needs trainer dense"):
+        TrainParams(faults="continue", trainer="gossip")
+    assert "faults" not in TrainParams().identity()
+    assert TrainParams(faults="continue").identity()["faults"] == "continue"
