@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.train import result
-from megahour.train.agent import AGENT, OWN_STORE, AgentPlace, _environment, place_of, run_agent
+from megahour.train.agent import AGENT, OWN_STORE, AgentPlace, environment, place_of, run_agent
 from megahour.train.join import join
 from megahour.train.params import TrainParams
 
@@ -50,15 +50,15 @@ def test_the_environment_is_what_it_was_when_the_workers_have_ended(monkeypatch:
     for name in (AGENT, SHUTDOWN):
         monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
-    with _environment(AgentPlace("127.0.0.1", "lo", True)):
+    with environment(AgentPlace("127.0.0.1", "lo", True)):
         assert (os.environ[OWN_STORE], os.environ[AGENT]) == ("1", str(os.getpid()))
         assert os.environ[DEVICE] == "ib0", "what the user has chosen stays"
         assert int(os.environ[SHUTDOWN]) < 30, "torch waits for 30 s"
     assert dict(os.environ) == before
     monkeypatch.delenv(DEVICE)
-    with _environment(AgentPlace("127.0.0.1", "lo", True)):
+    with environment(AgentPlace("127.0.0.1", "lo", True)):
         assert os.environ[DEVICE] == "lo"
-    with _environment(AgentPlace("127.0.0.1", "", True)):
+    with environment(AgentPlace("127.0.0.1", "", True)):
         assert DEVICE not in os.environ
     assert DEVICE not in os.environ
 
