@@ -38,11 +38,11 @@ def with_a_nan(folder: Path, count: int) -> dict[str, Artifact]:
     return training_data(folder, made, shards=1)
 
 
-def trained(folder: Path, inputs: dict[str, Artifact], settings: dict[str, Any]) -> Trained:
-    """Trains in `folder`/work into `folder`/model."""
+def trained(folder: Path, inputs: dict[str, Artifact], settings: dict[str, Any], durable: str = "") -> Trained:
+    """Trains in `folder`/work into `folder`/model, with checkpoints at the URL `durable`."""
     output = Artifact(folder / "model")
     with ShardWriter(output, 0, "made") as out:
-        train(TrainParams(**settings), inputs, out, Context(work=folder / "work"))
+        train(TrainParams(**settings), inputs, out, Context(work=folder / "work", durable=durable))
         out.commit()
     rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
     return output.read_bytes(0, ".safetensors"), rows

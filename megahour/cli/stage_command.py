@@ -157,9 +157,10 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 def _trainers() -> list[str]:
     from megahour.sync.params import TRAINERS
-    from megahour.train.params import CHOICES, OPTIMISERS
+    from megahour.train.params import CHOICES, OPTIMISERS, Parallel
 
-    lines = ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
+    lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
+    lines += ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
     for name in CHOICES:
         lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]
     lines += ["`optimiser_options` of each optimiser:", ""]

@@ -23,7 +23,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,13 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        offsets: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         """Begins to write the checkpoint of `step`; waits only for the one before it.
 
         Parameters
@@ -81,6 +87,9 @@ class Checkpoints:
         tensors: by name, on any device; copied before the call returns. Names that begin with `sync.` are those that
             all workers need of each other (`Synchroniser.state`).
         state: what is not tensors; must survive JSON.
+        offsets: where those of `tensors` that are this worker's parts of larger ones begin in them, one number for each
+            dimension. The folder of a step then is a checkpoint of torch.distributed.checkpoint too: its
+            `HuggingFaceStorageReader` finds the parts of all workers in the headers of the files.
 
         Raises
         ------
@@ -94,7 +103,7 @@ class Checkpoints:
             before = error
         copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         text = json.dumps(dict(state), sort_keys=True)
-        self._writing = self._thread.submit(self._write, step, copies, text)
+        self._writing = self._thread.submit(self._write, step, copies, text, _header(copies, offsets or {}))
         if before is not None:
             raise before
 
@@ -104,13 +113,13 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
-    def _write(self, step: int, tensors: dict[str, Tensor], state: str) -> None:
+    def _write(self, step: int, tensors: dict[str, Tensor], state: str, header: dict[str, str] | None) -> None:
         folder = f"{self.root}/{step:010d}"
         failed = f"{folder}/rank-{self.rank:05d}{FAILED}"
         try:
             if self.fs.exists(failed):
                 self.fs.rm(failed)
-            data = safetensors.torch.save(tensors)
+            data = safetensors.torch.save(tensors, header)
             self._room(len(data), folder)
             digest = self._put(f"{folder}/rank-{self.rank:05d}.safetensors", data)
             entry = json.dumps({"sha256": digest, "state": json.loads(state)}, sort_keys=True).encode()
@@ -177,6 +186,14 @@ class Checkpoints:
                 self.fs.rm(path, recursive=True)
 
 
+def _header(tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]) -> dict[str, str] | None:
+    """What torch.distributed.checkpoint looks for in a safetensors file of parts, of all tensors in it or of none."""
+    if not offsets:
+        return None
+    places = {name: {"saved_offsets": list(offsets.get(name, [0] * t.dim()))} for name, t in tensors.items()}
+    return {"DCP_SHARDING_INFO": json.dumps(places, sort_keys=True)}
+
+
 def set_aside(folder: str | Path, newer_than: int) -> None:
     """Renames what is newer than step `newer_than` (-1: all) to `<step>.aside`: unfinished, damaged, of another run.
 
@@ -191,5 +208,14 @@ def set_aside(folder: str | Path, newer_than: int) -> None:
         if name.isdecimal() and int(name) > newer_than:
             if fs.exists(f"{path}.aside"):
                 fs.rm(f"{path}.aside", recursive=True)
-            fs.mv(path, f"{path}.aside", recursive=True)
+            _move(fs, path, f"{path}.aside")
             LOG.warning("set aside: %s.aside", path)
+
+
+def _move(fs: Any, folder: str, to: str) -> None:
+    """An object store has no folders: s3fs looks for one as an object when it is asked to move one, and fails."""
+    if is_local(fs):
+        fs.mv(folder, to, recursive=True)
+        return
+    for path in fs.find(folder):
+        fs.mv(path, to + path.removeprefix(folder))

@@ -31,27 +31,34 @@ class States(Sequence[Mapping[str, Tensor]]):
     """
 
     def __init__(
-        self, fs: Any, folder: str, digests: Sequence[str], own: tuple[int, dict[str, Tensor]], prefix: str = SYNC
+        self,
+        fs: Any,
+        folder: str,
+        digests: Sequence[str],
+        own: tuple[int, dict[str, Tensor]],
+        prefix: str = SYNC,
+        ranks: range | None = None,
     ) -> None:
         self._fs, self._folder, self._digests, self._own, self._prefix = fs, folder, digests, own, prefix
+        self._ranks = range(len(digests)) if ranks is None else ranks
 
     def of(self, prefix: str) -> States:
         """What a script has kept under another prefix."""
-        return States(self._fs, self._folder, self._digests, self._own, prefix)
+        return States(self._fs, self._folder, self._digests, self._own, prefix, self._ranks)
 
     def __len__(self) -> int:
-        return len(self._digests)
+        return len(self._ranks)
 
     @overload
     def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Tensor]]: ...
+    def __getitem__(self, index: slice) -> States: ...
 
-    def __getitem__(self, index: int | slice) -> Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]:
+    def __getitem__(self, index: int | slice) -> Mapping[str, Tensor] | States:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        rank = range(len(self))[index]
+            return States(self._fs, self._folder, self._digests, self._own, self._prefix, self._ranks[index])
+        rank = self._ranks[index]
         own, tensors = self._own
         if rank != own:
             tensors, _ = _read(self._fs, self._folder, rank, self._digests[rank])

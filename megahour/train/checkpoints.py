@@ -7,7 +7,7 @@ behind. It means the same whatever the number of workers is, so that workers may
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -110,10 +110,13 @@ class Saving:
         self._saver, self._fingerprint, self._alarm = saver, fingerprint, alarm
         self._failed = False
 
-    def save(self, done: int, at: Position, tensors: Mapping[str, Tensor]) -> None:
-        """What all workers hold of the batches before number `done`."""
+    def save(
+        self, done: int, at: Position, tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]
+    ) -> None:
+        """What all workers hold of the batches before number `done`; `offsets`: see `Checkpoints.save`."""
         state = {"print": self._fingerprint, "position": at.state(done)}
-        self._try(partial(self._saver.save, done, dict(tensors) | {"audit.sums": at.audit.tensor()}, state))
+        held = dict(tensors) | {"audit.sums": at.audit.tensor()}
+        self._try(partial(self._saver.save, done, held, state, offsets))
 
     def wait(self) -> None:
         """Until the last one is written."""

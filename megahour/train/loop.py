@@ -17,6 +17,7 @@ import bisect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,8 @@ def execute(
     device: torch.device = criteria.CPU,
     durable: str = "",
 ) -> result.Result:
-    """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model.
+    """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model, or
+    where it is held in parts the first one the model and the others no weights.
 
     `store` is one that all workers see, new in every start of theirs; None for a single worker. `device` is this
     worker's own. Checkpoints are below `durable`, a path or URL, or below `work`.
@@ -67,7 +69,7 @@ def execute(
     p, checkpoints = job.params, checkpoints_of(work, durable)
     with (
         alarm_of(p, group.rank) as alarm,
-        Trainer(p, job.module.to(device), synchronise(job, group), device) as trainer,
+        _trainer(job, group, device) as trainer,
         Checkpoints(checkpoints, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
     ):
         at = Position()
@@ -79,14 +81,23 @@ def execute(
             curves = run.to_the_end(store)
         finally:
             run.meters.close()
-    return result.of(job, curves)
+        return result.of(job, curves, trainer.model())
+
+
+def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
+    if job.params.parallel.shard == 1:
+        return Trainer(job.params, job.module.to(device), synchronise(job, group), device)
+    from megahour.train.sharded import ShardedTrainer  # FSDP takes a second to import
+
+    return ShardedTrainer(job.params, job.module, partial(synchronise, job), group, device, inputs=job.config["inputs"])
 
 
 def synchronise(job: TrainingJob, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]:
-    """Makes the job's synchroniser, of the workers of `group`."""
+    """Makes the job's synchroniser, of the workers of `group`, or of those that hold the same part of the model."""
 
     def make(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
-        steps = -(-sum(map(len, job.phases)) // (group.size * job.params.accumulate))
+        batches = group.size * job.params.parallel.shard * job.params.accumulate
+        steps = -(-sum(map(len, job.phases)) // batches)
         return job.params.synchroniser.for_run(steps).make(module, optimiser, group=group)
 
     return make
@@ -173,7 +184,7 @@ class Run:
         phase, _ = self._place(claim.first)
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
-        gradients = self.trainer.gradients(batches, claim.own) if batches else None
+        gradients = self.trainer.backward(batches, claim.own)
         totals = Totals.of(batches, None) if self.totals is None else self.totals.of_all(batches, gradients)
         self.trainer.apply(gradients, rate, claim.first)
         at.add(totals)
@@ -278,7 +289,7 @@ class Run:
     def _checkpoint(self, done: int) -> None:
         self._read(wait=True)
         with self.meters.aside("checkpoint_s"):
-            self.saving.save(done, self.at, self.trainer.tensors())
+            self.saving.save(done, self.at, self.trainer.tensors(), self.trainer.offsets())
 
 
 def alarm_of(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:

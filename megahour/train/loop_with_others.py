@@ -58,7 +58,7 @@ def execute_with_others(
             LOG.info("group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, worker.how_far())
             if (curves := worker.train(place)) is not None:
                 member.leave()
-                return result.of(job, curves) if place.rank == 0 else None
+                return result.of(job, curves, trainer.model()) if place.rank == 0 else None
 
 
 class _Worker:

@@ -51,6 +51,34 @@ class MuonOptions(AdamWOptions):
 OPTIMISERS: dict[str, type[OptimiserOptions]] = {"adamw": AdamWOptions, "sgd": SgdOptions, "muon": MuonOptions}
 
 
+class Parallel(BaseModel):
+    """How a model that is too big for one process is shared out.
+
+    `shard` consecutive workers hold one model and are one worker to the `trainer`, which goes between such groups: a
+    fast network inside, a thin one between. Each worker of a group has batches of its own; `clip` is of the group's
+    gradient.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shard: int = Field(1, ge=1, description="workers that hold one model in parts; those of one machine are best")
+    mode: Literal["fsdp", "zero"] = Field(
+        "fsdp",
+        description="gradients and optimiser state are in parts; fsdp: each layer's weights come together where it "
+        "computes (FSDP2, ZeRO-3); zero: they stay until backward is through (ZeRO-2): more memory, less traffic",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_not_there(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (absent := [name for name in ("pipeline", "tensor") if name in values]):
+            raise ValueError(
+                f"{' and '.join(absent)} parallelism is not there: give `shard` as many workers as the model needs, "
+                "and `recompute` where activations do not fit"
+            )
+        return values
+
+
 CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_model)
 
 
@@ -227,6 +255,11 @@ class TrainParams(Params):
     trainer_options: dict[str, Any] = Field(
         {}, description="options of the trainer, such as {threshold: 0.3}: see docs/stages.md"
     )
+    parallel: Parallel = Field(
+        Parallel.model_validate({}),
+        description="for models too big for one process, such as {shard: 4}: see docs/stages.md",
+        json_schema_extra=LATER,
+    )
     seed: int = Field(1, ge=0, description="seed of weights, order, masks and dropout")
     checkpoint_s: float = Field(
         20.0, ge=0.0, description="seconds between checkpoints, about; 0: after every step", json_schema_extra=POLICY
@@ -284,7 +317,8 @@ class TrainParams(Params):
     @property
     def synchroniser(self) -> TrainerOptions:
         """The trainer with its options. ConfigError: there is no such trainer or option."""
-        return options_of(self.trainer, {**self.trainer_options, "clip_norm": self.clip})
+        clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips what it hands over
+        return options_of(self.trainer, {**self.trainer_options, "clip_norm": clip})
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError: the criterion asks for other inputs."""
@@ -310,7 +344,8 @@ class TrainParams(Params):
     @model_validator(mode="after")
     def _workers_fit(self) -> TrainParams:
         if self.trainer in TRAINERS and self.trainer not in CHOICES:
-            raise ValueError(f"{self.trainer} must wrap the model, for scripts only: use dense")
+            instead = " with parallel: {shard: N}" if self.trainer in ("fsdp", "zero") else ""
+            raise ValueError(f"{self.trainer} must wrap the model, which only scripts can: use dense{instead}")
         for name in ("clip_norm", "backwards"):
             if name in self.trainer_options:
                 raise ValueError(f"`{name}` in trainer_options: use `clip`, and leave `backwards`")
@@ -325,4 +360,29 @@ class TrainParams(Params):
             raise ValueError("faults: continue needs trainer dense and one machine; others take restart")
         if self.nodes > 1 and not self.rendezvous:
             raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
+        return self
+
+    @model_validator(mode="after")
+    def _shards_fit(self) -> TrainParams:
+        shard = self.parallel.shard
+        if shard == 1:
+            return self
+        if self.workers % shard or (self.min_nodes < self.nodes and self.workers // self.nodes % shard):
+            raise ValueError(
+                f"parallel.shard {shard} must divide workers, {self.workers}, and those of a machine where "
+                "min_nodes is below nodes"
+            )
+        refused = {
+            "trainer gossip: its workers do not step together; use another": self.trainer == "gossip",
+            "node_size above 1: the shards of a model are the node": self.synchroniser.node_workers > 1,
+            "clip of the mean: leave `clip` in trainer_options, a group's gradient is clipped": (
+                self.trainer_options.get("clip") == "mean"
+            ),
+            "optimiser muon: it needs whole matrices; use adamw or sgd": self.optimiser == "muon",
+            "precision fp16: use bf16, which needs no scale of the loss": self.precision == "fp16",
+            "compile: leave it out": self.compile,
+            "faults continue: without a worker its part is missing": self.faults == "continue",
+        }
+        if reasons := [what for what, is_so in refused.items() if is_so]:
+            raise ValueError(f"parallel.shard {shard} does not go with {'; nor with '.join(reasons)}")
         return self

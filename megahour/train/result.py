@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from torch import Tensor
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.train.job import TrainingJob
@@ -33,11 +34,10 @@ class Result:
     audio_s: float
 
 
-def of(job: TrainingJob, curves: Curves) -> Result:
-    """The result of training that ended with the job's module."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in job.module.state_dict().items()}
+def of(job: TrainingJob, curves: Curves, weights: dict[str, Tensor]) -> Result:
+    """The result of training that ended with these `weights` of the job's module."""
     return Result(
-        safetensors.torch.save(state),
+        safetensors.torch.save(weights),
         curves,
         job.config,
         sum(loader.utterances for loader in job.loaders.values()),

@@ -41,7 +41,8 @@ class Gradients(NamedTuple):
 class Trainer:
     """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
 
-    `module` is on `device`. `synchronise` makes the synchroniser of module and optimiser (`sync.build`).
+    `module` is on `device`. `synchronise` makes the synchroniser of module and optimiser (`sync.build`). `held`: module
+    of what this worker steps, where that is not all of `module` (`sharded`).
     """
 
     def __init__(
@@ -50,11 +51,14 @@ class Trainer:
         module: nn.Module,
         synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser],
         device: torch.device = criteria.CPU,
+        held: nn.Module | None = None,
     ) -> None:
         self.p, self.module, self.device = p, module, device
-        self.names, self.parameters = zip(*module.named_parameters(), strict=True)
-        self.optimiser = optimisers.build(p, module)
-        self.synchroniser = synchronise(module, self.optimiser)
+        held = module if held is None else held
+        self.names = [name for name, _ in module.named_parameters()]
+        self.parameters = list(held.parameters())
+        self.optimiser = optimisers.build(p, held)
+        self.synchroniser = synchronise(held, self.optimiser)
         self.scaler = scaler_of(device, p.precision)
         if self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=device))  # makes the scale before replicas ask for it
@@ -74,6 +78,10 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def backward(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients | None:
+        """`gradients` of this worker's part of a step; None where it has no batch."""
+        return self.gradients(batches, numbers) if batches else None
+
     def gradients(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients:
         """Gradients of the mean loss over `batches`; dropout is drawn from (seed, the batch's number, replica)."""
         weight = max(1, sum(map(criteria.weight, batches)))
@@ -92,18 +100,21 @@ class Trainer:
         """`work` of each replica's part of a batch, in order."""
         replicas = min(self._replicas, len(batch.keys))
         parts = [batch.part(r, replicas) for r in range(replicas)]
-        if self.device.type != "cpu":
-            return [work(part, r) for r, part in enumerate(parts)]
+        if replicas == 1:
+            return [work(parts[0], 0)]
         return list(self._pool.map(work, parts, range(replicas)))
 
     def _share(self, weight: int, number: int, batch: Batch, replica: int) -> Gradients:
-        generator = None
-        if getattr(self.module, "dropout", 0.0):
-            generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
-        loss = criteria.loss(self._forward, criteria.on_device(batch, self.device), generator)
+        loss = self._loss(batch, number, replica)
         mean = loss.total / weight
         values = torch.autograd.grad(mean if self.scaler is None else self.scaler.scale(mean), self.parameters)
         return Gradients(list(values), loss.total.detach().double(), weight, loss.correct)
+
+    def _loss(self, batch: Batch, number: int, replica: int = 0) -> criteria.Loss:
+        generator = None
+        if getattr(self.module, "dropout", 0.0):
+            generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
+        return criteria.loss(self._forward, criteria.on_device(batch, self.device), generator)
 
     def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
         with autocast(self.device, self.p.precision):
@@ -169,6 +180,14 @@ class Trainer:
             state = self.scaler.state_dict()
             found["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
         return found | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
+
+    def offsets(self) -> dict[str, list[int]]:
+        """Where those of `tensors` that are parts of larger ones begin in them; none are."""
+        return {}
+
+    def model(self) -> dict[str, Tensor]:
+        """The whole model's weights and buffers, on the CPU."""
+        return {name: tensor.cpu().contiguous() for name, tensor in self.module.state_dict().items()}
 
     def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
         """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""

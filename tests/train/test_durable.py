@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from made_artifacts import utterances
 from trainings import training_data
@@ -13,6 +14,7 @@ from trainings import training_data
 from megahour.core.store import SCRATCH, Artifact
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import Monitor, run_stage
+from megahour.sync.checkpoint import set_aside
 from megahour.train.params import TrainParams
 from megahour.train.stage import Train
 
@@ -56,3 +58,14 @@ def test_another_machine_goes_on_when_the_first_is_gone_with_its_disks(tmp_path:
     assert train(broken, "second") < steps, "it did not begin again"
     assert broken.manifest.digest == whole.manifest.digest
     assert not broken.fs.exists(broken.path(SCRATCH)), "checkpoints go when the model is there"
+
+
+def test_what_a_kill_left_unfinished_on_an_object_store_is_set_aside(s3_url: str) -> None:
+    fs, root = fsspec.core.url_to_fs(f"{s3_url}/unfinished/checkpoints")
+    for step in (3, 7):
+        fs.pipe_file(f"{root}/{step:010d}/rank-00000.json", b"{}")
+    set_aside(f"{s3_url}/unfinished/checkpoints", 3)
+    assert [path.removeprefix(root) for path in fs.find(root, refresh=True)] == [
+        "/0000000003/rank-00000.json",
+        "/0000000007.aside/rank-00000.json",
+    ]

@@ -26,12 +26,34 @@ def test_what_fits_is_taken(values: dict[str, Any]) -> None:
     assert {name: getattr(p, name) for name in values} == values
 
 
+def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
+    machines = {"workers": 4, "nodes": 2, "rendezvous": "a:1", "parallel": {"shard": 4, "mode": "zero"}}
+    assert TrainParams(**{**machines, "min_nodes": 2}).parallel.shard == 4
+    with pytest.raises(ValidationError, match="and those of a machine where min_nodes is below"):
+        TrainParams(**machines)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"stack": 2, "offsets": [0, 2]}, r"offsets \[0, 2\] must be from 0 to stack − 1 = 1"),
         ({"offsets": [-1]}, "must be from 0"),
-        ({"trainer": "fsdp"}, "for scripts only"),
+        ({"trainer": "ddp"}, "ddp must wrap the model, which only scripts can: use dense"),
+        ({"trainer": "fsdp"}, r"only scripts can: use dense with parallel: \{shard: N\}"),
+        ({"parallel": {"shard": 2}}, "parallel.shard 2 must divide workers, 1,"),
+        ({"parallel": {"shards": 2}, "workers": 2}, "shards"),
+        ({"parallel": {"shard": 2, "pipeline": 2}, "workers": 4}, "pipeline parallelism is not there: give `shard`"),
+        *(
+            ({"workers": 2, "parallel": {"shard": 2}, **values}, f"does not go with {reason}")
+            for values, reason in [
+                ({"trainer": "gossip"}, "trainer gossip: .*; use another"),
+                ({"trainer": "gtc", "trainer_options": {"density": 0.1, "node_size": 2}}, "node_size above 1"),
+                ({"trainer_options": {"clip": "mean"}}, "clip of the mean"),
+                ({"optimiser": "muon"}, "optimiser muon"),
+                ({"faults": "continue"}, "faults continue"),
+                ({"precision": "fp16", "compile": True}, "precision fp16: use bf16.*; nor with compile"),
+            ]
+        ),
         ({"trainer": "dence"}, 'did you mean "dense"'),
         ({"trainer_options": {"clip_norm": 1.0}}, "`clip_norm` in trainer_options"),
         ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 3}}, "node_size 3 does not divide"),
@@ -54,7 +76,10 @@ def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
     """Their fingerprints have no such name: it is left out where it has its default."""
     later = {"accumulate": 2, "precision": "bf16", "compile": True, "optimiser": "sgd", "schedule": "cosine"}
     later["lanes"] = 8
-    assert not later.keys() & TrainParams().identity().keys()
+    assert not {"parallel", *later} & TrainParams().identity().keys()
+    parallel = {"shard": 2, "mode": "fsdp"}
+    shared_out = TrainParams(workers=2, parallel=parallel).identity()
+    assert shared_out == {**TrainParams(workers=2).identity(), "parallel": parallel}
     for name, value in later.items():
         assert TrainParams(**{name: value}).identity() == {**TrainParams().identity(), name: value}
     assert TrainParams(device="cpu", recompute=True).identity() == TrainParams().identity()
