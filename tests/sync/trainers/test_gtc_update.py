@@ -141,6 +141,21 @@ def test_a_step_is_the_equations_with_clipping_before_and_decay_behind(optimiser
     assert all(torch.equal(found[0], other) for other in found)
 
 
+def test_density_falls_over_the_warm_up() -> None:
+    def work(group: Group) -> list[Any]:
+        model = network()
+        options: dict[str, Any] = {"form": "update", "density": 0.02, "warmup_steps": 2, "group": group}
+        worker, seen = gtc(model, OPTIMISERS["adamw"](model.parameters()), **options), []
+        for step in range(4):
+            go_on(worker, model, group.rank, range(step, step + 1))
+            seen.append(worker.metrics["density"])
+        return seen
+
+    densities = [0.2, 0.02 * 10**0.5, 0.02, 0.02]
+    whole = 3 * 24 + 12 + 12 + 1
+    assert virtual.run(work, 2)[0] == [(round(240 * d) + round(288 * d) + whole) / 625 for d in densities]
+
+
 EVERYWHERE: list[dict[str, Any]] = [
     {"density": 0.05},
     {"density": 0.02, "node_size": 2, "warmup_steps": 4, "optimiser": "sgd", "clip_norm": 1.0},
