@@ -114,10 +114,10 @@ class GtcOptions(TrainerOptions):
         description="workers of a node, consecutive ranks: they sum densely, and nodes send to each other; "
         "LOCAL_WORLD_SIZE where a node's own network is fast",
     )
-    mask_momentum: bool = Field(
-        True,
-        description="form=update: the momentum of SGD and Adam begins anew at an element that is sent (Lin et al., "
-        "2018); off for runs of a low learning rate, which may bear it",
+    mask_momentum: bool | None = Field(
+        None,
+        description="form=update: momentum begins anew at an element that is sent (Lin et al., 2018); None: SGD's, "
+        "not Adam's; true: also Adam's, for short runs of a high rate",
     )
     total_steps: int | None = Field(
         None, ge=1, description="steps of the whole run, for the warning that it is too short; `train` fills it in"

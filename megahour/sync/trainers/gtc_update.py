@@ -21,8 +21,8 @@ a learning rate up to twice that of `dense`. **Weight decay** is decoupled, and 
 optimiser: with SGD it is SGDW, where a torch optimiser would send λW through the momentum; multiply λ by
 1 / (1 - momentum) to decay as much. The learning rate must be the same on all workers.
 
-**Momentum** of SGD, and Adam's mean gradient, begin anew at an element when it is sent (`mask_momentum`; Lin et al.,
-"Deep gradient compression", ICLR 2018): they would go on into a direction that is a hundred steps old.
+**SGD's momentum** begins anew at an element when it is sent (`mask_momentum`; Lin et al., "Deep gradient compression",
+ICLR 2018): it would go on into a direction that is a hundred steps old. Adam's goes on, unless it is asked for.
 
 The optimiser is asked for its update by a step from weights of zero. So one whose step depends on the weights in
 another way than by decay (Adafactor, LAMB, LARS) is refused or, where its name is not known here, wrong; and hooks of
@@ -70,7 +70,8 @@ class GtcUpdate(Compressed):
         self._density = TargetDensity(options.density, options.warmup_steps, options.warmup_from)
         shapes = [parameter.shape for parameter in self._flat.parameters]
         self._sum: LargestSum = LargestSum(shapes, group, options.node_size, self._flat.device)
-        self._mask = options.mask_momentum and isinstance(optimiser, (torch.optim.SGD, torch.optim.Adam))
+        maskable = torch.optim.SGD if options.mask_momentum is None else (torch.optim.SGD, torch.optim.Adam)
+        self._mask = options.mask_momentum is not False and isinstance(optimiser, maskable)
 
     def _norm(self) -> float:
         return float(nn.utils.get_total_norm([p.grad for p in self._flat.parameters if p.grad is not None]))

@@ -64,8 +64,8 @@ def train(group: Group, steps: int, optimiser: str = "adamw", **options: Any) ->
 class ByHand:
     """One worker of the module's equations, parameter by parameter, written without torch's optimisers."""
 
-    def __init__(self, optimiser: str, shapes: list[torch.Size]) -> None:
-        self.optimiser, self.t = optimiser, 0
+    def __init__(self, optimiser: str, shapes: list[torch.Size], masks: bool) -> None:
+        self.optimiser, self.t, self.masks = optimiser, 0, masks
         self.m, self.v, self.r = ([torch.zeros(s, dtype=torch.float64) for s in shapes] for _ in range(3))
 
     def update(self, gradients: list[Tensor]) -> list[Tensor]:
@@ -97,16 +97,19 @@ class ByHand:
                 scale = sum(abs(float(r.view(-1)[i])) for i in chosen) / k
                 for i in chosen:
                     q.view(-1)[i] = scale if r.view(-1)[i] > 0 else -scale
-                    m.view(-1)[i] = 0
+                    if self.masks:
+                        m.view(-1)[i] = 0
             r -= q
             sent.append(q)
         return sent
 
 
-def by_the_equations(optimiser: str, steps: int, density: float, clip_norm: float, weights_of: list[float]) -> Tensor:
+def by_the_equations(
+    optimiser: str, steps: int, density: float, clip_norm: float, weights_of: list[float], masks: bool
+) -> Tensor:
     model = network()
     parameters = list(model.parameters())
-    workers = [ByHand(optimiser, [p.shape for p in parameters]) for _ in weights_of]
+    workers = [ByHand(optimiser, [p.shape for p in parameters], masks) for _ in weights_of]
     for step in range(steps):
         total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
         for rank, (worker, weight) in enumerate(zip(workers, weights_of, strict=True)):
@@ -124,13 +127,17 @@ def by_the_equations(optimiser: str, steps: int, density: float, clip_norm: floa
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("mask", [None, True, False])
 @pytest.mark.parametrize("shares", [[1.0, 1.0, 1.0], [300.0, 100.0, 0.0]])
-def test_a_step_is_the_equations_with_clipping_before_and_decay_behind(optimiser: str, shares: list[float]) -> None:
-    expected = by_the_equations(optimiser, 12, 0.05, 1.5, shares)
+def test_a_step_is_the_equations_with_clipping_before_and_decay_behind(
+    optimiser: str, mask: bool | None, shares: list[float]
+) -> None:
+    expected = by_the_equations(optimiser, 12, 0.05, 1.5, shares, optimiser == "sgd" if mask is None else mask)
 
     def work(group: Group) -> Tensor:
         model = network()
         options: dict[str, Any] = {"form": "update", "density": 0.05, "clip_norm": 1.5, "group": group}
+        options["mask_momentum"] = mask
         worker = gtc(model, OPTIMISERS[optimiser](model.parameters()), **options)
         go_on(worker, model, group.rank, range(12), weight=shares[group.rank])
         assert worker.metrics["density"] == (12 + 14 + 3 * 24 + 12 + 12 + 1) / 625
