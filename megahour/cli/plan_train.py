@@ -14,7 +14,7 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.runner.options import option
 
 MOST_WORKERS = 1_000_000
-SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", ""
+SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", "accuracy", ""
 
 
 def command() -> click.Command:
@@ -128,6 +128,7 @@ def _predict(machines: Machines, workers: list[int], steps: int) -> None:
                 sent,
                 hours,
                 f"{p.cost:,.2f}",
+                p.accuracy,
                 p.warning,
             )
         output_console().print(shown)
@@ -136,24 +137,38 @@ def _predict(machines: Machines, workers: list[int], steps: int) -> None:
         click.echo(f"{best.workers} workers: {best.trainer}{block}, {best.speedup:.1f} times one worker{warning}\n")
 
 
+def _span(span: tuple[float, float] | None) -> str:
+    """One number where the least and the most are the same but for rounding."""
+    low, high = (f"{value:.2f}" for value in span or (0.0, 0.0))
+    return low if low == high else f"{low} to {high}"
+
+
 def _check() -> None:
     """The clock against published figures. What is fitted to one point says so."""
     from rich.table import Table
 
-    from megahour.clock.fit import ibm, table_one
+    from megahour.clock.fit import extrapolated, ibm, table_one
     from megahour.runner.console import output_console
 
     terms, residuals = table_one()
     shown = Table("trainer", "workers", "published", "clock", "error", "held out", "error", title="Table I, speed-up")
     for r in residuals:
-        held_out = ("(fits F₀ alone)", "") if r.held_out is None else (f"{r.held_out:.2f}", f"{r.held_out_error:+.1%}")
+        held_out = ("(fits F₀ alone)", "") if r.held_out is None else (_span(r.span), f"{r.held_out_error:+.1%}")
         values = (f"{r.cell.speedup:.2f}", f"{r.fitted:.2f}", f"{r.fitted_error:+.1%}")
         shown.add_row(r.cell.trainer, str(r.cell.workers), *values, *held_out)
     output_console().print(shown)
     click.echo(
         f"c = {terms.contention:.3f}, u = {terms.spread:.3f}, s = {terms.jitter:.3f}, v = {terms.dense_link:.2f}, "
-        f"g = {terms.message:.4f}, F₀ = {terms.knee_flows:.0f}: six constants, nine cells\n"
+        f"g = {terms.message:.4f}, F₀ = {terms.knee_flows:.0f}: six constants, nine cells. A range is that of fits that"
+        " are equally good: what it spans the other cells do not tell; the error is of one of them\n"
     )
+    shown = Table("trainer", "workers", "published", "clock", "error", title="From at most 16 workers, all equal fits")
+    for e in extrapolated():
+        low, high = e.errors
+        shown.add_row(
+            e.cell.trainer, str(e.cell.workers), f"{e.cell.speedup:.2f}", _span(e.span), f"{low:+.0%} to {high:+.0%}"
+        )
+    output_console().print(shown)
     shown = Table("workers", "published", "clock", "error", "", title="IBM, hours (H-ADPSGD and its predecessor)")
     for h in ibm():
         note = "fitted to this point" if h.fitted else "held out"

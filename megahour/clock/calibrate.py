@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
+from megahour.sync.build import build
 from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
 from megahour.sync.group.base import Group
 
@@ -32,7 +34,12 @@ CHUNKS, FRAMES = 32, 32
 
 
 def calibrate(
-    step: Callable[[], None], parameters: int, group: Group, node_workers: int, density: float = 0.001
+    step: Callable[[], None],
+    parameters: int,
+    group: Group,
+    node_workers: int,
+    density: float = 0.001,
+    with_trainer: Callable[[str], Callable[[], None]] | None = None,
 ) -> Machines | None:
     """Constants of these machines, on worker 0; None on the others. A collective call.
 
@@ -41,6 +48,8 @@ def calibrate(
     step: one worker's forward, backward and update, without communication.
     node_workers: workers of a node; ranks of a node follow each other.
     density: share of the gradient that is to be sent by GTC.
+    with_trainer: the same step with the trainer of a name, dense, ddp or ddp_powersgd, of all workers; None: what DDP
+        hides and what PowerSGD's arithmetic takes is not measured.
 
     Raises
     ------
@@ -71,6 +80,8 @@ def calibrate(
     link = _network(group.split([[node[0] for node in nodes]]), parameters)
     if link is not None:
         figures["latency_s"], figures["bandwidth_gbit"] = link
+    if with_trainer is not None and group.size > 1:
+        figures |= _ddp(with_trainer, parameters, group, step_s)
     return Machines.model_validate(figures) if group.rank == 0 else None
 
 
@@ -109,6 +120,37 @@ def _wait(group: Group, vector: Tensor) -> None:
     group.all_reduce(vector).wait()
 
 
+def _ddp(
+    with_trainer: Callable[[str], Callable[[], None]], parameters: int, group: Group, step_s: float
+) -> dict[str, float]:
+    """What DDP hides of its exchange, and PowerSGD's share of the bytes and its own seconds: differences to dense."""
+    seconds = {name: _in_step_s(with_trainer(name), group) for name in ("dense", "ddp")}
+    low_rank = with_trainer("ddp_powersgd")
+    _in_step_s(low_rank, group)  # the first steps send all
+    sent_bytes = group.traffic.sent_bytes
+    seconds["low_rank"] = _in_step_s(low_rank, group, warm=0)
+    dense_bytes = 2 * (group.size - 1) / group.size * parameters * FLOAT_BYTES
+    share = (group.traffic.sent_bytes - sent_bytes) / STEPS / dense_bytes
+    small_s, all_s = _exchange_s(group, 1), _exchange_s(group, parameters)
+    compute_s = seconds["dense"] - all_s
+    work_s = seconds["low_rank"] - compute_s - 2 * small_s - share * (all_s - small_s)
+    return {
+        "hidden": min(1.0, max(0.0, (seconds["dense"] - seconds["ddp"]) / step_s)),
+        "low_rank_share": min(1.0, share),
+        "low_rank_s": max(0.0, work_s),
+    }
+
+
+def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> float:
+    """Seconds of a step that all take together."""
+    for _ in range(warm):
+        step()
+    began_s = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    return float(_meanwhile(group, [(time.perf_counter() - began_s) / STEPS]).mean())
+
+
 def _codec(parameters: int, density: float) -> dict[str, float]:
     """Seconds to encode a gradient, and to add one message to the sum."""
     generator = torch.Generator().manual_seed(0)
@@ -128,19 +170,33 @@ def _codec(parameters: int, density: float) -> dict[str, float]:
     return {"encode_s": encode_s, "decode_s": decode_s}
 
 
-def lstm_step(parameters: int) -> Callable[[], None]:
+class LstmStep:
     """A training step of two LSTM layers with about this many parameters, on 32 chunks of 32 frames."""
-    units = max(8, round((parameters / 16) ** 0.5))  # two layers of 4 · (units + units) · units weights
-    lstm = nn.LSTM(units, units, 2, batch_first=True)
-    optimiser = torch.optim.SGD(lstm.parameters(), lr=0.0)
-    frames = torch.randn(CHUNKS, FRAMES, units)
 
-    def step() -> None:
-        optimiser.zero_grad()
-        lstm(frames)[0].square().mean().backward()
-        optimiser.step()
+    def __init__(self, parameters: int) -> None:
+        units = max(8, round((parameters / 16) ** 0.5))  # two layers of 4 · (units + units) · units weights
+        self.module = nn.LSTM(units, units, 2, batch_first=True)
+        self.optimiser = torch.optim.SGD(self.module.parameters(), lr=1e-3)
+        self._frames = torch.randn(CHUNKS, FRAMES, units)
 
-    return step
+    def gradient(self) -> None:
+        """Forward and backward."""
+        self.optimiser.zero_grad()
+        self.module(self._frames)[0].square().mean().backward()
+
+    def __call__(self) -> None:
+        self.gradient()
+        self.optimiser.step()
+
+    def with_trainer(self, trainer: str, group: Group, **options: Any) -> Callable[[], None]:
+        """The same with a trainer's step; a collective call."""
+        worker = build(trainer, self.module, self.optimiser, group=group, **options)
+
+        def step() -> None:
+            self.gradient()
+            worker.step()
+
+        return step
 
 
 def calibrate_here(parameters: int | None, workers: int | None = None) -> dict[str, float]:
@@ -163,7 +219,13 @@ def main() -> None:
     path, parameters = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    measured = calibrate(lstm_step(parameters), parameters, TorchGroup(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    group = TorchGroup()
+
+    def with_trainer(name: str) -> Callable[[], None]:
+        return LstmStep(parameters).with_trainer(name, group, **({"start_step": 2} if name == "ddp_powersgd" else {}))
+
+    nodes = int(os.environ["LOCAL_WORLD_SIZE"])
+    measured = calibrate(LstmStep(parameters), parameters, group, nodes, with_trainer=with_trainer)
     if measured is not None:
         path.write_text(json.dumps(measured.model_dump(exclude_unset=True), indent=1) + "\n", "utf-8")
     dist.destroy_process_group()

@@ -6,6 +6,7 @@ Nine cells of Table I determine six constants, by least squares of the logarithm
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,16 +20,24 @@ from megahour.clock.published import Cell
 from megahour.clock.terms import Terms, speedup
 
 FITTED = ("contention", "spread", "jitter", "dense_link", "message", "knee_flows")
-START = (0.15, 0.02, 0.04, 4.0, 0.01, 300.0)
-"""Where the search begins, in the units of `Terms`: any start within a factor of ten ends at the same constants."""
+START = np.array((0.15, 0.02, 0.04, 4.0, 0.01, 300.0))
+"""Where the search begins, in the units of `Terms`; `equal_fits` begins within a factor of ten of it."""
+
+
+STARTS = 12
+EQUAL = 1e-4  # fits that are worse by less, 0.01 %, cannot be told apart: the table has three digits
 
 
 class Residual(NamedTuple):
-    """A cell, what the clock says, and the relative error of that; `held_out` from a fit that did not see the cell."""
+    """A cell, what the clock says, and the relative error of that.
+
+    `held_out` is from a fit that did not see the cell, `span` the least and the most of all fits as good as that one.
+    """
 
     cell: Cell
     fitted: float
     held_out: float | None
+    span: tuple[float, float] | None
 
     @property
     def fitted_error(self) -> float:
@@ -39,8 +48,21 @@ class Residual(NamedTuple):
         return None if self.held_out is None else self.held_out / self.cell.speedup - 1
 
 
-def fit(cells: Sequence[Cell], base: Terms) -> Terms:
+def fit(cells: Sequence[Cell], base: Terms, start: np.ndarray = START) -> Terms:
     """The six constants `FITTED` that suit `cells` best (speed-ups), the others as in `base`."""
+    return _fit(cells, base, start)[1]
+
+
+def equal_fits(cells: Sequence[Cell], base: Terms) -> list[Terms]:
+    """Constants that suit `cells` equally well, to `EQUAL`: what differs between them the cells do not tell."""
+    starts = np.random.default_rng(0).uniform(-1, 1, (STARTS, len(FITTED)))
+    found = [_fit(cells, base, START), *(_fit(cells, base, START * 10.0**at) for at in starts)]
+    best = min(error for error, _ in found)
+    return [terms for error, terms in found if error <= best + EQUAL]
+
+
+def _fit(cells: Sequence[Cell], base: Terms, start: np.ndarray) -> tuple[float, Terms]:
+    """(root mean square error of the logarithms, constants)."""
 
     def terms(logs: np.ndarray) -> Terms:
         return replace(base, **dict(zip(FITTED, np.exp(logs).tolist(), strict=True)))
@@ -51,9 +73,12 @@ def fit(cells: Sequence[Cell], base: Terms) -> Terms:
 
     # Bounds keep a constant that few cells determine from running away.
     low, high = np.log([1e-4, 1e-4, 1e-4, 1e-2, 1e-5, 10.0]), np.log([1.0, 0.5, 0.5, 100.0, 0.5, 1e5])
-    return terms(least_squares(errors, np.log(START), bounds=(low, high), xtol=1e-12, ftol=1e-12).x)
+    began = np.clip(np.log(start), low + 1e-6, high - 1e-6)
+    found = least_squares(errors, began, bounds=(low, high), xtol=1e-12, ftol=1e-12)
+    return math.sqrt(2 * found.cost / len(cells)), terms(found.x)
 
 
+@functools.cache
 def table_one() -> tuple[Terms, list[Residual]]:
     """Constants fitted to Table I of the Amazon paper, and each cell's error, fitted and held out.
 
@@ -63,12 +88,35 @@ def table_one() -> tuple[Terms, list[Residual]]:
     best = fit(published.TABLE_I, base)
     residuals = []
     for cell in published.TABLE_I:
-        held_out = None
+        held_out, span = None, None
         if cell[:2] != ("gtc", 64):
             others = [other for other in published.TABLE_I if other != cell]
-            held_out = speedup(cell.trainer, cell.workers, fit(others, base))
-        residuals.append(Residual(cell, speedup(cell.trainer, cell.workers, best), held_out))
+            said = [speedup(cell.trainer, cell.workers, terms) for terms in equal_fits(others, base)]
+            held_out, span = speedup(cell.trainer, cell.workers, fit(others, base)), (min(said), max(said))
+        residuals.append(Residual(cell, speedup(cell.trainer, cell.workers, best), held_out, span))
     return best, residuals
+
+
+class Extrapolation(NamedTuple):
+    """A cell of more workers than those that were fitted, and the least and the most of all equal fits."""
+
+    cell: Cell
+    span: tuple[float, float]
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        low, high = self.span
+        return low / self.cell.speedup - 1, high / self.cell.speedup - 1
+
+
+@functools.cache
+def extrapolated(most: int = 16) -> list[Extrapolation]:
+    """Cells of Table I beyond `most` workers, from fits to the others: what is said of machines not had yet."""
+    base = Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK)
+    fits = equal_fits([cell for cell in published.TABLE_I if cell.workers <= most], base)
+    beyond = [cell for cell in published.TABLE_I if cell.workers > most]
+    said = [[speedup(cell.trainer, cell.workers, terms) for terms in fits] for cell in beyond]
+    return [Extrapolation(cell, (min(of), max(of))) for cell, of in zip(beyond, said, strict=True)]
 
 
 class Hours(NamedTuple):
@@ -91,6 +139,6 @@ def ibm() -> list[Hours]:
     time = fitted_to * published.IBM_HOURS[fitted_to] / published.IBM_ONE_WORKER_HOURS
     terms = replace(base, not_overlapped=time - 1)
     return [
-        Hours(n, hours, published.IBM_ONE_WORKER_HOURS / speedup("gossip", n, terms), n == fitted_to)
+        Hours(n, hours, published.IBM_ONE_WORKER_HOURS / speedup("gossip cta", n, terms), n == fitted_to)
         for n, hours in sorted(published.IBM_HOURS.items(), reverse=True)
     ]

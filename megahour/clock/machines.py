@@ -11,7 +11,6 @@ from megahour.clock.terms import Terms
 FLOAT_BYTES = 4
 MESSAGE_BYTES = 4  # index and sign of one thresholded element
 GBIT = 1e9 / 8
-LOW_RANK = 0.02  # bytes of PowerSGD at rank 4 for matrices of about 500 × 2000, over the dense bytes
 
 
 class Machines(BaseModel):
@@ -28,7 +27,9 @@ class Machines(BaseModel):
     contention: float = Field(0.0, ge=0, description="how much slower a step is when the node is full (0.1: 10 %)")
     spread: float = Field(0.01, ge=0, description="lasting differences between workers: standard deviation over mean")
     jitter: float = Field(0.05, ge=0, description="differences from step to step: standard deviation over mean")
-    hidden: float = Field(0.5, ge=0, le=1, description="share of a step behind which a dense all-reduce can hide")
+    hidden: float = Field(0.0, ge=0, le=1, description="share of a step behind which DDP's all-reduce hides")
+    low_rank_share: float = Field(0.02, ge=0, le=1, description="bytes of PowerSGD at rank 4 over the dense bytes")
+    low_rank_s: float = Field(0.0, ge=0, description="seconds of PowerSGD's own arithmetic in a step")
     encode_s: float = Field(0.0, ge=0, description="seconds to encode a gradient (GTC)")
     decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC)")
     density: float = Field(0.001, ge=1e-9, le=1, description="share of the gradient that GTC sends")
@@ -66,8 +67,8 @@ class Machines(BaseModel):
             message=self.node_workers * self.message_bytes / link / unit,
             knee_flows=self.knee_flows or math.inf,
             node_density=self._node_density(),
-            low_rank_share=LOW_RANK,
-            low_rank_work=LOW_RANK,
+            low_rank_share=self.low_rank_share,
+            low_rank_work=self.low_rank_s / unit,
             block=block,
         )
 

@@ -35,3 +35,17 @@ IBM_ONE_WORKER_HOURS = 40 * 5.2
 
 IBM_HOURS = {64: 5.2, 32: 11.5}
 """Switchboard-2000: H-ADPSGD on 64 V100 (8 nodes of 8, arXiv 1907.05701), its predecessor on 32 (arXiv 1904.04956)."""
+
+ACCURACY = {
+    "dense": 0.0,
+    "ddp": 0.0,
+    "ddp_powersgd": 42.52 / 42.89 - 1,
+    "local_sgd": 36.69 / 42.89 - 1,
+    "bmuf": 41.75 / 42.89 - 1,
+    "gtc": 42.42 / 42.89 - 1,
+    "gossip": -0.0331,
+    "gossip cta": 39.97 / 42.89 - 1,
+}
+"""Accuracy of frames relative to dense on our own small task, not published: four workers after 1,000 steps, blocks of
+100, gossip cta with unbounded staleness (benchmarks/sync_wire.md, one seed); gossip with 16 workers at the smallest
+batch, its worst row (benchmarks/sync_convergence.md, three seeds). Another task, or tuned rates, may give others."""

@@ -9,19 +9,22 @@ standard normals, B mini-batches a block, and
 where v and w are the times to send a dense gradient between and within nodes and a the latency of a message, the step
 of each trainer takes
 
-    dense      1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
-    ddp_powersgd  the same with R of its share of the bytes, twice the messages, and its own arithmetic p
+    dense      1 + c f + √(u² + s²) E[N] + R(N)
+    ddp        1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
+    ddp_powersgd  as dense with R of its share of the bytes, twice the messages, and its own arithmetic p
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
-    gossip     max(1 + c f + √(u² + s²) E[m] + R_node(m), r (v + a)) + o
+    gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a;  of two nodes the harmonic mean with S
+    gossip cta max(S, W) + o
 
 c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
-hides behind the backward pass; e, d: encoding, and decoding of one message; g: one worker's message through a node's
-link, for all m workers of that node; F₀: flows into one link at which it congests (none: never); k: how much denser a
-node's sum is than one worker's gradient; r: a node's neighbours, 2 (of two nodes 1); o: what of gossip does not
-overlap. The form is that of a fit to published figures (`fit`); the constants of a user's machines are measured
-(`calibrate`).
+DDP hides behind the backward pass (`dense` of a training stage sends when backward has ended); e, d: encoding, and
+decoding of one message; g: one worker's message through a node's link, for all m workers of that node; F₀: flows into
+one link at which it congests (none: never); k: how much denser a node's sum is than one worker's gradient; r: a node's
+neighbours, 2 (of two nodes 1, and of these one asks and waits, the other only serves); o: what of gossip's order cta
+does not overlap. With atc, the default, a worker waits for its mixing, while its other edge uses the same link. The
+form is that of a fit to published figures (`fit`); the constants of a user's machines are measured (`calibrate`).
 """
 
 from __future__ import annotations
@@ -115,6 +118,10 @@ def _lock_step(n: int, t: Terms) -> float:
 
 
 def _dense(n: int, t: Terms) -> float:
+    return _lock_step(n, t) + _reduce(n, t)
+
+
+def _ddp(n: int, t: Terms) -> float:
     return _lock_step(n, t) + max(0.0, _reduce(n, t) - t.hidden)
 
 
@@ -149,19 +156,32 @@ def _gtc_nodes(n: int, t: Terms) -> float:
     return _lock_step(n, t) + _node_reduce(m, t) + t.encode + t.decode * nodes + wire + t.latency
 
 
-def _gossip(n: int, t: Terms) -> float:
+def _mixing(n: int, t: Terms) -> tuple[float, float]:
+    """(a node's own step, the mixing on its link)."""
     m, nodes = _places(n, t)
-    ours = _lock_step(m, t) + _node_reduce(m, t)
-    theirs = min(nodes - 1, 2) * (t.dense_link + t.latency)
-    return max(ours, theirs) + (t.not_overlapped if n > 1 else 0.0)
+    mixing = min(nodes - 1, 2) * t.dense_link + (3 * t.latency if nodes > 1 else 0.0)
+    return _lock_step(m, t) + _node_reduce(m, t), mixing
+
+
+def _gossip(n: int, t: Terms) -> float:
+    own, mixing = _mixing(n, t)
+    if _places(n, t)[1] == 2:
+        return 2 / (1 / own + 1 / (own + mixing))
+    return own + mixing
+
+
+def _gossip_cta(n: int, t: Terms) -> float:
+    return max(_mixing(n, t)) + (t.not_overlapped if n > 1 else 0.0)
 
 
 TRAINERS: dict[str, Callable[[int, Terms], float]] = {
     "dense": _dense,
+    "ddp": _ddp,
     "ddp_powersgd": _low_rank,
     "local_sgd": _blocks,
     "bmuf": _blocks,
     "gtc": _gtc,
     "gtc in nodes": _gtc_nodes,
     "gossip": _gossip,
+    "gossip cta": _gossip_cta,
 }
