@@ -42,7 +42,7 @@ BENCH := startup engine_overhead fbank normalise align align_stage accelerator g
 bench: $(VENV)/installed-dev
 	@failed=; measure() { echo "== $$*"; name=$$1; shift; $(BIN)/python benchmarks/$$name.py "$$@" || failed="$$failed $$name"; }; \
 	for name in $(BENCH); do measure $$name; done; \
-	if [ -n "$(TEXT)" ]; then measure lm $(TEXT); measure lm_query $(TEXT); fi; \
+	if [ -n "$(TEXT)" ]; then measure lm $(TEXT); measure lm_query $(TEXT); measure gtc_transformer $(firstword $(TEXT)) --minutes 30; fi; \
 	if [ -n "$(FSDD)" ]; then measure sync_wire $(FSDD); measure gtc_convergence $(FSDD); measure sync_convergence $(FSDD) --quick; fi; \
 	$(BIN)/python benchmarks/table.py; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi

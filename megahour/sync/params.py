@@ -92,17 +92,16 @@ class GtcOptions(TrainerOptions):
 
     implementation = "gtc.make"
 
-    form: Literal["gradient", "update"] = Field(
-        "gradient",
-        description="what is compressed: gradient, as Ström's: for LSTMs with SGD; update: what each worker's own "
-        "optimiser would add to the weights, for transformers and AdamW",
-    )
-
     threshold: float | None = Field(
         None, gt=0, description="τ in units of the gradient, fixed; or give `density`. 0.01 to 10 is usual"
     )
     density: float | None = Field(
         None, gt=0, le=0.5, description="share of the elements to send, which τ then follows; 0.001 is usual"
+    )
+    form: Literal["gradient", "update"] = Field(
+        "gradient",
+        description="what is compressed: gradient, as Ström's: for LSTMs with SGD; update: what each worker's own "
+        "optimiser would add to the weights, for transformers and AdamW",
     )
     warmup_steps: int = Field(
         0, ge=0, description="steps in which τ rises to its value; some hundreds where the loss jumps at the start"
