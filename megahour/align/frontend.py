@@ -44,8 +44,8 @@ class Source:
 class FrontEnd:
     """What a model hears. window, margin: output frames of a window, and of its context at each end.
 
-    shift_s: seconds from one output frame to the next. units: number of tokens V. stats: mean and inv_std (F,) of
-    stacked input.
+    shift_s: seconds from one output frame to the next. inputs: frames of the model's input for one of its output.
+    units: number of tokens V. stats: mean and inv_std (F,) of stacked input.
     """
 
     kind: str
@@ -58,36 +58,42 @@ class FrontEnd:
     mels: int
     low_hz: float
     high_hz: float
+    inputs: int
     prior: float = 0.0
     scale: float = 1.0
     normalise: bool = False
     stats: tuple[Rows, ...] | None = None
 
     @staticmethod
-    def of(config: Mapping[str, Any], *, window_s: float, margin_s: float) -> FrontEnd:
+    def of(
+        config: Mapping[str, Any], *, window_s: float = 30.0, margin_s: float = 0.0, tokens: bool = True
+    ) -> FrontEnd:
         """From a model's `.model.json` (audio, tokens; stack and stats of a trained one).
 
-        The window is shortened to a length that the accelerator computes without padding.
+        The window is shortened to a length that the accelerator computes without padding. tokens: whether it must be a
+        model of tokens, as CTC ones are.
 
         Raises
         ------
-        ConfigError: no CTC model of audio, or the window has no room beside its margins.
+        ConfigError: no model of audio, or of tokens where they are needed, or a window without room beside its margins.
         """
         audio = config.get("audio") or {}
         kind = audio.get("input")
-        if kind not in ("stacked", "log-mel", "waveform") or "tokens" not in config or not audio.get("rate_hz"):
+        lacks = tokens and "tokens" not in config
+        if kind not in ("stacked", "log-mel", "waveform") or lacks or not audio.get("rate_hz"):
             raise ConfigError(
                 "the model's configuration does not say how it hears audio (`audio`, `tokens`)",
                 remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
             )
-        if len(config["tokens"]) != config["outputs"]:
+        if "tokens" in config and len(config["tokens"]) != config["outputs"]:
             raise misfit(config["outputs"], len(config["tokens"]))
         rate_hz = int(audio["rate_hz"])
         stacked = kind == "stacked"
-        shift_s = config["stack"] * SHIFT_S if stacked else audio["frame_shift_samples"] / rate_hz
+        shift_s = _shift_s(config) if stacked else audio["frame_shift_samples"] / rate_hz
         rows = 1 if kind == "waveform" else round(shift_s / SHIFT_S)
+        inputs = rows // config["stack"] if stacked else rows
         margin = round(margin_s / shift_s)
-        window = _unpadded(round(window_s / shift_s), rows if kind == "log-mel" else 1)
+        window = _unpadded(round(window_s / shift_s), inputs)
         if window <= 2 * margin:
             raise ConfigError(
                 f"window_s = {window_s} with margins of {margin_s} s leaves nothing", remedy="raise window_s"
@@ -102,10 +108,11 @@ class FrontEnd:
             rows,
             window,
             margin,
-            len(config["tokens"]),
+            int(config["outputs"]),
             len(stats[0]) if stats else int(audio["mels"]),
             float(audio["low_hz"]),
             float(audio["high_hz"]),
+            inputs,
             float(audio["prior"]) if stacked else 0.0,
             1.0 if stacked or audio["scale"] == "int16" else 1 / 32768,
             not stacked and bool(audio["normalise"]),
@@ -115,7 +122,7 @@ class FrontEnd:
     @property
     def sequence_frames(self) -> int:
         """Frames T of a whole window as the accelerator counts them."""
-        return self.window * (self.rows if self.kind == "log-mel" else 1)
+        return self.window * self.inputs
 
     def check_rate(self, rate_hz: int) -> None:
         """A trained model hears features of its own rate only; imported models' audio is resampled.
@@ -142,7 +149,15 @@ class FrontEnd:
 
         The energy is rounded to float16 here, so that it is the same when it comes back from a file.
         """
-        blocks = _blocks(source, self.rate_hz)
+        yield from self.rows_of(_blocks(source, self.rate_hz), levels)
+
+    def rows_of(
+        self, blocks: Iterator[NDArray[np.float32]], levels: list[NDArray[np.float16]], *, mean: bool = True
+    ) -> Iterator[Rows]:
+        """`stream` of samples that come block after block, in the int16 scale and at the model's rate.
+
+        mean: take the causal mean off, where the model wants that; else the caller does.
+        """
         if self.kind == "waveform":
             energy = _Mels(self.rate_hz, ENERGY_MELS)
 
@@ -153,7 +168,7 @@ class FrontEnd:
 
             yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
             return
-        causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" else None
+        causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
         mels = _Mels(self.rate_hz, self.mels, self.low_hz, self.high_hz, self.scale)
         for block in blocks:
             mel = mels.push(block)
@@ -163,7 +178,7 @@ class FrontEnd:
     def shape(self, rows: Rows) -> Rows:
         """The model's input (T, F) for the rows of a window."""
         if self.stats is not None:
-            return stack(rows, 0, self.stats[0], self.stats[1], self.rows)
+            return stack(rows, 0, self.stats[0], self.stats[1], self.rows // self.inputs)
         if not self.normalise:
             return rows.copy()  # a view would keep the whole block alive as long as the window is on its way
         axis = None if self.kind == "waveform" else 0
@@ -171,6 +186,12 @@ class FrontEnd:
         centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)
         result: Rows = (centred / np.maximum(spread, 1e-7)).astype(np.float32)
         return result
+
+
+def _shift_s(config: Mapping[str, Any]) -> float:
+    """Seconds from one output frame of a trained model to the next."""
+    seconds: float = config["stack"] * config.get("subsample", 1) * SHIFT_S
+    return seconds
 
 
 def misfit(outputs: int, tokens: int) -> ConfigError:

@@ -188,10 +188,12 @@ class OpenTopK:
 class CharacterLabels:
     """Characters of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
 
-    Utterances with an empty text, a foreign character or more symbols than frames are not known.
+    Utterances with an empty text, a foreign character or more symbols than the model has frames are not known.
+    subsample: stacked frames for one of the model's.
     """
 
     characters: Characters
+    subsample: int = 1
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
@@ -203,7 +205,7 @@ class CharacterLabels:
     def _fits(self, text: str, frames: int) -> bool:
         if not text or not set(text) <= self.characters.index.keys():
             return False
-        return frames_needed(self.characters.encode(text)) <= frames
+        return frames_needed(self.characters.encode(text)) <= frames // self.subsample
 
     def opened(self, features_shards: Sequence[int]) -> CharacterLabels:
         """The texts come with the pieces."""

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from megahour.core.errors import ConfigError
+from megahour.models.conformer import Conformer
 from megahour.models.encoders import Blstm, Lstm, Tdnn
 
-KINDS = ("lstm", "blstm", "tdnn")
+KINDS = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "conformer": Conformer}
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
 
@@ -38,9 +39,9 @@ def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
         raise ConfigError(f"a {kind} sees both sides: lookahead {lookahead} has no meaning", remedy="set lookahead=0")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if kind == "lstm":
-            return Lstm(**sizes, lookahead=lookahead, dropout=float(dropout))
-        return (Blstm if kind == "blstm" else Tdnn)(**sizes, dropout=float(dropout))
+        more = {"lookahead": lookahead} if kind == "lstm" else {}
+        module: nn.Module = KINDS[kind](**sizes, **more, dropout=float(dropout))
+    return module
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

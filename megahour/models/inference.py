@@ -43,16 +43,17 @@ class Model:
     ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Run `features` (B, T, F), stacked and normalised, with `lengths` (B,) real frames each.
 
-        Returns the outputs and `lengths`, as `engine.accelerator.spec.Model` asks: {"log_probs": (B, T, V) float32}, or
-        {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k largest logits of each frame in falling
-        order (Parthasarathi et al., section V-C), or {"costs": (B, T, V) uint8}, -log posteriors in 1/16 nat: a quarter
-        of the bytes, for aligners. Frames past a row's length are undefined.
+        Returns the outputs and their lengths, which are `lengths` unless the model subsamples, as `serve.spec.Model`
+        asks: {"log_probs": (B, T, V) float32}, or {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k
+        largest logits of each frame in falling order (Parthasarathi et al., section V-C), or {"costs": (B, T, V)
+        uint8}, -log posteriors in 1/16 nat: a quarter of the bytes, for aligners. Frames past a row's length are
+        undefined.
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
             with autocast(self.device, self.precision):
                 logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
-            logits = logits.float()
+            logits, lengths = logits.float(), lengths // getattr(self.module, "subsample", 1)
             if self.outputs == "costs":
                 steps = torch.round(torch.log_softmax(logits, dim=2) * -float(COST_STEPS))
                 return {"costs": steps.clamp(0, 255).to(torch.uint8).cpu().numpy()}, lengths

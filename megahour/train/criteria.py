@@ -33,7 +33,8 @@ class DeviceBatch:
     """A batch where the model is: features (B, T, F), lengths (B,), and what the loss needs.
 
     rows: the N frames that count, as indices into B·T. targets: of these frames, `labels` (N,), or `indices` and
-    `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) on the host.
+    `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,) and
+    the logits' `lengths` (B,) on the host.
     """
 
     features: Tensor
@@ -51,12 +52,12 @@ def weight(batch: Batch) -> int:
     return int(targets["token_lengths"].sum()) if "tokens" in targets else int(batch.lengths.sum())
 
 
-def on_device(batch: Batch, device: torch.device = CPU) -> DeviceBatch:
-    """`batch` on `device`; the copies are queued, the host does not wait for them."""
+def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1) -> DeviceBatch:
+    """`batch` on `device`; the copies are queued, the host does not wait for them. subsample: of the model, for CTC."""
     features, lengths = torch.from_numpy(batch.features).contiguous(), torch.from_numpy(batch.lengths)
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
     if "tokens" in targets:
-        rows, targets = None, targets | {"lengths": lengths}  # on the host, where ctc_loss looks at them
+        rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
     else:
         valid = np.arange(batch.features.shape[1])[None, :] < batch.lengths[:, None]
         if "labels" in targets:

@@ -18,7 +18,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
-from megahour.models.build import build
+from megahour.models.build import KINDS, build
 from megahour.train import data
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
@@ -90,7 +90,7 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
         characters = Characters.of(_texts(inputs["features"], p.sets))
         if len(characters) < 2:
             raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
-        return Goal(CharacterLabels(characters), len(characters), {"tokens": list(characters.tokens)})
+        return Goal(CharacterLabels(characters, _subsample(p)), len(characters), {"tokens": list(characters.tokens)})
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -132,6 +132,7 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "lookahead": p.lookahead if p.kind == "lstm" else 0,
         "dropout": p.dropout,
         "criterion": p.criterion,
+        **({"subsample": _subsample(p)} if _subsample(p) > 1 else {}),
         "stack": p.stack,
         "offsets": list(p.offsets),
         "mels": len(front.mean),
@@ -140,6 +141,10 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "stats": {"mean": front.mean.tolist(), "inv_std": front.inv_std.tolist()},
         **goal.config,
     }
+
+
+def _subsample(p: TrainParams) -> int:
+    return int(getattr(KINDS[p.kind], "subsample", 1))
 
 
 def _audio(features: Artifact) -> dict[str, Any]:

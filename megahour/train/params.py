@@ -85,9 +85,10 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 class TrainParams(Params):
     """Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets."""
 
-    kind: Literal["lstm", "blstm", "tdnn"] = Field(
+    kind: Literal["lstm", "blstm", "tdnn", "conformer"] = Field(
         "lstm",
-        description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides",
+        description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides, "
+        "conformer (for ctc, with `stack` 1 or 2) the whole utterance or chunks, from the same weights",
     )
     layers: int = Field(2, ge=1, le=64, description="layers; more fit more data and train more slowly")
     hidden: int = Field(
@@ -332,6 +333,17 @@ class TrainParams(Params):
     def _offsets_fit(self) -> TrainParams:
         if any(not 0 <= offset < self.stack for offset in self.offsets):
             raise ValueError(f"offsets {self.offsets} must be from 0 to stack − 1 = {self.stack - 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _conformer_fits(self) -> TrainParams:
+        if self.kind == "conformer" and self.criterion != "ctc":
+            raise ValueError("a conformer has a row of outputs for four frames: set criterion: ctc")
+        if self.kind == "conformer" and self.stack > 2:
+            raise ValueError(
+                f"a conformer joins four frames by itself: with stack = {self.stack} its steps are of "
+                f"{40 * self.stack} ms; set stack: 1 and offsets: [0]"
+            )
         return self
 
     @model_validator(mode="after")

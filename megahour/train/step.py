@@ -112,9 +112,12 @@ class Trainer:
 
     def _loss(self, batch: Batch, number: int, replica: int = 0) -> criteria.Loss:
         generator = None
-        if getattr(self.module, "dropout", 0.0):
+        if getattr(self.module, "dropout", 0.0) or getattr(self.module, "draws", False):
             generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
-        return criteria.loss(self._forward, criteria.on_device(batch, self.device), generator)
+        return criteria.loss(self._forward, self._moved(batch), generator)
+
+    def _moved(self, batch: Batch) -> criteria.DeviceBatch:
+        return criteria.on_device(batch, self.device, getattr(self.module, "subsample", 1))
 
     def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
         with autocast(self.device, self.p.precision):
@@ -167,7 +170,7 @@ class Trainer:
 
     def _score(self, batch: Batch, replica: int) -> criteria.Loss:
         with torch.no_grad():
-            return criteria.loss(self._forward, criteria.on_device(batch, self.device))
+            return criteria.loss(self._forward, self._moved(batch))
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, state of optimiser, synchroniser and loss scale, by name."""

@@ -73,6 +73,19 @@ def test_ctc_learns_to_spell(tmp_path, data):
     assert curve[-1]["held_out_loss"] is None
 
 
+def test_a_conformer_learns_to_spell_and_is_heard_at_its_own_rate(tmp_path, data):
+    values = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], "hidden": 32, "dropout": 0.1}
+    model, receipt = run(
+        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=12, held_out=0.0, learning_rate=3e-3
+    )
+    assert receipt.counts.kept > 0
+    curve = rows(model)
+    assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
+    outputs, lengths = load(model.url)(np.zeros((2, 21, MELS), np.float32), np.array([21, 8]))
+    assert lengths.tolist() == [5, 2]
+    assert outputs["log_probs"].shape[:2] == (2, 5)
+
+
 def test_utterances_can_be_held_out_where_speakers_are_few(tmp_path, data):
     model, receipt = run(tmp_path, data, epochs=1, whole_epochs=0, held_out=0.1, held_out_by="utterance")
     assert 1 <= receipt.counts.dropped["held-out"] <= 14

@@ -1,0 +1,228 @@
+"""A Conformer that streams: one set of weights for whole utterances and for chunks as they come.
+
+Gulati et al., "Conformer: convolution-augmented transformer for speech recognition", 2020, and what streams need: every
+convolution is causal, norms are of single frames, and attention sees whole chunks only (Zhang et al., "Unified
+streaming and non-streaming two-pass end-to-end speech recognition", 2020). In training the chunk's length and how many
+chunks to the left it sees are drawn for every batch, the whole utterance among them; so the weights work with any.
+
+    features (B, T, F) → subsampling by 4 → blocks of (½ feed-forward, attention, convolution, ½ feed-forward) → logits
+
+`forward` computes a whole batch with a mask, `chunk` the next frames with what earlier ones left in a `StreamState`; a
+test holds that both give the same. Positions are rotations of queries and keys (Su et al., "RoFormer", 2021): attention
+depends on the distance of frames alone, so a stream has no last position.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from megahour.models.encoders import Encoder, _dropout, _masked
+
+SUBSAMPLE = 4
+KERNEL = 15  # frames of a block's convolution: 0.6 s at 40 ms
+HEAD_UNITS = 64  # of an attention head, about
+WHOLE_SHARE = 0.5  # of the batches in training see whole utterances
+LONGEST_CHUNK, MOST_LEFT = 25, 8  # of the others: output frames of a chunk, and chunks to the left
+
+
+class Context(NamedTuple):
+    """What attention sees: chunks of `chunk` output frames, and `left` chunks before; chunk 0: everything."""
+
+    chunk: int = 0
+    left: int = -1  # all
+
+    def mask(self, lengths: Tensor, frames: int) -> Tensor:
+        """(B, 1, T, T), true where the query (row) sees the key (column)."""
+        t = torch.arange(frames, device=lengths.device)
+        seen = (t[None, :] < lengths[:, None])[:, None, :].expand(-1, frames, -1)
+        if self.chunk:
+            own = t // self.chunk
+            near = own[None, :] <= own[:, None]
+            if self.left >= 0:
+                near &= own[None, :] >= own[:, None] - self.left
+            seen = seen & near
+        return (seen | torch.eye(frames, dtype=torch.bool, device=t.device))[:, None]  # padding sees itself: no NaN
+
+
+def drawn(generator: torch.Generator | None) -> Context:
+    """The context of a training batch, from the seed of its generator; none: whole utterances."""
+    if generator is None:
+        return Context()
+    chance = random.Random(generator.initial_seed())
+    if chance.random() < WHOLE_SHARE:
+        return Context()
+    return Context(chance.randint(1, LONGEST_CHUNK), chance.randint(0, MOST_LEFT))
+
+
+@dataclass
+class StreamState:
+    """What a stream remembers, for B streams: of each block the keys and values (B, L, D) and the convolution's last
+    frames (B, K - 1, D), and of the subsampling its last inputs.
+    """
+
+    tails: list[Tensor] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    convolved: list[Tensor] = field(default_factory=list)
+
+
+class Causal(nn.Module):
+    """A 1-D convolution over (B, T, D) that sees no later frame; output t ends at input `stride` · t + `stride` - 1."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.past = kernel - stride
+        self.conv = nn.Conv1d(inputs, outputs, kernel, stride=stride, groups=groups)
+
+    def forward(self, x: Tensor, tail: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Outputs (B, T // stride, D), and the last inputs, which are the next call's `tail`; None: zeros."""
+        tail = x.new_zeros(x.shape[0], self.past, x.shape[2]) if tail is None else tail
+        joined = torch.cat((tail, x), dim=1)
+        return self.conv(joined.transpose(1, 2)).transpose(1, 2), joined[:, joined.shape[1] - self.past :]
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose positions are rotations."""
+
+    def __init__(self, units: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs, self.out = nn.Linear(units, 3 * units), nn.Linear(units, units)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, D) with a mask (B, 1, T, T)."""
+        query, key, value = self.inputs(x).chunk(3, dim=2)
+        return self._attend(query, key, value, mask)
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, C, D) that sees itself and the frames (B, L, D) before; also all keys and values, (B, L + C, D)."""
+        query, key, value = self.inputs(x).chunk(3, dim=2)
+        keys, values = torch.cat((keys, key), dim=1), torch.cat((values, value), dim=1)
+        return self._attend(query, keys, values, None), keys, values
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        earlier = key.shape[1] - query.shape[1]
+        q, k = _rotated(self._split(query), earlier), _rotated(self._split(key), 0)
+        out = functional.scaled_dot_product_attention(q, k, self._split(value), attn_mask=mask)
+        return self.out(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def _rotated(x: Tensor, first: int) -> Tensor:
+    """(B, H, T, D) with its halves turned by angles that grow with the position, from `first` on."""
+    half = x.shape[3] // 2
+    speeds = 10_000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * speeds
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    one, other = x[..., :half], x[..., half:]
+    return torch.cat((one * cos - other * sin, one * sin + other * cos), dim=3)
+
+
+class Block(nn.Module):
+    """½ feed-forward, attention, convolution, ½ feed-forward, each added to its input, and a norm."""
+
+    def __init__(self, units: int, heads: int) -> None:
+        super().__init__()
+        self.first, self.second = _feed_forward(units), _feed_forward(units)
+        self.attention_norm, self.attention = nn.LayerNorm(units), Attention(units, heads)
+        self.gate_norm, self.gate = nn.LayerNorm(units), nn.Linear(units, 2 * units)
+        self.convolution = Causal(units, units, KERNEL, groups=units)
+        self.mix_norm, self.mix = nn.LayerNorm(units), nn.Linear(units, units)
+        self.norm = nn.LayerNorm(units)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, D) of whole utterances."""
+        x = x + 0.5 * self.first(x)
+        x = x + self.attention(self.attention_norm(x), mask)
+        x = x + self._mixed(self.convolution(self._gated(x))[0])
+        return self.norm(x + 0.5 * self.second(x))  # type: ignore[no-any-return]
+
+    def step(self, x: Tensor, state: StreamState, number: int, left: int) -> Tensor:
+        """(B, C, D) of the next chunk; block `number` of `state` moves on and keeps at most `left` frames."""
+        x = x + 0.5 * self.first(x)
+        seen, keys, values = self.attention.step(self.attention_norm(x), state.keys[number], state.values[number])
+        kept = slice(max(0, keys.shape[1] - left), None)
+        state.keys[number], state.values[number] = keys[:, kept], values[:, kept]
+        x = x + seen
+        convolved, state.convolved[number] = self.convolution(self._gated(x), state.convolved[number])
+        x = x + self._mixed(convolved)
+        return self.norm(x + 0.5 * self.second(x))  # type: ignore[no-any-return]
+
+    def _gated(self, x: Tensor) -> Tensor:
+        return functional.glu(self.gate(self.gate_norm(x)), dim=2)
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        return self.mix(functional.silu(self.mix_norm(x)))  # type: ignore[no-any-return]
+
+
+def _feed_forward(units: int) -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(units), nn.Linear(units, 4 * units), nn.SiLU(), nn.Linear(4 * units, units))
+
+
+class Conformer(Encoder):
+    """The stack, and a linear head. Logits are one row for four rows of features: `output_lengths` says how many.
+
+    Rows of an utterance never depend on other utterances of the batch, nor on padding.
+    """
+
+    subsample = SUBSAMPLE
+    draws = True
+
+    def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
+        super().__init__()
+        self.inputs, self.dropout = inputs, dropout
+        self.context = Context()
+        """Of `forward` without a generator: set it to try the model as a stream would see it."""
+        self.entries = nn.ModuleList(Causal(size, units, 3, stride=2) for size in (inputs, units))
+        self.blocks = nn.ModuleList(Block(units, max(1, units // HEAD_UNITS)) for _ in range(layers))
+        self.head = nn.Linear(units, outputs)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Rows of logits for utterances of `lengths` rows of features."""
+        return lengths // SUBSAMPLE
+
+    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits (B, T // 4, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+        x = _masked(features, lengths)
+        x = functional.pad(x, (0, 0, 0, max(0, SUBSAMPLE - x.shape[1])))
+        for entry in self.entries:
+            x = functional.silu(entry(x)[0])
+        mask = (drawn(generator) if generator is not None else self.context).mask(
+            self.output_lengths(lengths), x.shape[1]
+        )
+        for block in self.blocks:
+            x = _dropout(x, self.dropout, generator)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, mask, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, mask)
+        return self.head(_dropout(x, self.dropout, generator))  # type: ignore[no-any-return]
+
+    def state(self, streams: int = 1) -> StreamState:
+        """Of `streams` streams that have heard nothing."""
+        units, blocks, zeros = self.head.in_features, len(self.blocks), self.head.weight.new_zeros
+        none = [zeros(streams, 0, units) for _ in range(blocks)]
+        past = [zeros(streams, KERNEL - 1, units) for _ in range(blocks)]
+        return StreamState([zeros(streams, 1, size) for size in (self.inputs, units)], none, list(none), past)
+
+    def chunk(self, features: Tensor, state: StreamState, context: Context) -> Tensor:
+        """Logits (B, C, V) of the next 4 C frames of features, C = `context.chunk`; the last chunk may be shorter.
+
+        `state` moves on. With the same `context`, all chunks together are `forward`'s rows.
+        """
+        x = features
+        for number, entry in enumerate(self.entries):
+            x, state.tails[number] = entry(x, state.tails[number])
+            x = functional.silu(x)
+        for number, block in enumerate(self.blocks):
+            x = block.step(x, state, number, context.chunk * context.left)  # type: ignore[operator]
+        return self.head(x)  # type: ignore[no-any-return]
