@@ -25,22 +25,30 @@ if TYPE_CHECKING:
 
     from megahour.cli.run import StepPlan
 
-GROUPS = {
-    "lm": ("megahour.lm.cli.commands", "n-gram language models: train, score, info, convert, rescore, combine, prune.")
+LAZY = {
+    "transcribe": (
+        "megahour.cli.transcribe:command",
+        "Recognise speech: audio files or a microphone to text or subtitles.",
+    ),
+    "lm": (
+        "megahour.lm.cli.commands:group",
+        "n-gram language models: train, score, info, convert, rescore, combine, prune.",
+    ),
 }
-"""Groups of commands by name: the module whose `group` they are, and their one-line summary."""
+"""Commands and groups that are imported when they are asked for: where they are, and their one-line summary."""
 
 
 class Commands(click.Group):
     """The fixed commands and groups, then a lazily built command for every stage."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *GROUPS, *STAGES]
+        return [*self.commands, *LAZY, *STAGES]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in GROUPS:
-            group: click.Command = importlib.import_module(GROUPS[name][0]).group
-            return group
+        if name in LAZY:
+            module, _, attribute = LAZY[name][0].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
         if name in STAGES:
             from megahour.cli.stage_command import ReportCommand, stage_command
 
@@ -65,7 +73,7 @@ class Commands(click.Group):
         from click.shell_completion import CompletionItem
 
         helps = {name: command.get_short_help_str() for name, command in self.commands.items() if not command.hidden}
-        helps |= {name: summary for name, (_, summary) in GROUPS.items()}
+        helps |= {name: summary for name, (_, summary) in LAZY.items()}
         helps |= {name: summary for name, (_, _, summary) in STAGES.items()}
         named = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -73,7 +81,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
-            formatter.write_dl([*own, *((name, summary) for name, (_, summary) in GROUPS.items())])
+            formatter.write_dl([*own, *((name, summary) for name, (_, summary) in LAZY.items())])
         with formatter.section("Stages (megahour STAGE --help shows inputs, parameters, types and defaults)"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in STAGES.items()])
 

@@ -1,0 +1,216 @@
+"""`megahour transcribe`: audio files, folders or a microphone's pipe to text, subtitles or JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.transfer import publish_text
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from megahour.transcribe.parts import Parts
+    from megahour.transcribe.recogniser import Recogniser
+    from megahour.transcribe.session import Transcript
+
+FORMATS = ("txt", "srt", "vtt", "json", "ctm")
+PIPE = "-"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command's options."""
+
+    form: str
+    out: str
+    resume: bool
+    longest_s: float
+    whole: bool
+    rate_hz: int
+
+
+@click.command("transcribe")
+@click.argument("audio", nargs=-1, required=True)
+@click.option("--model", required=True, help="A run's folder, a recipe that was run, or a *model* artifact.")
+@click.option("--step", default="", help="Of the run: the step `decode`, or `train` with criterion ctc, to use.")
+@click.option("--graph", default="", help="Of a model: the *graph* artifact with its words.")
+@click.option("--units", default="", help="Of a graph of senones: its *units*, for word times.")
+@click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="txt", show_default=True)
+@click.option("--out", default="", help="Folder for a file a recording; without it text goes to standard output.")
+@click.option("--resume", is_flag=True, help="Leave the files in --out that are there already.")
+@click.option("--stream", "live", is_flag=True, help="Show words while the audio comes; for one input.")
+@click.option("--rate-hz", default=0, help="Standard input has raw 16-bit mono samples at this rate.")
+@click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+              help="Longest piece that the model gets at once; it is cut where it is quiet.")  # fmt: skip
+@click.option("--whole", is_flag=True, help="Each input is one utterance: no pause is left out, as in stage `decode`.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--device", default="cpu", show_default=True, help="cpu, or cuda:0 …")
+@log.logged
+def command(
+    audio: tuple[str, ...], model: str, step: str, live: bool, threads: int, device: str, **values: Any
+) -> None:
+    """Recognise speech: AUDIO are files, folders, or - for standard input.
+
+    \b
+    megahour transcribe talk.mp3 --model demo
+    megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
+    arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
+    """
+    from megahour.transcribe.recogniser import Recogniser
+
+    given = {name: values.pop(name) for name in ("graph", "units", "lexicon")}
+    asked = Asked(**values)
+    inputs = list(_inputs(audio))
+    if live and (len(inputs) != 1 or asked.out):
+        raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
+    recogniser = Recogniser(_parts(model, step, given), threads=threads, device=device)
+    if live:
+        _stream(recogniser, inputs[0], asked)
+    elif failed := _transcribe_all(recogniser, inputs, asked):
+        log.say("failed", f"{failed} of {len(inputs)} inputs failed", {"failed": failed}, level=logging.ERROR)
+        sys.exit(1)
+
+
+def _parts(model: str, step: str, given: dict[str, Any]) -> Parts:
+    """The model's parts; a recipe's name stands for its run."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.shipped_recipes import names
+    from megahour.transcribe.parts import parts_of
+
+    if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):
+        model = load_recipe(model).run
+    parts = parts_of(model, step)
+    return replace(parts, **{name: value for name, value in given.items() if value})
+
+
+def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """(file, its name below the folder that was given) of each input, those of a folder in order of their names."""
+    from megahour.corpus.media.folders import files_below
+    from megahour.corpus.transcripts.pairing import MEDIA
+
+    for each in audio:
+        if each != PIPE and Path(each).is_dir():
+            found = [path for path in sorted(files_below(each).entries) if path.lower().endswith(MEDIA)]
+            if not found:
+                raise ConfigError("no audio files in this folder", where=each, remedy=f"they end in {', '.join(MEDIA)}")
+            yield from ((path, str(Path(path).relative_to(each))) for path in found)
+        elif each != PIPE and not Path(each).is_file():
+            raise ConfigError("no such file or folder", where=each, remedy="check the path")
+        else:
+            yield each, "stdin" if each == PIPE else Path(each).name
+
+
+def _transcribe_all(recogniser: Recogniser, inputs: list[tuple[str, str]], asked: Asked) -> int:
+    """Each input's transcript, written or printed; returns how many failed, each with a line that says why."""
+    from megahour.transcribe.formats import FORMATS as WRITERS
+
+    failed, heard_s, began_s = 0, 0.0, time.monotonic()
+    targets = _targets(inputs, asked) if asked.out else [None] * len(inputs)
+    for number, ((path, _), target) in enumerate(zip(inputs, targets, strict=True), 1):
+        if target is not None and asked.resume and target.exists():
+            continue
+        started_s = time.monotonic()
+        try:
+            transcript = _transcribe(recogniser, path, asked)
+        except BadRecord as bad:
+            failed += 1
+            log.say("bad-audio", f"{path}: {bad.reason}: {bad.detail}", {"path": path}, level=logging.ERROR)
+            continue
+        for lost in transcript.lost:
+            log.say("lost-piece", f"{path}: nothing recognised from {lost}", {"path": path}, level=logging.WARNING)
+        written = WRITERS[asked.form](transcript)
+        if target is None:
+            click.echo(written, nl=False)
+        else:
+            _write(target, written)
+        heard_s += transcript.seconds
+        rate = transcript.seconds / max(time.monotonic() - started_s, 1e-9)
+        _say_done(
+            f"{number}/{len(inputs)} {path}: {transcript.seconds:.1f} s, {rate:.1f}x real time", path, len(inputs)
+        )
+    if asked.out:
+        took = f"{heard_s / 60:.1f} minutes of audio in {(time.monotonic() - began_s) / 60:.1f}"
+        log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}: {took}")
+    return failed
+
+
+def _say_done(line: str, path: str, inputs: int) -> None:
+    if inputs > 1:
+        log.say("transcribed", line, {"path": path})
+
+
+def _targets(inputs: list[tuple[str, str]], asked: Asked) -> list[Path]:
+    """Where each transcript goes: talk.srt, or talk.mp3.srt where there is talk.wav too."""
+    plain = [Path(asked.out) / Path(name).with_suffix(f".{asked.form}") for _, name in inputs]
+    whole = [Path(asked.out) / f"{name}.{asked.form}" for _, name in inputs]
+    targets = [one if plain.count(one) == 1 else other for one, other in zip(plain, whole, strict=True)]
+    if twice := sorted({str(target) for target in targets if targets.count(target) > 1}):
+        raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
+    return targets
+
+
+def _write(target: Path, text: str) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    from megahour.core.surroundings import explaining
+
+    with explaining(target, target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        publish_text(LocalFileSystem(), str(target), text)
+
+
+def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcript:
+    from megahour.transcribe.session import transcribe
+
+    how: dict[str, Any] = {"longest_s": asked.longest_s, "whole": asked.whole}
+    if path != PIPE:
+        with Path(path).open("rb") as file:
+            return transcribe(file, recogniser, name=path, **how)
+    with tempfile.TemporaryFile() as kept:  # containers must be seekable
+        while data := sys.stdin.buffer.read(1 << 20):
+            kept.write(data)
+        kept.seek(0)
+        if not asked.rate_hz:
+            return transcribe(kept, recogniser, name="stdin", **how)
+        import numpy as np
+
+        samples = np.frombuffer(kept.read()[: kept.tell() // 2 * 2], "<i2").astype(np.int16)
+        return transcribe(samples, recogniser, rate_hz=asked.rate_hz, name="stdin", **how)
+
+
+def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> None:
+    """Words while they come: on a terminal the line under way is written over, elsewhere a line a piece."""
+    from megahour.transcribe.formats import word_dict
+    from megahour.transcribe.live import live_blocks
+    from megahour.transcribe.session import stream
+
+    if asked.form not in ("txt", "json"):
+        raise ConfigError(f"--stream --format {asked.form}", where="transcribe", remedy="take txt or json")
+    terminal = sys.stdout.isatty() and asked.form == "txt"
+    with _opened(source[0]) as pipe:
+        blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz)
+        for update in stream(recogniser, blocks, longest_s=asked.longest_s):
+            text = " ".join(word.text for word in update.words)
+            if asked.form == "json":
+                news = {"final": update.final, "text": text, "words": [word_dict(word) for word in update.words]}
+                click.echo(json.dumps(news, ensure_ascii=False))
+            elif terminal:
+                click.echo(f"\r\033[K{text}", nl=update.final)
+            elif update.final and text:
+                click.echo(text)
+            sys.stdout.flush()
+
+
+def _opened(path: str) -> BinaryIO:
+    return sys.stdin.buffer if path == PIPE else Path(path).open("rb")

@@ -1,0 +1,114 @@
+"""A transcript as text, subtitles (SRT, VTT), JSON, or CTM with a word a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from megahour.transcribe.recogniser import TimedWord
+from megahour.transcribe.session import Transcript
+
+CUE_S, CUE_CHARACTERS, CUE_GAP_S = 6.0, 80, 0.6
+"""A subtitle is no longer than this, and a pause of this length ends it."""
+
+
+def cues(words: Sequence[TimedWord]) -> list[list[TimedWord]]:
+    """Words in subtitles, which end at pauses or when they are full."""
+    result: list[list[TimedWord]] = []
+    for word in words:
+        cue = result[-1] if result else []
+        if not cue or _is_full(cue, word):
+            result.append([word])
+        else:
+            cue.append(word)
+    return result
+
+
+def _is_full(cue: Sequence[TimedWord], word: TimedWord) -> bool:
+    if sum(len(each.text) + 1 for each in cue) + len(word.text) > CUE_CHARACTERS:
+        return True
+    first, last = cue[0].start_s, cue[-1].end_s
+    if word.start_s is None or word.end_s is None or first is None or last is None:
+        return False
+    return word.start_s - last >= CUE_GAP_S or word.end_s - first > CUE_S
+
+
+def text(transcript: Transcript) -> str:
+    """A line a subtitle."""
+    return "".join(" ".join(word.text for word in cue) + "\n" for cue in cues(transcript.words))
+
+
+def srt(transcript: Transcript) -> str:
+    """SubRip."""
+    return "".join(
+        f"{number}\n{_stamp(start, ',')} --> {_stamp(end, ',')}\n{line}\n\n"
+        for number, (start, end, line) in enumerate(_lines(transcript), 1)
+    )
+
+
+def vtt(transcript: Transcript) -> str:
+    """WebVTT."""
+    lines = (
+        f"{_stamp(start, '.')} --> {_stamp(end, '.')}\n{_escaped(line)}\n\n" for start, end, line in _lines(transcript)
+    )
+    return "WEBVTT\n\n" + "".join(lines)
+
+
+def as_json(transcript: Transcript) -> str:
+    """One object: file, model, seconds, text, and words with their times and confidence."""
+    return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
+
+
+def as_dict(transcript: Transcript) -> dict[str, Any]:
+    return {
+        "file": transcript.name,
+        "model": transcript.model,
+        "seconds": transcript.seconds,
+        "text": transcript.text,
+        "words": [word_dict(word) for word in transcript.words],
+        "lost": transcript.lost,
+    }
+
+
+def word_dict(word: TimedWord) -> dict[str, Any]:
+    """Keys word, start, end (seconds) and confidence; without what is not known."""
+    values = {"word": word.text, "start": word.start_s, "end": word.end_s, "confidence": word.confidence}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def ctm(transcript: Transcript) -> str:
+    """NIST's CTM: `recording channel start duration word confidence`, for sclite."""
+    recording = "_".join(transcript.name.rsplit("/", 1)[-1].split()) or "-"
+    lines = []
+    for word in transcript.words:
+        if word.start_s is not None and word.end_s is not None:
+            lines.append(
+                f"{recording} 1 {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence}\n"
+            )
+    return "".join(lines)
+
+
+def _lines(transcript: Transcript) -> list[tuple[float, float, str]]:
+    """(start, end, text) of each subtitle; those without times last as long as the recording."""
+    return [
+        (
+            0.0 if cue[0].start_s is None else cue[0].start_s,
+            transcript.seconds if cue[-1].end_s is None else cue[-1].end_s,
+            " ".join(word.text for word in cue),
+        )
+        for cue in cues(transcript.words)
+    ]
+
+
+def _stamp(seconds: float, point: str) -> str:
+    ms = round(seconds * 1000)
+    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}{point}{ms % 1000:03d}"
+
+
+def _escaped(line: str) -> str:
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": text, "srt": srt, "vtt": vtt, "json": as_json, "ctm": ctm}
+"""What writes each format; its name is the suffix of files."""

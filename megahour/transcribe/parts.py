@@ -1,0 +1,97 @@
+"""What a recogniser is made of: a model, and with it a graph, units and lexicon; by address or as a run's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
+
+RECIPE = "recipe.resolved.yaml"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Addresses of artifacts, and how to search.
+
+    graph: words and their language model; without one, the model must be of characters (CTC), which are read as they
+    come. units, lexicon: of senones; without them words have no times. model_name: what the model is called.
+    """
+
+    model: str
+    graph: str = ""
+    units: str = ""
+    lexicon: str = ""
+    model_name: str = ""
+    search: DecodeParams = field(default_factory=lambda: DecodeParams.model_validate({}))
+
+
+def parts_of(address: str, step: str = "") -> Parts:
+    """The parts behind an address: a *model* artifact, or a run's folder, of which one step `decode` is taken.
+
+    step: of the run, a step `decode`, or `train` with criterion ctc; "": the last one that decodes without trying
+    scales, or where there is none the last model of characters.
+
+    Raises
+    ------
+    ConfigError: nothing of the kind is there; the message names the steps that would do.
+    """
+    home = Artifact(address)
+    if home.complete:
+        if home.manifest.stage not in ("train", "import-aligner"):
+            message = f"an artifact of stage {home.manifest.stage}, not a model"
+            raise ConfigError(message, where=home.url, remedy="give a model, or the folder of a run")
+        return Parts(home.url, model_name=home.url)
+    if not home.fs.exists(home.path(RECIPE)):
+        raise ConfigError(
+            "neither a model nor a run", where=home.url, remedy="give a *model* artifact, a run's folder, or a recipe"
+        )
+    steps: dict[str, dict[str, Any]] = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))["steps"]
+    fit = [name for name, each in steps.items() if _decodes(each)] or [n for n, each in steps.items() if _reads(each)]
+    name = step or (fit[-1] if fit else "")
+    if name not in steps or not (_decodes(steps[name]) or _reads(steps[name])):
+        what = f'the step "{step}" recognises nothing' if step else "no step of this run recognises speech"
+        raise ConfigError(what, where=home.url, remedy=f"name one of {', '.join(fit)}" if fit else "run a recipe first")
+    if _reads(steps[name]):
+        return Parts(_made(f"{home.url}/{name}"), model_name=name)
+    return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
+
+
+def _decodes(step: Mapping[str, Any]) -> bool:
+    return step["stage"] == "decode" and not step.get("scales")
+
+
+def _reads(step: Mapping[str, Any]) -> bool:
+    return step["stage"] == "import-aligner" or (step["stage"] == "train" and step.get("criterion") == "ctc")
+
+
+def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], name: str) -> Parts:
+    inputs: dict[str, str] = step["inputs"]
+    search = DecodeParams.model_validate(
+        {key: value for key, value in step.items() if key in DecodeParams.model_fields}
+    )
+    if "tuned" in inputs:
+        scale = Artifact(_made(inputs["tuned"])).summary["best_scale"]
+        search = search.model_copy(update={"acoustic_scale": float(scale)})
+    graph = made.get(inputs["graph"], {}).get("inputs", {})
+    lexicon, units = graph.get("lexicon", ""), graph.get("units", "")
+    return Parts(
+        _made(inputs["model"]),
+        _made(inputs["graph"]),
+        units if units and Artifact(units).complete else "",
+        lexicon if lexicon and Artifact(lexicon).complete else "",
+        search.model_name or name,
+        search,
+    )
+
+
+def _made(address: str) -> str:
+    """Raises ConfigError where a step of the run has not been made yet."""
+    if not Artifact(address).complete:
+        raise ConfigError("not made yet", where=address, remedy="finish the run first: megahour run")
+    return address

@@ -1,0 +1,136 @@
+"""Words of one piece of speech: features to posteriors, the best path, and each word's time and confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.frontend import FrontEnd, Rows
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.models.imported import MARK
+from megahour.models.inference import load
+from megahour.transcribe.parts import Parts
+from megahour.transcribe.word_times import Span, spelled_words, word_spans
+
+if TYPE_CHECKING:
+    from megahour.decode.search import Searcher
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """A word, when it was said (seconds, None where the model cannot tell), and how sure the model is of its sounds.
+
+    confidence: mean posterior of the path's labels in the word's frames, 0 to 1; not a probability that the word is
+    right. For CTC without the frames of blanks.
+    """
+
+    text: str
+    start_s: float | None = None
+    end_s: float | None = None
+    confidence: float | None = None
+
+
+class Recogniser:
+    """A model and what it is searched with, loaded once; pieces are recognised one after the other.
+
+    Raises
+    ------
+    ConfigError: parts that do not belong together, or a model that does not say how it hears audio.
+    """
+
+    def __init__(self, parts: Parts, *, threads: int = 1, device: str = "cpu") -> None:
+        self.parts = parts
+        artifact = Artifact(parts.model)
+        config = artifact.read_json(0, ".model.json")
+        self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
+        if not parts.graph and not self.tokens:
+            raise ConfigError(
+                "the model gives senones, which only a graph makes words of",
+                where=parts.model,
+                remedy="name the run instead, or give --graph (and --units and --lexicon for word times)",
+            )
+        self.front = FrontEnd.of(config, tokens=False)
+        self._mark = MARK if config.get("marks") else ""
+        self._model = load(parts.model, threads=threads, device=device, precision=parts.search.precision)
+        self._searcher: Searcher | None = None
+        self._silence = 0
+        if parts.graph:
+            self._searcher, self._silence = self._search(artifact)
+        self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
+
+    def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
+        """Words of a piece of rows, as `FrontEnd.rows_of` gives them; `start_s`: where in the recording it begins.
+
+        Raises ValueError where no path survives the search.
+        """
+        if self.front.kind == "stacked":
+            rows = rows.astype(np.float16).astype(np.float32)  # as features are stored: the model has seen no others
+        features = self.front.shape(rows[: len(rows) // self._joined() * self._joined()])
+        if not len(features):
+            return []
+        outputs, _ = self._model(features[None], np.array([len(features)]))
+        log_probs = outputs["log_probs"][0]
+        if self._searcher is None:
+            labels = log_probs.argmax(axis=1)
+            spelled = spelled_words(labels.tolist(), self.tokens, self._mark)
+            return self._timed(
+                [word.text for word in spelled], [word.span for word in spelled], labels, log_probs, start_s
+            )
+        best = self._searcher(log_probs)
+        labels = np.array(best.labels)
+        if self.tokens:
+            spans: Sequence[Span] = [word.span for word in spelled_words(best.labels, self.tokens, self._mark)]
+        elif self._pronunciations:
+            spans = word_spans(best.words, best.labels, self._pronunciations, self._silence)
+        else:
+            return [TimedWord(word) for word in best.words]
+        return self._timed(best.words, spans, labels, log_probs, start_s)
+
+    def _joined(self) -> int:
+        """Rows of 10 ms, or samples of an output frame, that the model takes together."""
+        return 1 if self.front.kind == "waveform" else self.front.rows
+
+    def _timed(
+        self, words: Sequence[str], spans: Sequence[Span], labels: NDArray[Any], log_probs: Float32, start_s: float
+    ) -> list[TimedWord]:
+        said = np.exp(log_probs[np.arange(len(labels)), labels])
+        timed = []
+        for word, (first, end) in zip(words, spans, strict=False):
+            counted = said[first:end][labels[first:end] != 0] if self.tokens else said[first:end]
+            start, stop = (round(start_s + frame * self.front.shift_s, 3) for frame in (first, end))
+            timed.append(TimedWord(word, start, stop, round(float(counted.mean()), 3) if len(counted) else 0.0))
+        return timed
+
+    def _search(self, model: Artifact) -> tuple[Searcher, int]:
+        """The searcher, and the label of silence."""
+        from megahour.decode.build import read_graph
+        from megahour.decode.match import check_match
+        from megahour.decode.search import Searcher, SearchOptions
+
+        inputs = {"model": model, "graph": Artifact(self.parts.graph)}
+        check_match(inputs | ({"units": Artifact(self.parts.units)} if self.parts.units else {}))
+        graph, about = read_graph(inputs["graph"])
+        p = self.parts.search
+        prior_scale = p.prior_scale if about["priors"] is not None else 0.0
+        options = SearchOptions(p.beam, p.max_active, p.acoustic_scale, prior_scale)
+        return Searcher(graph, about["priors"], options), int(about.get("silence") or 0)
+
+    def _spoken(self) -> dict[str, list[list[int]]]:
+        """Each word's pronunciations as labels of its units."""
+        from megahour.decode.build import read_units
+        from megahour.units.lexicon import read_lexicon
+
+        units, lexicon = read_units(Artifact(self.parts.units)), Artifact(self.parts.lexicon)
+        known = set(units.trees)
+        entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
+        return {
+            word: [units.senones_of(phones) for phones in pronunciations if known.issuperset(phones)]
+            for word, pronunciations in entries.items()
+        }

@@ -1,0 +1,155 @@
+"""A recording or a live stream to a transcript: pieces, words, and for streams what is known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.audio import AudioLimits, Decoder
+from megahour.transcribe.parts import parts_of
+from megahour.transcribe.pieces import Cutter, Piece
+from megahour.transcribe.recogniser import Recogniser, TimedWord
+
+LONGEST_S = 20.0
+UPDATE_S = 0.5  # of a stream: audio between two partial results
+LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0)
+"""Silence and clipping are for the user to hear; what cannot be decoded is refused as everywhere."""
+
+
+@dataclass
+class Transcript:
+    """Words of a recording in order of time. lost: pieces that could not be searched, with the reason."""
+
+    name: str
+    model: str
+    seconds: float = 0.0
+    words: list[TimedWord] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.text for word in self.words)
+
+
+@dataclass(frozen=True)
+class Update:
+    """News of a stream: `words` of the piece under way, or with `final` of a piece that will not change any more."""
+
+    words: list[TimedWord]
+    final: bool
+
+
+def transcribe(
+    audio: str | BinaryIO | NDArray[np.int16],
+    model: str | Recogniser,
+    *,
+    rate_hz: int = 0,
+    name: str = "",
+    longest_s: float = LONGEST_S,
+    whole: bool = False,
+) -> Transcript:
+    """The transcript of a recording of any length, in bounded memory.
+
+    Parameters
+    ----------
+    audio: path of any audio or video file, an open binary file, or mono samples with their `rate_hz`.
+    model: a recogniser, or the address of a model or run to make one of.
+    longest_s: speech without a pause is cut where it is quietest after half of this; lower it where memory is short.
+    whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
+
+    Raises
+    ------
+    BadRecord: the audio cannot be decoded, with the reason.
+    ConfigError: as `parts_of` and `Recogniser`.
+
+    Example: `transcribe("talk.mp3", "runs/demo").text`. Make a `Recogniser` first where there are many recordings.
+    """
+    recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
+    if isinstance(audio, str):
+        with Path(audio).open("rb") as file:
+            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s)
+    result = Transcript(name, recogniser.parts.model_name)
+    blocks = _samples(audio, rate_hz, recogniser) if isinstance(audio, np.ndarray) else _decoded(audio, recogniser)
+    counted = _counted(blocks, result, recogniser)
+    if whole:
+        rows = list(recogniser.front.rows_of(counted, []))
+        _recognise(recogniser, Piece(np.concatenate(rows), 0.0), result)
+        return result
+    cutter = Cutter(recogniser.front, longest_s)
+    for some in cutter.rows(counted):
+        for piece in cutter.add(some):
+            _recognise(recogniser, piece, result)
+    if (held := cutter.held) is not None:
+        _recognise(recogniser, held, result)
+    return result
+
+
+def stream(
+    recogniser: Recogniser, blocks: Iterable[NDArray[np.float32]], *, longest_s: float = LONGEST_S
+) -> Iterator[Update]:
+    """Words while the audio comes; `blocks` of float32 samples in the int16 scale, at the model's rate.
+
+    Every half second of audio the piece under way is recognised again, with any model: what is not `final` may change.
+    """
+    cutter, waiting = Cutter(recogniser.front, longest_s), 0
+    update_samples = round(UPDATE_S * recogniser.front.rate_hz)
+
+    def watched() -> Iterator[NDArray[np.float32]]:
+        nonlocal waiting
+        for block in blocks:
+            waiting += len(block)
+            yield block
+
+    for rows in cutter.rows(watched()):
+        for piece in cutter.add(rows):
+            yield Update(_words(recogniser, piece), final=True)
+            waiting = 0
+        if waiting >= update_samples:
+            waiting = 0
+            if (held := cutter.held) is not None:
+                yield Update(_words(recogniser, held), final=False)
+    if (held := cutter.held) is not None:
+        yield Update(_words(recogniser, held), final=True)
+
+
+def _words(recogniser: Recogniser, piece: Piece) -> list[TimedWord]:
+    try:
+        return recogniser.words(piece.rows, piece.start_s)
+    except ValueError:  # no path survives: noise that no word is like
+        return []
+
+
+def _recognise(recogniser: Recogniser, piece: Piece, result: Transcript) -> None:
+    try:
+        result.words += recogniser.words(piece.rows, piece.start_s)
+    except ValueError as error:
+        result.lost.append(f"{piece.start_s:.2f} s: {error}")
+
+
+def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+    for block in Decoder(file, recogniser.front.rate_hz, limits=LIMITS).blocks():
+        yield block[:, 0].astype(np.float32)
+
+
+def _samples(samples: NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+    import soxr
+
+    if samples.ndim != 1 or rate_hz < 1:
+        raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; give mono ones and rate_hz")
+    yield soxr.resample(samples.astype(np.float32), rate_hz, recogniser.front.rate_hz)
+
+
+def _counted(
+    blocks: Iterator[NDArray[np.float32]], result: Transcript, recogniser: Recogniser
+) -> Iterator[NDArray[np.float32]]:
+    samples = 0
+    for block in blocks:
+        samples += len(block)
+        result.seconds = round(samples / recogniser.front.rate_hz, 3)
+        yield block

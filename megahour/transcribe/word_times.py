@@ -1,0 +1,121 @@
+"""When each word was said, from the label of every frame on the best path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from megahour.core.errors import MegahourError
+
+Span = tuple[int, int]
+"""First frame of a word, and the first one after it."""
+
+
+class SpelledWord(NamedTuple):
+    """A word that was read token by token."""
+
+    text: str
+    span: Span
+
+
+def spelled_words(labels: Sequence[int], tokens: Sequence[str], mark: str = "") -> list[SpelledWord]:
+    """Words of a CTC path, a label a frame: equal neighbours merge, blanks (label 0) go, spaces end words.
+
+    mark: how tokens that begin a word begin, "▁" of sentencepiece; "": spaces are tokens of their own. A word goes from
+    its first token's first frame to its last token's last one: CTC tokens are short, so ends are early.
+
+    >>> spelled_words([0, 1, 1, 0, 2, 3, 0, 1], ["<blank>", "a", "b", " "])
+    [SpelledWord(text='ab', span=(1, 5)), SpelledWord(text='a', span=(7, 8))]
+    """
+    words: list[SpelledWord] = []
+    before, open_word = 0, False  # whether the next letters belong to the last word
+    for frame, label in enumerate(labels):
+        if label and label != before:
+            token = tokens[label]
+            text = token.removeprefix(mark).strip()
+            if text and open_word and not (mark and token.startswith(mark)):
+                words[-1] = SpelledWord(words[-1].text + text, words[-1].span)
+            elif text:
+                words.append(SpelledWord(text, (frame, frame)))
+            open_word = bool(text)
+        if label and open_word:
+            words[-1] = words[-1]._replace(span=(words[-1].span[0], frame + 1))
+        before = label
+    return words
+
+
+def word_spans(
+    words: Sequence[str],
+    labels: Sequence[int],
+    pronunciations: Mapping[str, Sequence[Sequence[int]]],
+    silence: int,
+) -> list[Span]:
+    """Spans of `words` on a path of HMM states: silence may come before, between and after them.
+
+    Parameters
+    ----------
+    labels: state of every frame. pronunciations: of each word, sequences of states, each of one frame or more.
+    Words that an unfinished path has not come to have empty spans at its end.
+
+    Raises
+    ------
+    MegahourError: the path does not say these words: model, graph and lexicon are of different runs.
+    """
+    states, following = _network(words, pronunciations, silence)
+    paths: list[dict[int, int]] = []  # for each frame: states that it may be in, and the state before
+    alive: dict[int, int] = {-1: -1}
+    for label in labels:
+        reached: dict[int, int] = {}
+        for state in alive:
+            for after in (state, *following[state]) if state >= 0 else following[-1]:
+                if states[after][0] == label:
+                    reached.setdefault(after, state)
+        if not reached:
+            raise MegahourError(
+                f"frame {len(paths)} of the path fits no state of its words {list(words)}",
+                remedy="give the lexicon and units that the graph was made of",
+            )
+        paths.append(reached)
+        alive = reached
+    return _spans(len(words), states, paths)
+
+
+def _network(
+    words: Sequence[str], pronunciations: Mapping[str, Sequence[Sequence[int]]], silence: int
+) -> tuple[list[tuple[int, int]], dict[int, list[int]]]:
+    """States as (label, word or -1 for silence), and what may follow each; -1 is the start."""
+    states: list[tuple[int, int]] = []
+    following: dict[int, list[int]] = {-1: []}
+
+    def add(label: int, word: int, before: Sequence[int]) -> int:
+        states.append((label, word))
+        number = len(states) - 1
+        following[number] = []
+        for each in before:
+            following[each].append(number)
+        return number
+
+    ends = [-1]
+    for number, word in enumerate(words):
+        pause = add(silence, -1, ends)
+        begins, ends = [*ends, pause], []
+        for pronunciation in pronunciations.get(word, ()):
+            last = begins
+            for label in pronunciation:
+                last = [add(label, number, last)]
+            ends += last
+    add(silence, -1, ends)
+    return states, following
+
+
+def _spans(count: int, states: Sequence[tuple[int, int]], paths: Sequence[Mapping[int, int]]) -> list[Span]:
+    """The way back from the state that has come furthest."""
+    firsts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    state = max(paths[-1]) if paths else -1
+    for frame in range(len(paths) - 1, -1, -1):
+        word = states[state][1]
+        firsts[word] = frame
+        ends.setdefault(word, frame + 1)
+        state = paths[frame][state]
+    return [(firsts.get(word, len(paths)), ends.get(word, len(paths))) for word in range(count)]

@@ -1,0 +1,78 @@
+"""Transcripts as text, subtitles, JSON and CTM, and audio from pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from megahour.core.errors import ConfigError
+from megahour.transcribe.formats import as_json, ctm, srt, text, vtt
+from megahour.transcribe.live import live_blocks
+from megahour.transcribe.recogniser import TimedWord
+from megahour.transcribe.session import Transcript
+
+WORDS = [
+    TimedWord("a", 0.0, 0.25, 0.9),
+    TimedWord("<b>", 0.3, 1.0, 0.5),
+    TimedWord("c", 3661.5, 3662.0, 1.0),
+]
+
+
+def transcript(words: list[TimedWord]) -> Transcript:
+    return Transcript("my talk.wav", "student", 3700.0, words)
+
+
+def test_a_pause_ends_a_subtitle() -> None:
+    made = transcript(WORDS)
+    assert text(made) == "a <b>\nc\n"
+    assert srt(made) == ("1\n00:00:00,000 --> 00:00:01,000\na <b>\n\n2\n01:01:01,500 --> 01:01:02,000\nc\n\n")
+    assert vtt(made) == ("WEBVTT\n\n00:00:00.000 --> 00:00:01.000\na &lt;b&gt;\n\n01:01:01.500 --> 01:01:02.000\nc\n\n")
+    assert ctm(made).splitlines()[1:] == ["my_talk.wav 1 0.300 0.700 <b> 0.5", "my_talk.wav 1 3661.500 0.500 c 1.0"]
+    assert json.loads(as_json(made))["words"][0] == {"word": "a", "start": 0.0, "end": 0.25, "confidence": 0.9}
+
+
+def test_a_subtitle_ends_when_it_is_full() -> None:
+    long = [TimedWord("word", n * 0.5, n * 0.5 + 0.4, 1.0) for n in range(40)]
+    lines = text(transcript(long)).splitlines()
+    assert [len(line.split()) for line in lines] == [12, 12, 12, 4]  # 6 s each
+    wide = [TimedWord("x" * 30, n * 0.5, n * 0.5 + 0.4, 1.0) for n in range(4)]
+    assert [len(line.split()) for line in text(transcript(wide)).splitlines()] == [2, 2]
+
+
+def test_words_without_times_have_a_line_for_the_whole_recording() -> None:
+    made = transcript([TimedWord("a"), TimedWord("b")])
+    assert srt(made) == "1\n00:00:00,000 --> 01:01:40,000\na b\n\n"
+    assert ctm(made) == ""
+    assert json.loads(as_json(made))["words"] == [{"word": "a"}, {"word": "b"}]
+
+
+def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
+    samples = np.arange(-4000, 4000, dtype=np.int16)
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([samples, samples], axis=1), 8000, format="WAV", subtype="PCM_16")
+    data = bytearray(file.getvalue())
+    data[4:8] = data[40:44] = b"\xff\xff\xff\xff"  # as a recorder writes it that does not know its end
+    assert np.array_equal(np.concatenate(list(live_blocks(io.BytesIO(data), 8000))), samples)
+    raw = np.concatenate(list(live_blocks(io.BytesIO(samples.tobytes() + b"x"), 8000, rate_hz=8000)))
+    assert np.array_equal(raw, samples)
+    slower = np.concatenate(list(live_blocks(io.BytesIO(samples.tobytes()), 4000, rate_hz=8000)))
+    assert len(slower) == 4000
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no WAV file"),
+        (b"ID3" + bytes(100), "no WAV file"),
+        (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "damaged"),
+        (b"RIFF\0\0\0\0WAVEjunk\xff\xff\xff\x7f", "damaged"),
+        (b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\3\0\1\0" + bytes(12), "kind 3"),
+    ],
+)
+def test_what_is_no_wave_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(live_blocks(io.BytesIO(data), 8000))

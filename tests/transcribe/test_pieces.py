@@ -1,0 +1,98 @@
+"""A recording is cut where it is quiet, whatever blocks it comes in, and no row is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from megahour.align.frontend import FrontEnd
+from megahour.transcribe.pieces import Cutter, Piece
+
+CONFIG = {
+    "outputs": 4, "stack": 3, "stats": {"mean": [0.0] * 8, "inv_std": [1.0] * 8},
+    "audio": {"input": "stacked", "rate_hz": 8000, "low_hz": 20.0, "high_hz": 0.0, "prior": 10.0},
+}  # fmt: skip
+WAVES = {
+    "outputs": 4,
+    "audio": {"input": "waveform", "rate_hz": 8000, "frame_shift_samples": 160, "mels": 80, "low_hz": 20.0,
+              "high_hz": 0.0, "scale": "unit", "normalise": False},
+}  # fmt: skip
+
+
+def talk(seconds: float, pauses: dict[float, float]) -> NDArray[np.float32]:
+    """Noise, with near silence from each time of `pauses` on for so many seconds, and before and after it 1 s."""
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0, 3000, round(seconds * 8000)).astype(np.float32)
+    for start, length in {0.0: 1.0, **pauses, seconds - 1: 1.0}.items():
+        samples[round(start * 8000) : round((start + length) * 8000)] /= 1000
+    return samples
+
+
+def cut(config: dict[str, object], samples: NDArray[np.float32], block: int, longest_s: float = 20.0) -> list[Piece]:
+    cutter = Cutter(FrontEnd.of(config, tokens=False), longest_s)
+    blocks = (samples[start : start + block] for start in range(0, len(samples), block))
+    pieces = [piece for rows in cutter.rows(blocks) for piece in cutter.add(rows)]
+    return pieces + ([cutter.held] if cutter.held is not None else [])
+
+
+def spans(config: dict[str, object], pieces: list[Piece]) -> list[tuple[float, float]]:
+    front = FrontEnd.of(config, tokens=False)
+    row_s = front.shift_s if front.kind == "waveform" else 0.01
+    return [(piece.start_s, piece.start_s + len(piece.rows) * row_s) for piece in pieces]
+
+
+@pytest.mark.parametrize("config", [CONFIG, WAVES])
+@pytest.mark.parametrize("block", [800, 8123, 10**6])
+def test_pieces_do_not_depend_on_blocks(config: dict[str, object], block: int) -> None:
+    samples = talk(9.0, {2.5: 1.0, 5.0: 0.3})
+    pieces, whole = cut(config, samples, block, 2.5), cut(config, samples, len(samples), 2.5)
+    assert [piece.start_s for piece in pieces] == [piece.start_s for piece in whole]
+    for one, other in zip(pieces, whole, strict=True):  # at 8 kHz the sums of a block depend on its length
+        np.testing.assert_allclose(one.rows, other.rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [CONFIG, WAVES])
+def test_long_pauses_are_left_out_and_short_ones_kept(config: dict[str, object]) -> None:
+    found = spans(config, cut(config, talk(9.0, {2.5: 1.0, 5.0: 0.3}), 4000))
+    assert np.allclose(found, [(0.8, 2.7), (3.3, 8.2)], atol=0.06), found
+
+
+@pytest.mark.parametrize("config", [CONFIG, WAVES])
+def test_speech_without_a_pause_is_cut_where_it_is_quietest(config: dict[str, object]) -> None:
+    found = spans(config, cut(config, talk(9.0, {2.5: 0.3, 4.2: 0.3, 6.1: 0.3}), 4000, longest_s=2.5))
+    starts = [start for start, _ in found]
+    assert np.allclose(starts[1:4], [2.65, 4.35, 6.25], atol=0.15), starts
+    assert all(end - start <= 2.5 + 0.05 for start, end in found)
+    for (_, end), start in zip(found[:3], starts[1:], strict=False):
+        assert end == pytest.approx(start, abs=0.04)  # nothing is lost but what fills no output frame
+
+
+def test_silence_and_clicks_are_no_pieces() -> None:
+    assert not cut(CONFIG, talk(6.0, {})[8000:40000] / 1000, 4000)
+    click = talk(6.0, {})[8000:40000] / 1000
+    click[16000:16200] *= 1000
+    assert not cut(CONFIG, click, 4000)
+    assert not cut(CONFIG, np.zeros(40_000, np.float32), 4000)
+
+
+def test_the_mean_is_over_speech_alone() -> None:
+    """As over utterances: whatever pauses lie between, the same speech gives the same rows."""
+    speech = talk(4.0, {})[8000:24000]
+    silence = talk(6.0, {})[8000:40000] / 1000
+    short = cut(CONFIG, np.concatenate([silence[:16000], speech, silence[:8000], speech, silence[:8000]]), 4000)
+    long = cut(CONFIG, np.concatenate([silence[:16000], speech, silence[:28000], speech, silence[:8000]]), 4000)
+    assert len(short) == len(long) == 2
+    for one, other in zip(short, long, strict=True):
+        frames = min(len(one.rows), len(other.rows))
+        np.testing.assert_allclose(one.rows[30 : frames - 30], other.rows[30 : frames - 30], atol=0.3)
+
+
+def test_memory_does_not_grow_with_the_recording() -> None:
+    cutter = Cutter(FrontEnd.of(CONFIG, tokens=False), 5.0)
+    samples, largest = talk(20.0, {6.0: 2.0, 12.0: 2.0}), 0
+    for _ in range(3):
+        for rows in cutter.rows(samples[start : start + 8000] for start in range(0, len(samples), 8000)):
+            list(cutter.add(rows))
+            largest = max(largest, 0 if cutter.held is None else len(cutter.held.rows))
+    assert largest <= 600
