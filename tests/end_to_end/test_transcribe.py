@@ -75,8 +75,7 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
         str(undisturbed),
         "--format",
         "json",
-        "--longest-s",
-        "60",
+        "--whole",
     ]
     done = subprocess.run(
         megahour(*command, "--out", str(tmp_path / "out")), capture_output=True, text=True, check=False
