@@ -55,7 +55,7 @@ class Asked:
               help="Longest piece that the model gets at once; it is cut where it is quiet.")  # fmt: skip
 @click.option("--whole", is_flag=True, help="Each input is one utterance: no pause is left out, as in stage `decode`.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--device", default="cpu", show_default=True, help="cpu, or cuda:0 …")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @log.logged
 def command(
     audio: tuple[str, ...], model: str, step: str, live: bool, threads: int, device: str, **values: Any
@@ -67,6 +67,7 @@ def command(
     megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
     arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
     """
+    from megahour.serve.devices import of_machine
     from megahour.transcribe.recogniser import Recogniser
 
     given = {name: values.pop(name) for name in ("graph", "units", "lexicon")}
@@ -74,7 +75,7 @@ def command(
     inputs = list(_inputs(audio))
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
-    recogniser = Recogniser(_parts(model, step, given), threads=threads, device=device)
+    recogniser = Recogniser(_parts(model, step, given), threads=threads, device=of_machine((device,), 1)[0])
     if live:
         _stream(recogniser, inputs[0], asked)
     elif failed := _transcribe_all(recogniser, inputs, asked):

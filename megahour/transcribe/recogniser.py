@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
+from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.models.imported import MARK
 from megahour.models.inference import load
@@ -37,6 +38,13 @@ class TimedWord:
     confidence: float | None = None
 
 
+def _check_kind(address: str, kind: str) -> None:
+    """Raises ConfigError for an artifact of another kind. No address is none."""
+    if address and kind_of(artifact := Artifact(address)) != kind:
+        what = f"an artifact of stage {artifact.manifest.stage}, not a {kind}"
+        raise ConfigError(what, where=address, remedy=makers_of((kind,)))
+
+
 class Recogniser:
     """A model and what it is searched with, loaded once; pieces are recognised one after the other.
 
@@ -47,6 +55,8 @@ class Recogniser:
 
     def __init__(self, parts: Parts, *, threads: int = 1, device: str = "cpu") -> None:
         self.parts = parts
+        for kind in ("model", "graph", "units", "lexicon"):
+            _check_kind(getattr(parts, kind), kind)
         artifact = Artifact(parts.model)
         config = artifact.read_json(0, ".model.json")
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,4 +127,6 @@ def test_what_recognises_nothing_is_named(undisturbed: Path, tmp_path: Path) -> 
         parts_of(str(undisturbed), "lm")
     with pytest.raises(ConfigError, match="gives senones, which only a graph makes words of"):
         Recogniser(parts_of(str(undisturbed / "student")))
+    with pytest.raises(ConfigError, match="an artifact of stage language-model, not a graph"):
+        Recogniser(replace(parts_of(str(undisturbed)), graph=str(undisturbed / "lm")))
     assert Recogniser(parts_of(str(undisturbed), "aligner")).tokens
