@@ -1,0 +1,116 @@
+"""The transducer loss with and without all logits at once: seconds and memory of loss and gradients.
+
+    python benchmarks/transducer.py [--rounds 7] [--write benchmarks/transducer.md]
+
+A batch of 8 utterances of 200 frames and 50 symbols, V = 500, D = 256, float32, one thread. The two forms take turns,
+in the same process for time and each in one of its own for memory (its peak, above what the inputs take).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megahour.losses.transducer import TILE_FRAMES, fused_transducer_loss, transducer_loss
+
+BATCH, FRAMES, SYMBOLS, UNITS, HIDDEN = 8, 200, 50, 500, 256
+
+
+def inputs() -> tuple[list[Tensor], list[Tensor]]:
+    """What has gradients, and lengths, tokens and their lengths."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (BATCH, FRAMES, HIDDEN), (BATCH, SYMBOLS + 1, HIDDEN), (UNITS, HIDDEN), (UNITS,)
+    given = [torch.randn(size, generator=generator).mul_(0.1).requires_grad_() for size in sizes]
+    tokens = torch.randint(1, UNITS, (BATCH, SYMBOLS), generator=generator)
+    return given, [torch.full((BATCH,), FRAMES), tokens, torch.full((BATCH,), SYMBOLS)]
+
+
+def full(given: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, ...]:
+    encoded, predicted, weight, bias = given
+    logits = functional.linear(torch.tanh(encoded[:, :, None] + predicted[:, None]), weight, bias)
+    loss = transducer_loss(logits, *targets)
+    return loss.detach(), *torch.autograd.grad(loss.sum(), given)
+
+
+def fused(given: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, ...]:
+    loss = fused_transducer_loss(*given, *targets)
+    return loss.detach(), *torch.autograd.grad(loss.sum(), given)
+
+
+FORMS: dict[str, Callable[[list[Tensor], list[Tensor]], tuple[Tensor, ...]]] = {"full": full, "fused": fused}
+
+
+def seconds(form: str, given: list[Tensor], targets: list[Tensor]) -> float:
+    began_s = time.perf_counter()
+    FORMS[form](given, targets)
+    return time.perf_counter() - began_s
+
+
+def peak_mb(form: str) -> float:
+    """Of a process that computes one loss, above what it had before; a small loss is compiled and freed first."""
+    done = subprocess.run([sys.executable, __file__, "--memory-of", form], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def memory_here(form: str) -> None:
+    given, targets = inputs()
+    small = [part[:1, :2] if part.dim() == 3 else part for part in given]
+    small[1] = given[1][:1, :2]
+    FORMS[form](small, [torch.tensor([2]), targets[1][:1, :1], torch.tensor([1])])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    FORMS[form](given, targets)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--memory-of", choices=FORMS, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.memory_of:
+        memory_here(asked.memory_of)
+        return
+    given, targets = inputs()
+    results = {form: FORMS[form](given, targets) for form in FORMS}  # also compiles
+    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*results.values(), strict=True))
+    rounds = [{form: seconds(form, given, targets) for form in FORMS} for _ in range(asked.rounds)]
+    medians = {form: statistics.median(each[form] for each in rounds) for form in FORMS}
+    ratio = statistics.median(each["fused"] / each["full"] for each in rounds)
+    memory = {form: peak_mb(form) for form in FORMS}
+    lines = [
+        "# The transducer loss in tiles",
+        "",
+        f"Command: `python benchmarks/transducer.py --rounds {asked.rounds} --write benchmarks/transducer.md`",
+        "",
+        f"{platform.machine()}, one thread, torch {torch.__version__}, Python {platform.python_version()}.",
+        f"Loss and gradients of {BATCH} utterances of {FRAMES} frames and {SYMBOLS} symbols,",
+        f"V = {UNITS}, D = {HIDDEN}, float32; tiles of {TILE_FRAMES} frames. In turns, {asked.rounds} rounds.",
+        "",
+        "| form | seconds, median | memory above the inputs, MB |",
+        "|---|---|---|",
+        *(f"| {form} | {medians[form]:.2f} | {memory[form]:.0f} |" for form in FORMS),
+        f"| fused / full | {ratio:.2f} | {memory['fused'] / memory['full']:.3f} |",
+        "",
+        f"Losses and gradients differ by at most {apart:.1e} of the largest value.",
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if asked.write:
+        asked.write.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

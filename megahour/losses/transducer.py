@@ -1,0 +1,296 @@
+"""Transducer loss (Graves, 2012): -log of the summed probability of all ways through a lattice of frames and symbols.
+
+At frame t, after u symbols, the model gives V log probabilities; blank goes on to frame t + 1, symbol y_{u+1} stays.
+With
+
+    α(0, 0) = 0,   α(t, u) = logaddexp(α(t - 1, u) + blank(t - 1, u), α(t, u - 1) + label(t, u - 1))
+
+the loss is -(α(T - 1, U) + blank(T - 1, U)), and its gradient is minus how much of the sum goes through each arc. Sums
+are in log space and float64. On a CPU the lattice is a compiled loop, elsewhere torch operations over its diagonals.
+
+`transducer_loss` takes all logits (B, T, U + 1, V), which is what makes transducers need memory.
+`fused_transducer_loss` takes what they are made of, makes them a few frames at a time, twice, and never holds them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from megahour.core.compiled import compiled
+
+BLANK = 0
+TILE_FRAMES = 16  # of the fused loss: more are little faster and need more memory
+Float64 = NDArray[np.float64]
+
+
+def transducer_loss(
+    logits: Tensor,
+    lengths: Tensor,
+    tokens: Tensor,
+    token_lengths: Tensor,
+    *,
+    blank: int = BLANK,
+    keys: Sequence[object] | None = None,
+) -> Tensor:
+    """Negative log likelihood (B,) of each utterance, in nats.
+
+    Parameters
+    ----------
+    logits (B, T, U + 1, V), any precision: sums are in float64. lengths (B,): frames, at least one each. tokens (B, U)
+        with `token_lengths` (B,), none of them `blank`. On the CPU these three are checked.
+    keys: names of the utterances for errors.
+
+    Raises
+    ------
+    ValueError: shapes, lengths or tokens that do not fit, with the utterance.
+
+    >>> float(transducer_loss(torch.zeros(1, 1, 1, 2), torch.tensor([1]), torch.zeros(1, 0).long(), torch.tensor([0])))
+    0.6931471805599453
+    """
+    _check(logits.shape, lengths, tokens, token_lengths, blank, keys)
+    log_probs = functional.log_softmax(
+        logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, dim=3
+    )
+    spelled = tokens.to(logits.device)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
+    label = log_probs[:, :, :-1].gather(3, spelled).squeeze(3)
+    return _through(log_probs[..., blank], label, lengths, token_lengths)
+
+
+def fused_transducer_loss(
+    encoded: Tensor,
+    predicted: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    lengths: Tensor,
+    tokens: Tensor,
+    token_lengths: Tensor,
+    *,
+    blank: int = BLANK,
+    keys: Sequence[object] | None = None,
+) -> Tensor:
+    """`transducer_loss` (B,) of the logits tanh(encoded + predicted) · weightᵀ + bias, which are never held at once.
+
+    Parameters
+    ----------
+    encoded (B, T, D) and predicted (B, U + 1, D): of the encoder, and of the predictor after 0 … U symbols.
+    weight (V, D), bias (V,): of the joiner. The others: as of `transducer_loss`.
+
+    Raises
+    ------
+    ValueError: as `transducer_loss`.
+    """
+    shape = (encoded.shape[0], encoded.shape[1], predicted.shape[1], weight.shape[0])
+    _check(shape, lengths, tokens, token_lengths, blank, keys)
+    given = (encoded, predicted, weight, bias, lengths, tokens.to(encoded.device), token_lengths, blank)
+    loss: Tensor = _Fused.apply(*given)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _check(
+    shape: Sequence[int],
+    lengths: Tensor,
+    tokens: Tensor,
+    token_lengths: Tensor,
+    blank: int,
+    keys: Sequence[object] | None,
+) -> None:
+    batch, frames, positions, units = shape
+    if tokens.shape != (batch, positions - 1) or lengths.shape != (batch,) or token_lengths.shape != (batch,):
+        raise ValueError(
+            f"logits {tuple(shape)}, tokens {tuple(tokens.shape)}, lengths {tuple(lengths.shape)} and "
+            f"{tuple(token_lengths.shape)} do not fit: (B, T, U + 1, V), (B, U), (B,) and (B,)"
+        )
+    if tokens.device.type != "cpu" or lengths.device.type != "cpu" or token_lengths.device.type != "cpu":
+        return  # looking at them would let the host wait
+    valid = torch.arange(positions - 1)[None, :] < token_lengths[:, None]
+    wrong = valid & ((tokens < 0) | (tokens >= units) | (tokens == blank))
+    for b in range(batch):
+        name = keys[b] if keys is not None else b
+        if not 1 <= int(lengths[b]) <= frames or not 0 <= int(token_lengths[b]) < positions:
+            raise ValueError(f"utterance {name}: {int(lengths[b])} of {frames} frames, {int(token_lengths[b])} symbols")
+        if bool(wrong[b].any()):
+            raise ValueError(
+                f"utterance {name}: token {int(tokens[b][wrong[b]][0])} is blank or outside 0 … {units - 1}"
+            )
+
+
+def _through(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+    """Loss (B,) of the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
+    if blank.device.type != "cpu":
+        return _by_diagonals(blank, label, lengths.to(blank.device), token_lengths.to(blank.device))
+    loss: Tensor = _Lattice.apply(blank, label, lengths, token_lengths)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _Lattice(torch.autograd.Function):
+    """The compiled lattice; gradients are made with the loss, and of the arcs' dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+        loss, of_blank, of_label = _lattice(blank, label, lengths, token_lengths)
+        ctx.save_for_backward(of_blank, of_label)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        of_blank, of_label = ctx.saved_tensors
+        scale = grads[0][:, None, None].to(of_blank.dtype)
+        return of_blank * scale, of_label * scale, None, None
+
+
+def _lattice(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss (B,) float64, its gradients by blank and by label, of their dtypes)."""
+    frames, symbols = blank.shape[1], label.shape[2]
+    loss = np.zeros(blank.shape[0])
+    of_blank, of_label = torch.zeros_like(blank), torch.zeros_like(label)
+    forward = np.empty((frames, symbols + 1))
+    for b, (t, u) in enumerate(zip(lengths.tolist(), token_lengths.tolist(), strict=True)):
+        arrays = (each[b].detach().contiguous().numpy() for each in (blank, label))
+        loss[b] = _one(*arrays, t, u, forward, of_blank[b].numpy(), of_label[b].numpy())
+    return torch.from_numpy(loss), of_blank, of_label
+
+
+@compiled
+def _one(
+    blank: NDArray[np.floating[Any]],
+    label: NDArray[np.floating[Any]],
+    frames: int,
+    symbols: int,
+    forward: Float64,
+    of_blank: NDArray[np.floating[Any]],
+    of_label: NDArray[np.floating[Any]],
+) -> float:
+    """Loss of one utterance; fills the gradients. An impossible one is infinite, with a gradient of zero."""
+    for t in range(frames):
+        for u in range(symbols + 1):
+            if t == 0 and u == 0:
+                forward[t, u] = 0.0
+            elif t == 0:
+                forward[t, u] = forward[t, u - 1] + label[t, u - 1]
+            elif u == 0:
+                forward[t, u] = forward[t - 1, u] + blank[t - 1, u]
+            else:
+                forward[t, u] = np.logaddexp(forward[t - 1, u] + blank[t - 1, u], forward[t, u - 1] + label[t, u - 1])
+    total: float = forward[frames - 1, symbols] + blank[frames - 1, symbols]
+    if total == -np.inf or total != total:
+        return -total
+    behind = np.full(symbols + 2, -np.inf)  # what is left from (t + 1, u) to the end
+    for t in range(frames - 1, -1, -1):
+        right = -np.inf
+        for u in range(symbols, -1, -1):
+            left = behind[u] if t < frames - 1 else (0.0 if u == symbols else -np.inf)
+            down = blank[t, u] + left
+            of_blank[t, u] = -np.exp(forward[t, u] + down - total)
+            if u < symbols:
+                across = label[t, u] + right
+                of_label[t, u] = -np.exp(forward[t, u] + across - total)
+                down = np.logaddexp(down, across)
+            behind[u] = right = down
+    return -total
+
+
+def _by_diagonals(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+    """Loss (B,), by torch's operations alone: all places (t, u) with t + u = d at once, d after d.
+
+    Nothing waits for the device; gradients are autograd's.
+    """
+    batch, frames, positions = blank.shape
+    down, across = blank.double(), functional.pad(label.double(), (0, 1), value=-torch.inf)
+    rows = torch.arange(positions, device=blank.device)
+    nothing = torch.full((batch, positions), -torch.inf, dtype=torch.float64, device=blank.device)
+    at = torch.where(rows == 0, 0.0, nothing)  # of the diagonal, by u
+    ends = (lengths - 1 + token_lengths)[:, None]
+    total = nothing[:, 0]
+    for diagonal in range(frames + positions - 1):
+        t = diagonal - rows
+        inside = (t >= 0) & (t < frames)
+        place = t.clamp(0, frames - 1)
+        at = torch.where(inside, at, nothing)
+        leaves = at + down[:, place, rows]
+        end = leaves.gather(1, token_lengths[:, None])
+        total = torch.where((ends == diagonal)[:, 0], end[:, 0], total)
+        stays = functional.pad((at + across[:, place, rows])[:, :-1], (1, 0), value=-torch.inf)
+        at = _logaddexp(leaves, stays)
+    return -total
+
+
+def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    """torch's has a gradient of NaN where both are -∞."""
+    both = torch.maximum(x, y) == -torch.inf
+    return torch.where(both, x, torch.logaddexp(x.masked_fill(both, 0.0), y.masked_fill(both, 0.0)))
+
+
+class _Fused(torch.autograd.Function):
+    """Arcs' log probabilities tile by tile, the lattice, and the logits' gradients tile by tile again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        encoded: Tensor,
+        predicted: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        token_lengths: Tensor,
+        blank: int,
+    ) -> Tensor:
+        batch, frames, _ = encoded.shape
+        down = encoded.new_empty(batch, frames, predicted.shape[1])
+        across = encoded.new_empty(batch, frames, predicted.shape[1] - 1)
+        scales = torch.empty_like(down)
+        for tile in _tiles(frames):
+            logits = functional.linear(_joined(encoded, predicted, tile), weight, bias)
+            scales[:, tile] = logits.logsumexp(3)
+            down[:, tile] = logits[..., blank] - scales[:, tile]
+            across[:, tile] = logits[:, :, :-1].gather(3, _spelled(tokens, logits)).squeeze(3) - scales[:, tile, :-1]
+        with torch.enable_grad():
+            down.requires_grad_(), across.requires_grad_()
+            loss = _through(down, across, lengths, token_lengths)
+            of_down, of_across = torch.autograd.grad(loss.sum(), (down, across))
+        ctx.save_for_backward(encoded, predicted, weight, bias, tokens, scales, of_down, of_across)
+        ctx.blank = blank
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        encoded, predicted, weight, bias, tokens, scales, of_down, of_across = ctx.saved_tensors
+        each = grads[0][:, None, None].to(of_down.dtype)
+        of_down, of_across = of_down * each, of_across * each
+        of_encoded, of_predicted = torch.zeros_like(encoded), torch.zeros_like(predicted)
+        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        for tile in _tiles(encoded.shape[1]):
+            hidden = _joined(encoded, predicted, tile)
+            logits = functional.linear(hidden, weight, bias)
+            passes = of_down[:, tile].clone()
+            passes[:, :, :-1] += of_across[:, tile]
+            of_logits = logits.sub_(scales[:, tile, :, None]).exp_().mul_(-passes[..., None])
+            of_logits[..., ctx.blank] += of_down[:, tile]
+            of_logits[:, :, :-1].scatter_add_(3, _spelled(tokens, logits), of_across[:, tile, :, None])
+            flat = of_logits.flatten(0, 2)
+            of_weight.addmm_(flat.t(), hidden.flatten(0, 2))
+            of_bias += flat.sum(0)
+            of_hidden = (of_logits @ weight).mul_(1 - hidden.square())
+            of_encoded[:, tile] = of_hidden.sum(2)
+            of_predicted += of_hidden.sum(1)
+        return of_encoded, of_predicted, of_weight, of_bias, None, None, None, None
+
+
+def _tiles(frames: int) -> list[slice]:
+    return [slice(first, min(frames, first + TILE_FRAMES)) for first in range(0, frames, TILE_FRAMES)]
+
+
+def _joined(encoded: Tensor, predicted: Tensor, tile: slice) -> Tensor:
+    return torch.tanh(encoded[:, tile, None] + predicted[:, None])
+
+
+def _spelled(tokens: Tensor, logits: Tensor) -> Tensor:
+    """tokens (B, U) as an index into logits (B, t, U + 1, V) without its last position."""
+    return tokens[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
