@@ -73,7 +73,7 @@ def transcribe(
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str):
         with Path(audio).open("rb") as file:
-            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s)
+            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s, whole=whole)
     result = Transcript(name, recogniser.parts.model_name)
     blocks = _samples(audio, rate_hz, recogniser) if isinstance(audio, np.ndarray) else _decoded(audio, recogniser)
     counted = _counted(blocks, result, recogniser)

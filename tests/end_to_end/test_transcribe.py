@@ -47,7 +47,7 @@ def decoded(run: Path) -> dict[int, str]:
     }
 
 
-def test_a_file_has_the_words_of_decode(undisturbed: Path) -> None:
+def test_a_file_has_the_words_of_decode(undisturbed: Path, tmp_path: Path) -> None:
     """Front end, model, graph and scale are those of the run's last `decode`."""
     recogniser = Recogniser(parts_of(str(undisturbed)))
     texts = decoded(undisturbed)
@@ -55,6 +55,8 @@ def test_a_file_has_the_words_of_decode(undisturbed: Path) -> None:
     assert len(found) == 2
     for key, samples, rate_hz in found:
         transcript = transcribe(samples, recogniser, rate_hz=rate_hz, whole=True)
+        soundfile.write(tmp_path / "utterance.flac", samples, rate_hz)
+        assert transcribe(str(tmp_path / "utterance.flac"), recogniser, whole=True).text == transcript.text
         assert transcript.text == texts[key]
         assert not transcript.lost
         ends = [time for word in transcript.words for time in (word.start_s, word.end_s)]
