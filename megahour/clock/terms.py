@@ -15,8 +15,8 @@ of each trainer takes
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
-    gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a;  of two nodes the harmonic mean with S
-    gossip cta max(S, W) + o
+    gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a
+    gossip cta max(S, W) + o;  of two nodes, with either order, the harmonic mean with S
 
 c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
 DDP hides behind the backward pass (`dense` of a training stage sends when backward has ended); e, d: encoding, and
@@ -165,13 +165,17 @@ def _mixing(n: int, t: Terms) -> tuple[float, float]:
 
 def _gossip(n: int, t: Terms) -> float:
     own, mixing = _mixing(n, t)
-    if _places(n, t)[1] == 2:
-        return 2 / (1 / own + 1 / (own + mixing))
-    return own + mixing
+    return _one_asks(n, t, own, own + mixing)
 
 
 def _gossip_cta(n: int, t: Terms) -> float:
-    return max(_mixing(n, t)) + (t.not_overlapped if n > 1 else 0.0)
+    own, mixing = _mixing(n, t)
+    return _one_asks(n, t, own, max(own, mixing) + (t.not_overlapped if n > 1 else 0.0))
+
+
+def _one_asks(n: int, t: Terms, own: float, asking: float) -> float:
+    """The mean step of all; of two nodes one asks and waits, and the other serves at its own pace."""
+    return 2 / (1 / own + 1 / asking) if _places(n, t)[1] == 2 else asking
 
 
 TRAINERS: dict[str, Callable[[int, Terms], float]] = {
