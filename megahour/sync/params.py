@@ -115,8 +115,8 @@ class GtcOptions(TrainerOptions):
     )
     mask_momentum: bool | None = Field(
         None,
-        description="form=update: momentum begins anew at an element that is sent (Lin et al., 2018); None: SGD's, "
-        "not Adam's; true: also Adam's, for short runs of a high rate",
+        description="form=update: momentum starts from zero at an element that is sent (Lin et al., 2018); None: "
+        "SGD's, not Adam's; true: also Adam's, for short runs of a high rate",
     )
     total_steps: int | None = Field(
         None, ge=1, description="steps of the whole run, for the warning that it is too short; `train` fills it in"

@@ -5,7 +5,7 @@
     train, from the batch that the furthest has not done, until a worker is lost or one waits to join
 
 A step that a worker's loss interrupts has changed nothing on those who saw it fail (`sync.trainers.dense`); its batches
-are then shared out anew, to those who are left. Who had it done already is one step ahead, and the others take its
+are then shared out again, to those who are left. Who had it done already is one step ahead, and the others take its
 model: no batch is trained on twice, and none is left out. Which steps had fewer workers depends on when one was lost,
 and so do the bytes of the model.
 """

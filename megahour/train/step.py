@@ -69,7 +69,7 @@ class Trainer:
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
     def regroup(self, synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]) -> None:
-        """Other workers: model and optimiser are kept, the synchroniser is made anew."""
+        """Other workers: model and optimiser are kept, the synchroniser is made again."""
         self.synchroniser = synchronise(self.module, self.optimiser)
 
     def __enter__(self) -> Trainer:

@@ -125,7 +125,7 @@ class Cutter:
         self._speech = self._speech if self._last else 0
 
     def _row(self, frames: int) -> int:
-        """Rows of so many of the frames that are held."""
+        """How many rows go with the first `frames` of those that are held."""
         return round((self._start + frames) * SHIFT_S / self._row_s) - round(self._start * SHIFT_S / self._row_s)
 
     def _quietest(self) -> int:

@@ -21,8 +21,9 @@ a learning rate up to twice that of `dense`. **Weight decay** is decoupled, and 
 optimiser: with SGD it is SGDW, where a torch optimiser would send λW through the momentum; multiply λ by
 1 / (1 - momentum) to decay as much. The learning rate must be the same on all workers.
 
-**SGD's momentum** begins anew at an element when it is sent (`mask_momentum`; Lin et al., "Deep gradient compression",
-ICLR 2018): it would go on into a direction that is a hundred steps old. Adam's goes on, unless it is asked for.
+**SGD's momentum** starts from zero at an element when it is sent (`mask_momentum`; Lin et al., "Deep gradient
+compression", ICLR 2018): it would go on into a direction that is a hundred steps old. Adam's goes on, unless it is
+asked for.
 
 The optimiser is asked for its update by a step from weights of zero. So one whose step depends on the weights in
 another way than by decay (Adafactor, LAMB, LARS) is refused or, where its name is not known here, wrong; and hooks of
