@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megahour.losses.transducer import TILE_FRAMES, fused_transducer_loss, transducer_loss
+from megahour.losses.transducer import TILE_LOGITS, fused_transducer_loss, transducer_loss
 
 BATCH, FRAMES, SYMBOLS, UNITS, HIDDEN = 8, 200, 50, 500, 256
 
@@ -68,14 +67,20 @@ def memory_here(form: str) -> None:
     small = [part[:1, :2] if part.dim() == 3 else part for part in given]
     small[1] = given[1][:1, :2]
     FORMS[form](small, [torch.tensor([2]), targets[1][:1, :1], torch.tensor([1])])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    before = status_kb("VmRSS")
     FORMS[form](given, targets)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((status_kb("VmHWM") - before) / 1024)
+
+
+def status_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--memory-of", choices=FORMS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -97,7 +102,7 @@ def main() -> None:
         "",
         f"{platform.machine()}, one thread, torch {torch.__version__}, Python {platform.python_version()}.",
         f"Loss and gradients of {BATCH} utterances of {FRAMES} frames and {SYMBOLS} symbols,",
-        f"V = {UNITS}, D = {HIDDEN}, float32; tiles of {TILE_FRAMES} frames. In turns, {asked.rounds} rounds.",
+        f"V = {UNITS}, D = {HIDDEN}, float32; tiles of {TILE_LOGITS:,} logits. In turns, {asked.rounds} rounds.",
         "",
         "| form | seconds, median | memory above the inputs, MB |",
         "|---|---|---|",

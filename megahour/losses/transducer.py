@@ -26,7 +26,7 @@ from torch.nn import functional
 from megahour.core.compiled import compiled
 
 BLANK = 0
-TILE_FRAMES = 16  # of the fused loss: more are little faster and need more memory
+TILE_LOGITS = 1 << 20  # of the fused loss at a time, 4 MB: about what caches hold
 Float64 = NDArray[np.float64]
 
 
@@ -51,8 +51,9 @@ def transducer_loss(
     ------
     ValueError: shapes, lengths or tokens that do not fit, with the utterance.
 
-    >>> float(transducer_loss(torch.zeros(1, 1, 1, 2), torch.tensor([1]), torch.zeros(1, 0).long(), torch.tensor([0])))
-    0.6931471805599453
+    >>> lengths, tokens, none = torch.tensor([1]), torch.zeros(1, 0).long(), torch.tensor([0])
+    >>> round(float(transducer_loss(torch.zeros(1, 1, 1, 2), lengths, tokens, none)), 4)
+    0.6931
     """
     _check(logits.shape, lengths, tokens, token_lengths, blank, keys)
     log_probs = functional.log_softmax(
@@ -246,7 +247,7 @@ class _Fused(torch.autograd.Function):
         down = encoded.new_empty(batch, frames, predicted.shape[1])
         across = encoded.new_empty(batch, frames, predicted.shape[1] - 1)
         scales = torch.empty_like(down)
-        for tile in _tiles(frames):
+        for tile in _tiles(frames, batch * predicted.shape[1] * weight.shape[0]):
             logits = functional.linear(_joined(encoded, predicted, tile), weight, bias)
             scales[:, tile] = logits.logsumexp(3)
             down[:, tile] = logits[..., blank] - scales[:, tile]
@@ -266,7 +267,7 @@ class _Fused(torch.autograd.Function):
         of_down, of_across = of_down * each, of_across * each
         of_encoded, of_predicted = torch.zeros_like(encoded), torch.zeros_like(predicted)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for tile in _tiles(encoded.shape[1]):
+        for tile in _tiles(encoded.shape[1], len(encoded) * predicted.shape[1] * len(weight)):
             hidden = _joined(encoded, predicted, tile)
             logits = functional.linear(hidden, weight, bias)
             passes = of_down[:, tile].clone()
@@ -283,8 +284,10 @@ class _Fused(torch.autograd.Function):
         return of_encoded, of_predicted, of_weight, of_bias, None, None, None, None
 
 
-def _tiles(frames: int) -> list[slice]:
-    return [slice(first, min(frames, first + TILE_FRAMES)) for first in range(0, frames, TILE_FRAMES)]
+def _tiles(frames: int, logits: int) -> list[slice]:
+    """Frames in pieces of about `TILE_LOGITS`, where each has `logits`."""
+    step = max(1, TILE_LOGITS // logits)
+    return [slice(first, min(frames, first + step)) for first in range(0, frames, step)]
 
 
 def _joined(encoded: Tensor, predicted: Tensor, tile: slice) -> Tensor:
