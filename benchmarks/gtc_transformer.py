@@ -283,10 +283,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=Path, help="a text of three million characters, plain or .gz")
     parser.add_argument("--tune", action="store_true", help="run the learning rates of seed 100 instead")
-    parser.add_argument("--workers", type=int, nargs="*", default=[4, 2, 8], help="cells of so many workers only")
+    parser.add_argument(
+        "--workers", type=int, nargs="*", default=[4, 2, 8], help="only cells with these numbers of workers"
+    )
     parser.add_argument("--optimisers", nargs="*", choices=RATES, default=list(RATES))
     parser.add_argument("--names", nargs="*", choices=NAMES, default=list(NAMES), help="cells of these trainers only")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so many")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after this many minutes")
     parser.add_argument("--write", action="store_true", help="write gtc_transformer.md beside this file")
     options = parser.parse_args()
     torch.set_num_threads(1)

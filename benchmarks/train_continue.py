@@ -61,7 +61,7 @@ def groups(log: str) -> Iterator[Pause]:
 
 
 def together(folder: Path, many: int) -> int:
-    """The newest group that so many living workers are in; -1: none."""
+    """The newest group, if `many` living workers are in it; -1: it is not complete."""
     newest = [max((int(n) for n in re.findall(r"group (\d+): rank", log)), default=-1) for log in logs(folder)]
     top = max(newest, default=-1)
     return top if newest.count(top) == many == len(workers()) else -1

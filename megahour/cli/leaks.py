@@ -48,7 +48,7 @@ def check_apart(pairs: Sequence[Apart], finished: Sequence[str]) -> None:
     ------
     StageError: a voice or a recording of a test set is in a set that a model learns from.
     """
-    for pair in pairs:
+    for pair in {(p.tested.name, p.tests, p.taught.name, p.sets, p.score.name): p for p in pairs}.values():
         both = (pair.tested.name, pair.taught.name)
         if finished[-1] in both and all(name in finished for name in both) and not Artifact(pair.score.output).complete:
             _check(pair)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 import tempfile
 import time
@@ -19,9 +20,9 @@ from megahour.core.transfer import publish_text
 from megahour.runner import log
 
 if TYPE_CHECKING:
-    from megahour.transcribe.parts import Parts
+    from megahour.transcribe.parts import RecogniserParts
     from megahour.transcribe.recogniser import Recogniser
-    from megahour.transcribe.session import Transcript
+    from megahour.transcribe.session import Transcription
 
 FORMATS = ("txt", "srt", "vtt", "json", "ctm")
 PIPE = "-"
@@ -83,7 +84,7 @@ def command(
         sys.exit(1)
 
 
-def _parts(model: str, step: str, given: dict[str, Any]) -> Parts:
+def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
     """The model's parts; a recipe's name stands for its run."""
     from megahour.cli.recipe import load_recipe
     from megahour.cli.shipped_recipes import names
@@ -171,23 +172,19 @@ def _write(target: Path, text: str) -> None:
         publish_text(LocalFileSystem(), str(target), text)
 
 
-def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcript:
+def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
     from megahour.transcribe.session import transcribe
 
     how: dict[str, Any] = {"longest_s": asked.longest_s, "whole": asked.whole}
     if path != PIPE:
         with Path(path).open("rb") as file:
             return transcribe(file, recogniser, name=path, **how)
+    if asked.rate_hz:
+        return transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
     with tempfile.TemporaryFile() as kept:  # containers must be seekable
-        while data := sys.stdin.buffer.read(1 << 20):
-            kept.write(data)
+        shutil.copyfileobj(sys.stdin.buffer, kept)
         kept.seek(0)
-        if not asked.rate_hz:
-            return transcribe(kept, recogniser, name="stdin", **how)
-        import numpy as np
-
-        samples = np.frombuffer(kept.read()[: kept.tell() // 2 * 2], "<i2").astype(np.int16)
-        return transcribe(samples, recogniser, rate_hz=asked.rate_hz, name="stdin", **how)
+        return transcribe(kept, recogniser, name="stdin", **how)
 
 
 def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> None:

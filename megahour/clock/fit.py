@@ -111,7 +111,7 @@ class Extrapolation(NamedTuple):
 
 @functools.cache
 def extrapolated(most: int = 16) -> list[Extrapolation]:
-    """Cells of Table I beyond `most` workers, from fits to the others: what is said of machines not had yet."""
+    """Cells of Table I beyond `most` workers, from fits to the others: a test of extrapolation."""
     base = Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK)
     fits = equal_fits([cell for cell in published.TABLE_I if cell.workers <= most], base)
     beyond = [cell for cell in published.TABLE_I if cell.workers > most]

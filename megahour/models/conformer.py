@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from megahour.models.encoders import Encoder, _dropout, _masked
+from megahour.models.encoders import Encoder, dropped_out, masked
 
 SUBSAMPLE = 4
 KERNEL = 15  # frames of a block's convolution: 0.6 s at 40 ms
@@ -32,7 +32,7 @@ WHOLE_SHARE = 0.5  # of the batches in training see whole utterances
 LONGEST_CHUNK, MOST_LEFT = 25, 8  # of the others: output frames of a chunk, and chunks to the left
 
 
-class Context(NamedTuple):
+class AttentionContext(NamedTuple):
     """What attention sees: chunks of `chunk` output frames, and `left` chunks before; chunk 0: everything."""
 
     chunk: int = 0
@@ -51,14 +51,14 @@ class Context(NamedTuple):
         return (seen | torch.eye(frames, dtype=torch.bool, device=t.device))[:, None]  # padding sees itself: no NaN
 
 
-def drawn(generator: torch.Generator | None) -> Context:
+def drawn(generator: torch.Generator | None) -> AttentionContext:
     """The context of a training batch, from the seed of its generator; none: whole utterances."""
     if generator is None:
-        return Context()
+        return AttentionContext()
     chance = random.Random(generator.initial_seed())
     if chance.random() < WHOLE_SHARE:
-        return Context()
-    return Context(chance.randint(1, LONGEST_CHUNK), chance.randint(0, MOST_LEFT))
+        return AttentionContext()
+    return AttentionContext(chance.randint(1, LONGEST_CHUNK), chance.randint(0, MOST_LEFT))
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _rotated(x: Tensor, first: int) -> Tensor:
     return torch.cat((one * cos - other * sin, one * sin + other * cos), dim=3)
 
 
-class Block(nn.Module):
+class ConformerBlock(nn.Module):
     """½ feed-forward, attention, convolution, ½ feed-forward, each added to its input, and a norm."""
 
     def __init__(self, units: int, heads: int) -> None:
@@ -180,10 +180,10 @@ class Conformer(Encoder):
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
         super().__init__()
         self.inputs, self.dropout = inputs, dropout
-        self.context = Context()
+        self.context = AttentionContext()
         """Of `forward` without a generator: set it to try the model as a stream would see it."""
         self.entries = nn.ModuleList(Causal(size, units, 3, stride=2) for size in (inputs, units))
-        self.blocks = nn.ModuleList(Block(units, max(1, units // HEAD_UNITS)) for _ in range(layers))
+        self.blocks = nn.ModuleList(ConformerBlock(units, max(1, units // HEAD_UNITS)) for _ in range(layers))
         self.head = nn.Linear(units, outputs)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class Conformer(Encoder):
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T // 4, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = _masked(features, lengths)
+        x = masked(features, lengths)
         x = functional.pad(x, (0, 0, 0, max(0, SUBSAMPLE - x.shape[1])))
         for entry in self.entries:
             x = functional.silu(entry(x)[0])
@@ -200,12 +200,12 @@ class Conformer(Encoder):
             self.output_lengths(lengths), x.shape[1]
         )
         for block in self.blocks:
-            x = _dropout(x, self.dropout, generator)
+            x = dropped_out(x, self.dropout, generator)
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, mask, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, mask)
-        return self.head(_dropout(x, self.dropout, generator))  # type: ignore[no-any-return]
+        return self.head(dropped_out(x, self.dropout, generator))  # type: ignore[no-any-return]
 
     def state(self, streams: int = 1) -> StreamState:
         """Of `streams` streams that have heard nothing."""
@@ -214,7 +214,7 @@ class Conformer(Encoder):
         past = [zeros(streams, KERNEL - 1, units) for _ in range(blocks)]
         return StreamState([zeros(streams, 1, size) for size in (self.inputs, units)], none, list(none), past)
 
-    def chunk(self, features: Tensor, state: StreamState, context: Context) -> Tensor:
+    def chunk(self, features: Tensor, state: StreamState, context: AttentionContext) -> Tensor:
         """Logits (B, C, V) of the next 4 C frames of features, C = `context.chunk`; the last chunk may be shorter.
 
         `state` moves on. With the same `context`, all chunks together are `forward`'s rows.

@@ -21,11 +21,11 @@ def _valid(lengths: Tensor, frames: int) -> Tensor:
     return torch.arange(frames, device=lengths.device)[None, :] < lengths[:, None]
 
 
-def _masked(x: Tensor, lengths: Tensor) -> Tensor:
+def masked(x: Tensor, lengths: Tensor) -> Tensor:
     return x.masked_fill(~_valid(lengths, x.shape[1])[:, :, None], 0.0)
 
 
-def _dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
+def dropped_out(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     """Inverted dropout of whole (utterance, unit) rows: one mask for all frames, which suits recurrent layers.
 
     Source: Gal and Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks", 2016.
@@ -66,6 +66,10 @@ class Encoder(nn.Module):
     """What the encoders share. `recompute`: layers run twice in training, and keep nothing in between."""
 
     recompute = False
+    subsample = 1
+    """Frames of the input for one of the output."""
+    draws = False
+    """Whether training draws something besides dropout."""
 
 
 class Lstm(Encoder):
@@ -83,10 +87,10 @@ class Lstm(Encoder):
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = functional.pad(_masked(features, lengths), (0, 0, 0, self.lookahead))
+        x = functional.pad(masked(features, lengths), (0, 0, 0, self.lookahead))
         for i, layer in enumerate(self.layers):
-            x, _ = _layer(layer, _dropout(x, self.dropout if i else 0.0, generator), self.recompute)
-        return self.head(_dropout(x[:, self.lookahead :], self.dropout, generator))  # type: ignore[no-any-return]
+            x, _ = _layer(layer, dropped_out(x, self.dropout if i else 0.0, generator), self.recompute)
+        return self.head(dropped_out(x[:, self.lookahead :], self.dropout, generator))  # type: ignore[no-any-return]
 
 
 class Blstm(Encoder):
@@ -102,14 +106,14 @@ class Blstm(Encoder):
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = _masked(features, lengths)
+        x = masked(features, lengths)
         turned = _turned(lengths, x.shape[1])
         for i, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
-            x = _dropout(x, self.dropout if i else 0.0, generator)
+            x = dropped_out(x, self.dropout if i else 0.0, generator)
             forward, _ = _layer(ahead, x, self.recompute)
             backward, _ = _layer(back, _take(x, turned), self.recompute)
             x = torch.cat((forward, _take(backward, turned)), dim=2)
-        return self.head(_dropout(x, self.dropout, generator))  # type: ignore[no-any-return]
+        return self.head(dropped_out(x, self.dropout, generator))  # type: ignore[no-any-return]
 
 
 def _turned(lengths: Tensor, frames: int) -> Tensor:
@@ -143,6 +147,6 @@ class Tdnn(Encoder):
         """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
         x = self.entry(features)
         for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            inner = _masked(functional.relu(norm(x)), lengths).transpose(1, 2)
-            x = x + _dropout(_layer(convolution, inner, self.recompute).transpose(1, 2), self.dropout, generator)
+            inner = masked(functional.relu(norm(x)), lengths).transpose(1, 2)
+            x = x + dropped_out(_layer(convolution, inner, self.recompute).transpose(1, 2), self.dropout, generator)
         return self.head(functional.relu(x))  # type: ignore[no-any-return]

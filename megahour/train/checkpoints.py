@@ -23,7 +23,7 @@ from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
 from megahour.sync.group.base import Group
 from megahour.train.coverage_audit import Audit
 from megahour.train.meters import Curves, Sums
-from megahour.train.step_totals import Totals
+from megahour.train.step_totals import TrainedTotals
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Position:
         """Whether the last row of the curves is there."""
         return bool(self.curves.rows) and "pieces" in self.curves.rows[-1]
 
-    def add(self, totals: Totals) -> None:
+    def add(self, totals: TrainedTotals) -> None:
         """What a step's batches were."""
         self.audit.take(totals.audit)
         self.sums.add(*totals.sums)

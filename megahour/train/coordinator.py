@@ -1,7 +1,7 @@
 """Starts the workers of a run that goes on when one is lost, that one alone again, and says who trains together.
 
 It is the process that knows: a worker is lost when its process has ended, or when it stays away from a meeting for
-`timeout_s` after another has come, and is ended then. See `membership` for what is said through the store.
+`timeout_s` after another has come, and is ended then. See `membership` for the keys of the store.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
 
 
 def _subsample(p: TrainParams) -> int:
-    return int(getattr(KINDS[p.kind], "subsample", 1))
+    frames: int = KINDS[p.kind].subsample
+    return frames
 
 
 def _audio(features: Artifact) -> dict[str, Any]:

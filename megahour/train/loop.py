@@ -41,7 +41,7 @@ from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Trainer
-from megahour.train.step_totals import Regroup, StepTotals, Totals
+from megahour.train.step_totals import Regroup, StepTotals, TrainedTotals
 
 LOG = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Run:
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
         gradients = self.trainer.backward(batches, claim.own)
-        totals = Totals.of(batches, None) if self.totals is None else self.totals.of_all(batches, gradients)
+        totals = TrainedTotals.of(batches, None) if self.totals is None else self.totals.of_all(batches, gradients)
         self.trainer.apply(gradients, rate, claim.first)
         at.add(totals)
         before, at.done, at.steps = at.done, claim.last, at.steps + 1

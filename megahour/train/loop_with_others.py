@@ -34,7 +34,7 @@ from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinishe
 from megahour.train.coverage_audit import Audit
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
-from megahour.train.membership import Member, Place
+from megahour.train.membership import GroupMember, Place
 from megahour.train.meters import Curves
 from megahour.train.step import Trainer
 from megahour.train.step_totals import Regroup, StepTotals
@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 
 
 def execute_with_others(
-    job: TrainingJob, member: Member, work: Path, progress: Callable[..., None], durable: str = ""
+    job: TrainingJob, member: GroupMember, work: Path, progress: Callable[..., None], durable: str = ""
 ) -> result.Result | None:
     """Train `job` to its end as one of the workers that `member` meets; the first of the last group has the result.
 
@@ -68,7 +68,7 @@ class _Worker:
         self,
         job: TrainingJob,
         trainer: Trainer,
-        member: Member,
+        member: GroupMember,
         work: Path,
         progress: Callable[..., None],
         durable: str,

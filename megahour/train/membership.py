@@ -43,7 +43,7 @@ class Place(NamedTuple):
     lost: int
 
 
-class Member:
+class GroupMember:
     """This worker. `timeout_s`: how long its calls wait for another."""
 
     def __init__(self, timeout_s: float) -> None:

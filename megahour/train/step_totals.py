@@ -20,7 +20,7 @@ class Regroup(Exception):
     """A worker waits to join: all leave their group at this step's edge, and meet."""
 
 
-class Totals(NamedTuple):
+class TrainedTotals(NamedTuple):
     """Pieces of a step; its summed loss, weight and correct frames; whether a worker waits to join."""
 
     audit: Audit
@@ -28,14 +28,14 @@ class Totals(NamedTuple):
     joining: bool = False
 
     @staticmethod
-    def of(batches: Sequence[Batch], gradients: Gradients | None) -> Totals:
+    def of(batches: Sequence[Batch], gradients: Gradients | None) -> TrainedTotals:
         """Those of one worker."""
         audit = Audit()
         for batch in batches:
             audit.add(batch.keys)
         if gradients is None:
-            return Totals(audit, (0.0, 0, 0))
-        return Totals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct)))
+            return TrainedTotals(audit, (0.0, 0, 0))
+        return TrainedTotals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct)))
 
 
 class StepTotals:
@@ -49,9 +49,9 @@ class StepTotals:
     def __init__(self, group: Group, called: Callable[[], bool]) -> None:
         self._group, self._called = group, called
 
-    def of_all(self, batches: Sequence[Batch], gradients: Gradients | None) -> Totals:
-        """Totals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
-        own = Totals.of(batches, gradients)
+    def of_all(self, batches: Sequence[Batch], gradients: Gradients | None) -> TrainedTotals:
+        """TrainedTotals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
+        own = TrainedTotals.of(batches, gradients)
         loss, weight, correct = own.sums
         joining = self._group.rank == 0 and self._called()
         numbers = torch.tensor([own.audit.pieces, own.audit.keys, weight, correct, int(joining), 0])
@@ -59,4 +59,6 @@ class StepTotals:
         rows = self._group.all_gather(numbers).wait()
         audit = Audit.sum(row[:2] for row in rows)
         losses = rows[:, 5].contiguous().view(torch.float64)
-        return Totals(audit, (sum(losses.tolist()), int(rows[:, 2].sum()), int(rows[:, 3].sum())), bool(rows[0, 4]))
+        return TrainedTotals(
+            audit, (sum(losses.tolist()), int(rows[:, 2].sum()), int(rows[:, 3].sum())), bool(rows[0, 4])
+        )

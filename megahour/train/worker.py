@@ -32,7 +32,7 @@ from megahour.train.job import TrainingJob, prepare
 from megahour.train.launch import PROGRESS
 from megahour.train.loop import execute
 from megahour.train.loop_with_others import execute_with_others
-from megahour.train.membership import Member
+from megahour.train.membership import GroupMember
 from megahour.train.params import TrainParams
 from megahour.train.repeated_errors import REPEATS, comes_again, of_program
 
@@ -97,7 +97,7 @@ def _run_with_others(job: TrainingJob, own: torch.device, work: Path, durable: s
     with _final(work):
         if own.type != "cpu":
             raise ConfigError("faults: continue trains on CPUs", where="train", remedy="set device: cpu, or restart")
-        found = execute_with_others(job, Member(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
+        found = execute_with_others(job, GroupMember(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
         if found is not None:
             result.write(work, found)
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megahour.corpus.interchange.subtitles import stamp
 from megahour.transcribe.recogniser import TimedWord
-from megahour.transcribe.session import Transcript
+from megahour.transcribe.session import Transcription
 
 CUE_S, CUE_CHARACTERS, CUE_GAP_S = 6.0, 80, 0.6
 """A subtitle is no longer than this, and a pause of this length ends it."""
@@ -34,12 +35,12 @@ def _is_full(cue: Sequence[TimedWord], word: TimedWord) -> bool:
     return word.start_s - last >= CUE_GAP_S or word.end_s - first > CUE_S
 
 
-def text(transcript: Transcript) -> str:
+def text(transcript: Transcription) -> str:
     """A line a subtitle."""
     return "".join(" ".join(word.text for word in cue) + "\n" for cue in cues(transcript.words))
 
 
-def srt(transcript: Transcript) -> str:
+def srt(transcript: Transcription) -> str:
     """SubRip."""
     return "".join(
         f"{number}\n{_stamp(start, ',')} --> {_stamp(end, ',')}\n{line}\n\n"
@@ -47,7 +48,7 @@ def srt(transcript: Transcript) -> str:
     )
 
 
-def vtt(transcript: Transcript) -> str:
+def vtt(transcript: Transcription) -> str:
     """WebVTT."""
     lines = (
         f"{_stamp(start, '.')} --> {_stamp(end, '.')}\n{_escaped(line)}\n\n" for start, end, line in _lines(transcript)
@@ -55,12 +56,12 @@ def vtt(transcript: Transcript) -> str:
     return "WEBVTT\n\n" + "".join(lines)
 
 
-def as_json(transcript: Transcript) -> str:
+def as_json(transcript: Transcription) -> str:
     """One object: file, model, seconds, text, and words with their times and confidence."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
-def as_dict(transcript: Transcript) -> dict[str, Any]:
+def as_dict(transcript: Transcription) -> dict[str, Any]:
     return {
         "file": transcript.name,
         "model": transcript.model,
@@ -77,7 +78,7 @@ def word_dict(word: TimedWord) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def ctm(transcript: Transcript) -> str:
+def ctm(transcript: Transcription) -> str:
     """NIST's CTM: `recording channel start duration word confidence`, for sclite."""
     recording = "_".join(transcript.name.rsplit("/", 1)[-1].split()) or "-"
     lines = []
@@ -89,7 +90,7 @@ def ctm(transcript: Transcript) -> str:
     return "".join(lines)
 
 
-def _lines(transcript: Transcript) -> list[tuple[float, float, str]]:
+def _lines(transcript: Transcription) -> list[tuple[float, float, str]]:
     """(start, end, text) of each subtitle; those without times last as long as the recording."""
     return [
         (
@@ -102,13 +103,12 @@ def _lines(transcript: Transcript) -> list[tuple[float, float, str]]:
 
 
 def _stamp(seconds: float, point: str) -> str:
-    ms = round(seconds * 1000)
-    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}{point}{ms % 1000:03d}"
+    return stamp(round(seconds * 1000), 1000).replace(",", point)
 
 
 def _escaped(line: str) -> str:
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": text, "srt": srt, "vtt": vtt, "json": as_json, "ctm": ctm}
+FORMATS: dict[str, Callable[[Transcription], str]] = {"txt": text, "srt": srt, "vtt": vtt, "json": as_json, "ctm": ctm}
 """What writes each format; its name is the suffix of files."""

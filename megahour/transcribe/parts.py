@@ -16,7 +16,7 @@ RECIPE = "recipe.resolved.yaml"
 
 
 @dataclass(frozen=True)
-class Parts:
+class RecogniserParts:
     """Addresses of artifacts, and how to search.
 
     graph: words and their language model; without one, the model must be of characters (CTC), which are read as they
@@ -31,7 +31,7 @@ class Parts:
     search: DecodeParams = field(default_factory=lambda: DecodeParams.model_validate({}))
 
 
-def parts_of(address: str, step: str = "") -> Parts:
+def parts_of(address: str, step: str = "") -> RecogniserParts:
     """The parts behind an address: a *model* artifact, or a run's folder, of which one step `decode` is taken.
 
     step: of the run, a step `decode`, or `train` with criterion ctc; "": the last one that decodes without trying
@@ -46,20 +46,36 @@ def parts_of(address: str, step: str = "") -> Parts:
         if home.manifest.stage not in ("train", "import-aligner"):
             message = f"an artifact of stage {home.manifest.stage}, not a model"
             raise ConfigError(message, where=home.url, remedy="give a model, or the folder of a run")
-        return Parts(home.url, model_name=home.url)
+        return RecogniserParts(home.url, model_name=home.url)
     if not home.fs.exists(home.path(RECIPE)):
         raise ConfigError(
             "neither a model nor a run", where=home.url, remedy="give a *model* artifact, a run's folder, or a recipe"
         )
-    steps: dict[str, dict[str, Any]] = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))["steps"]
+    steps = _steps(home)
     fit = [name for name, each in steps.items() if _decodes(each)] or [n for n, each in steps.items() if _reads(each)]
     name = step or (fit[-1] if fit else "")
     if name not in steps or not (_decodes(steps[name]) or _reads(steps[name])):
         what = f'the step "{step}" recognises nothing' if step else "no step of this run recognises speech"
         raise ConfigError(what, where=home.url, remedy=f"name one of {', '.join(fit)}" if fit else "run a recipe first")
     if _reads(steps[name]):
-        return Parts(_made(f"{home.url}/{name}"), model_name=name)
+        return RecogniserParts(_made(f"{home.url}/{name}"), model_name=name)
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
+
+
+def _steps(home: Artifact) -> dict[str, dict[str, Any]]:
+    """The run's steps, with the run's own artifacts where the run is now: it was written with a path from elsewhere."""
+    recipe = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))
+    own = f"{recipe['run']}/"
+    return {
+        name: {
+            **step,
+            "inputs": {
+                role: f"{home.url}/{url.removeprefix(own)}" if url.startswith(own) else url
+                for role, url in step["inputs"].items()
+            },
+        }
+        for name, step in recipe["steps"].items()
+    }
 
 
 def _decodes(step: Mapping[str, Any]) -> bool:
@@ -70,7 +86,7 @@ def _reads(step: Mapping[str, Any]) -> bool:
     return step["stage"] == "import-aligner" or (step["stage"] == "train" and step.get("criterion") == "ctc")
 
 
-def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], name: str) -> Parts:
+def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], name: str) -> RecogniserParts:
     inputs: dict[str, str] = step["inputs"]
     search = DecodeParams.model_validate(
         {key: value for key, value in step.items() if key in DecodeParams.model_fields}
@@ -80,7 +96,7 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
         search = search.model_copy(update={"acoustic_scale": float(scale)})
     graph = made.get(inputs["graph"], {}).get("inputs", {})
     lexicon, units = graph.get("lexicon", ""), graph.get("units", "")
-    return Parts(
+    return RecogniserParts(
         _made(inputs["model"]),
         _made(inputs["graph"]),
         units if units and Artifact(units).complete else "",

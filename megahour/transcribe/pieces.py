@@ -27,7 +27,7 @@ LEAST_RISE, RISE_SHARE = 1.5, 0.3  # speech is this many nats, and this share of
 
 
 @dataclass(frozen=True)
-class Piece:
+class SpeechPiece:
     """Rows of the model's front end, from `start_s` in the recording."""
 
     rows: Rows
@@ -68,7 +68,7 @@ class Cutter:
         self._speech, self._last = 0, 0  # frames of speech among them, and the one after the last of these
 
     @property
-    def held(self) -> Piece | None:
+    def held(self) -> SpeechPiece | None:
         """The speech that has not been given out yet, of all frames that are here."""
         if self._tracker is None and self._new:
             list(self._look(np.concatenate(self._new).tolist()))  # shorter than the beginning
@@ -80,14 +80,14 @@ class Cutter:
         """Rows, for `add`, of samples in the int16 scale at the model's rate."""
         return self._front.rows_of(blocks, self._new, mean=False)
 
-    def add(self, rows: Rows) -> Iterator[Piece]:
+    def add(self, rows: Rows) -> Iterator[SpeechPiece]:
         """The pieces that are whole with these rows."""
         self._rows = rows if self._rows is None else np.concatenate([self._rows, rows])
         levels = np.concatenate(self._new).tolist()
         if self._tracker is not None or len(levels) >= FIRST_FRAMES:
             yield from self._look(levels)
 
-    def _look(self, levels: list[float]) -> Iterator[Piece]:
+    def _look(self, levels: list[float]) -> Iterator[SpeechPiece]:
         """Goes through frames that are new, and gives out what has ended among them."""
         self._new.clear()
         self._tracker = self._tracker or Level(levels[:FIRST_FRAMES])
@@ -105,16 +105,16 @@ class Cutter:
                     yield self._take(self._last + MARGIN_FRAMES)
                 self._drop(len(self._levels) - MARGIN_FRAMES)
 
-    def _take(self, frames: int) -> Piece:
+    def _take(self, frames: int) -> SpeechPiece:
         """Gives out the first frames of those that are held."""
         piece = self._piece(frames, self._mean)
         self._drop(frames)
         return piece
 
-    def _piece(self, frames: int, mean: CausalMean | None) -> Piece:
+    def _piece(self, frames: int, mean: CausalMean | None) -> SpeechPiece:
         assert self._rows is not None
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
-        return Piece(rows if mean is None else mean.apply(rows), self._start * SHIFT_S)
+        return SpeechPiece(rows if mean is None else mean.apply(rows), self._start * SHIFT_S)
 
     def _drop(self, frames: int) -> None:
         assert self._rows is not None

@@ -15,7 +15,7 @@ from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.models.imported import MARK
 from megahour.models.inference import load
-from megahour.transcribe.parts import Parts
+from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import Span, spelled_words, word_spans
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A word, when it was said (seconds, None where the model cannot tell), and how sure the model is of its sounds.
+    """A word, its start and end in seconds (None where the model cannot tell), and a confidence in its sounds.
 
     confidence: mean posterior of the path's labels in the word's frames, 0 to 1; not a probability that the word is
     right. For CTC without the frames of blanks.
@@ -53,7 +53,7 @@ class Recogniser:
     ConfigError: parts that do not belong together, or a model that does not say how it hears audio.
     """
 
-    def __init__(self, parts: Parts, *, threads: int = 1, device: str = "cpu") -> None:
+    def __init__(self, parts: RecogniserParts, *, threads: int = 1, device: str = "cpu") -> None:
         self.parts = parts
         for kind in ("model", "graph", "units", "lexicon"):
             _check_kind(getattr(parts, kind), kind)

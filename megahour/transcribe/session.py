@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import AudioLimits, Decoder
+from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
-from megahour.transcribe.pieces import Cutter, Piece
+from megahour.transcribe.pieces import Cutter, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 
 LONGEST_S = 20.0
@@ -23,7 +24,7 @@ LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0
 
 
 @dataclass
-class Transcript:
+class Transcription:
     """Words of a recording in order of time. lost: pieces that could not be searched, with the reason."""
 
     name: str
@@ -53,12 +54,13 @@ def transcribe(
     name: str = "",
     longest_s: float = LONGEST_S,
     whole: bool = False,
-) -> Transcript:
+) -> Transcription:
     """The transcript of a recording of any length, in bounded memory.
 
     Parameters
     ----------
-    audio: path of any audio or video file, an open binary file, or mono samples with their `rate_hz`.
+    audio: path of any audio or video file, an open binary file, or mono samples. rate_hz: of samples, or of a file of
+        raw 16-bit ones; 0: the file says what it is.
     model: a recogniser, or the address of a model or run to make one of.
     longest_s: speech without a pause is cut where it is quietest after half of this; lower it where memory is short.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
@@ -73,13 +75,18 @@ def transcribe(
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str):
         with Path(audio).open("rb") as file:
-            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s, whole=whole)
-    result = Transcript(name, recogniser.parts.model_name)
-    blocks = _samples(audio, rate_hz, recogniser) if isinstance(audio, np.ndarray) else _decoded(audio, recogniser)
+            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s, rate_hz=rate_hz, whole=whole)
+    result = Transcription(name, recogniser.parts.model_name)
+    if isinstance(audio, np.ndarray):
+        blocks = _samples(audio, rate_hz, recogniser)
+    elif rate_hz:
+        blocks = live_blocks(audio, recogniser.front.rate_hz, rate_hz)
+    else:
+        blocks = _decoded(audio, recogniser)
     counted = _counted(blocks, result, recogniser)
     if whole:
-        rows = list(recogniser.front.rows_of(counted, []))
-        _recognise(recogniser, Piece(np.concatenate(rows), 0.0), result)
+        if rows := list(recogniser.front.rows_of(counted, [])):
+            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), result)
         return result
     cutter = Cutter(recogniser.front, longest_s)
     for some in cutter.rows(counted):
@@ -118,14 +125,14 @@ def stream(
         yield Update(_words(recogniser, held), final=True)
 
 
-def _words(recogniser: Recogniser, piece: Piece) -> list[TimedWord]:
+def _words(recogniser: Recogniser, piece: SpeechPiece) -> list[TimedWord]:
     try:
         return recogniser.words(piece.rows, piece.start_s)
     except ValueError:  # no path survives: noise that no word is like
         return []
 
 
-def _recognise(recogniser: Recogniser, piece: Piece, result: Transcript) -> None:
+def _recognise(recogniser: Recogniser, piece: SpeechPiece, result: Transcription) -> None:
     try:
         result.words += recogniser.words(piece.rows, piece.start_s)
     except ValueError as error:
@@ -146,7 +153,7 @@ def _samples(samples: NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -
 
 
 def _counted(
-    blocks: Iterator[NDArray[np.float32]], result: Transcript, recogniser: Recogniser
+    blocks: Iterator[NDArray[np.float32]], result: Transcription, recogniser: Recogniser
 ) -> Iterator[NDArray[np.float32]]:
     samples = 0
     for block in blocks:

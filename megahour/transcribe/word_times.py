@@ -1,4 +1,4 @@
-"""When each word was said, from the label of every frame on the best path."""
+"""Start and end of each word, from the label of every frame on the best path."""
 
 from __future__ import annotations
 

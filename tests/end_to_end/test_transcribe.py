@@ -120,6 +120,12 @@ def test_from_a_pipe_as_it_comes(undisturbed: Path) -> None:
     assert " ".join(finals).split() == transcribe(samples, recogniser, rate_hz=rate_hz).text.split()
 
 
+def test_a_run_that_has_moved_is_still_whole(undisturbed: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved").symlink_to(undisturbed)
+    parts = parts_of(str(tmp_path / "moved"))
+    assert all(str(tmp_path) in url for url in (parts.model, parts.graph, parts.units, parts.lexicon))
+
+
 def test_what_recognises_nothing_is_named(undisturbed: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="an artifact of stage select, not a model"):
         parts_of(str(undisturbed / "selection"))

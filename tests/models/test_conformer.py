@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megahour.models.build import build
-from megahour.models.conformer import LONGEST_CHUNK, MOST_LEFT, Conformer, Context, drawn
+from megahour.models.conformer import LONGEST_CHUNK, MOST_LEFT, AttentionContext, Conformer, drawn
 
 CONFIG = {"kind": "conformer", "inputs": 6, "outputs": 5, "layers": 3, "units": 32, "dropout": 0.1}
 
@@ -26,7 +26,7 @@ def features(frames: int, batch: int = 2) -> Tensor:
 @pytest.mark.parametrize("left", [0, 1, 3])
 def test_chunks_with_state_are_the_masked_pass(chunk: int, left: int) -> None:
     model, x = made(), features(4 * 37)
-    context = model.context = Context(chunk, left)
+    context = model.context = AttentionContext(chunk, left)
     whole = model(x, torch.tensor([148, 148]))
     state = model.state(2)
     parts = [model.chunk(part, state, context) for part in x.split(4 * chunk, dim=1)]
@@ -36,7 +36,7 @@ def test_chunks_with_state_are_the_masked_pass(chunk: int, left: int) -> None:
 
 def test_a_stream_of_an_hour_is_as_exact_at_its_end() -> None:
     """Positions are distances: the same sound gives the same logits after any past that is out of sight."""
-    model, context = made(), Context(8, 1)
+    model, context = made(), AttentionContext(8, 1)
     heard = features(4 * 8 * 12, 1)
     fresh, late = model.state(), model.state()
     for _ in range(20):  # a past of its own
@@ -48,26 +48,26 @@ def test_a_stream_of_an_hour_is_as_exact_at_its_end() -> None:
 
 def test_attention_sees_the_chunks_that_it_should() -> None:
     """By gradients: row t depends on frames of its chunk and `left` before, and on what convolutions reach."""
-    mask = Context(3, 1).mask(torch.tensor([8]), 8)[0, 0]
+    mask = AttentionContext(3, 1).mask(torch.tensor([8]), 8)[0, 0]
     for query in range(8):
         assert mask[query].nonzero().flatten().tolist() == [
             key for key in range(8) if query // 3 - 1 <= key // 3 <= query // 3
         ]
-    everything = Context().mask(torch.tensor([5]), 8)[0, 0]
+    everything = AttentionContext().mask(torch.tensor([5]), 8)[0, 0]
     assert everything[:5, :5].all()
     assert not everything[:5, 5:].any()
 
 
 def test_no_row_depends_on_a_later_chunk_or_on_padding() -> None:
     model, x = made(), features(80)
-    model.context = Context(5, 2)
+    model.context = AttentionContext(5, 2)
     whole = model(x, torch.tensor([80, 40]))
     changed = x.clone()
     changed[:, 40:] += 1.0  # from output frame 10 on
     assert torch.equal(model(changed, torch.tensor([80, 40]))[:, :10], whole[:, :10])
     alone = model(x[1:, :40], torch.tensor([40]))
     torch.testing.assert_close(whole[1:, :10], alone, atol=1e-5, rtol=0)
-    model.context = Context()
+    model.context = AttentionContext()
     torch.testing.assert_close(
         model(changed, torch.tensor([80, 40]))[1, :10], model(x[1:, :40], torch.tensor([40]))[0], atol=1e-5, rtol=0
     )
@@ -76,7 +76,7 @@ def test_no_row_depends_on_a_later_chunk_or_on_padding() -> None:
 def test_contexts_are_drawn_from_the_batch_and_cover_all() -> None:
     contexts = [drawn(torch.Generator().manual_seed(seed)) for seed in range(2000)]
     assert contexts == [drawn(torch.Generator().manual_seed(seed)) for seed in range(2000)]
-    assert drawn(None) == Context()
+    assert drawn(None) == AttentionContext()
     chunked = [context for context in contexts if context.chunk]
     assert 0.45 < 1 - len(chunked) / 2000 < 0.55
     assert {context.chunk for context in chunked} == set(range(1, LONGEST_CHUNK + 1))

@@ -13,7 +13,7 @@ from megahour.core.errors import ConfigError
 from megahour.transcribe.formats import as_json, ctm, srt, text, vtt
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.recogniser import TimedWord
-from megahour.transcribe.session import Transcript
+from megahour.transcribe.session import Transcription
 
 WORDS = [
     TimedWord("a", 0.0, 0.25, 0.9),
@@ -22,8 +22,8 @@ WORDS = [
 ]
 
 
-def transcript(words: list[TimedWord]) -> Transcript:
-    return Transcript("my talk.wav", "student", 3700.0, words)
+def transcript(words: list[TimedWord]) -> Transcription:
+    return Transcription("my talk.wav", "student", 3700.0, words)
 
 
 def test_a_pause_ends_a_subtitle() -> None:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd
-from megahour.transcribe.pieces import Cutter, Piece
+from megahour.transcribe.pieces import Cutter, SpeechPiece
 
 CONFIG = {
     "outputs": 4, "stack": 3, "stats": {"mean": [0.0] * 8, "inv_std": [1.0] * 8},
@@ -29,14 +29,16 @@ def talk(seconds: float, pauses: dict[float, float]) -> NDArray[np.float32]:
     return samples
 
 
-def cut(config: dict[str, object], samples: NDArray[np.float32], block: int, longest_s: float = 20.0) -> list[Piece]:
+def cut(
+    config: dict[str, object], samples: NDArray[np.float32], block: int, longest_s: float = 20.0
+) -> list[SpeechPiece]:
     cutter = Cutter(FrontEnd.of(config, tokens=False), longest_s)
     blocks = (samples[start : start + block] for start in range(0, len(samples), block))
     pieces = [piece for rows in cutter.rows(blocks) for piece in cutter.add(rows)]
     return pieces + ([cutter.held] if cutter.held is not None else [])
 
 
-def spans(config: dict[str, object], pieces: list[Piece]) -> list[tuple[float, float]]:
+def spans(config: dict[str, object], pieces: list[SpeechPiece]) -> list[tuple[float, float]]:
     front = FrontEnd.of(config, tokens=False)
     row_s = front.shift_s if front.kind == "waveform" else 0.01
     return [(piece.start_s, piece.start_s + len(piece.rows) * row_s) for piece in pieces]

@@ -18,13 +18,13 @@ def srt_text(records: Iterable[Row]) -> str:
 
 def _cues(records: Iterable[Row]) -> Iterator[str]:
     for number, record in enumerate(records, start=1):
-        start, end = (_stamp(record[name], record["rate_hz"]) for name in ("start_samples", "end_samples"))
+        start, end = (stamp(record[name], record["rate_hz"]) for name in ("start_samples", "end_samples"))
         # An empty line would end the subtitle.
         lines = [line.strip() for line in (record["raw"] or record["text"]).splitlines()]
         yield f"{number}\n{start} --> {end}\n" + "\n".join(line for line in lines if line) + "\n\n"
 
 
-def _stamp(samples: int, rate_hz: int) -> str:
+def stamp(samples: int, rate_hz: int) -> str:
     """``HH:MM:SS,mmm``, to the nearest millisecond."""
     ms = (samples * 1000 + rate_hz // 2) // rate_hz
     return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d},{ms % 1000:03d}"

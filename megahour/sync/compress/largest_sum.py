@@ -35,7 +35,7 @@ _SIGN = 0x8000
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParameterSlice:
     """Equal blocks side by side in a lane: those of a parameter, or what of it is left; or a parameter sent whole."""
 
     begin: int
@@ -52,7 +52,7 @@ class Piece:
         return self.length if self.whole else min(self.length, max(1, round(density * self.length)))
 
 
-def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[Piece]:
+def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[ParameterSlice]:
     """The pieces of parameters of these shapes within elements `begin` to `end` of their vector."""
     pieces = []
     bounds = [0, *accumulate(shape.numel() for shape in shapes)]
@@ -62,21 +62,21 @@ def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[Piece]
         if elements <= 0:
             continue
         if whole:
-            pieces.append(Piece(at, 1, elements, True))
+            pieces.append(ParameterSlice(at, 1, elements, True))
             continue
         blocks, left = divmod(elements, BLOCK)
-        pieces += [Piece(at, blocks, BLOCK, False)] if blocks else []
-        pieces += [Piece(at + blocks * BLOCK, 1, left, False)] if left else []
+        pieces += [ParameterSlice(at, blocks, BLOCK, False)] if blocks else []
+        pieces += [ParameterSlice(at + blocks * BLOCK, 1, left, False)] if left else []
     return pieces
 
 
-class Layout:
+class BlockLayout:
     """Where a message of a lane has what, at one density: whole values, scales, places.
 
     All blocks together, so that a message of many parameters takes no more operations than one of few.
     """
 
-    def __init__(self, pieces: Sequence[Piece], density: float, device: torch.device) -> None:
+    def __init__(self, pieces: Sequence[ParameterSlice], density: float, device: torch.device) -> None:
         self._blocks = [(piece, piece.sends(density)) for piece in pieces if not piece.whole]
         wholes = [torch.arange(piece.begin, piece.begin + piece.length) for piece in pieces if piece.whole]
         self._wholes = torch.cat([torch.arange(0), *wholes]).to(device)
@@ -157,7 +157,7 @@ class LargestSum(Senders):
     ) -> None:
         super().__init__(sum(shape.numel() for shape in shapes), group, node_size, device)
         self._pieces = [pieces_of(shapes, begin, end) for begin, end in self._lanes]
-        self._density, self._layouts = 0.0, list[Layout]()
+        self._density, self._layouts = 0.0, list[BlockLayout]()
         self._sent: list[Tensor] = []  # of the last step: this node's message of each lane
 
     def sum_(self, vector: Tensor, density: float) -> Sent:
@@ -171,7 +171,7 @@ class LargestSum(Senders):
         self._residual.add_(lane)
         if density != self._density:
             self._density = density
-            self._layouts = [Layout(pieces, density, vector.device) for pieces in self._pieces]
+            self._layouts = [BlockLayout(pieces, density, vector.device) for pieces in self._pieces]
         layouts = self._layouts
         words = max(layout.words for layout in layouts)
         message = torch.zeros(words, dtype=torch.int32, device=vector.device)
