@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from megahour.models.encoders import Encoder, dropped_out, masked
+from megahour.models.encoders import Drop, Encoder, masked
 
 SUBSAMPLE = 4
 KERNEL = 15  # frames of a block's convolution: 0.6 s at 40 ms
@@ -190,22 +190,29 @@ class Conformer(Encoder):
         """Rows of logits for utterances of `lengths` rows of features."""
         return lengths // SUBSAMPLE
 
-    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits (B, T // 4, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+    def chain(self) -> list[list[nn.Module]]:
+        return [[self.entries], *([block] for block in self.blocks), [self.head]]
+
+    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
         x = masked(features, lengths)
         x = functional.pad(x, (0, 0, 0, max(0, SUBSAMPLE - x.shape[1])))
         for entry in self.entries:
             x = functional.silu(entry(x)[0])
-        mask = (drawn(generator) if generator is not None else self.context).mask(
-            self.output_lengths(lengths), x.shape[1]
-        )
-        for block in self.blocks:
-            x = dropped_out(x, self.dropout, generator)
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = block(x, mask)
-        return self.head(dropped_out(x, self.dropout, generator))  # type: ignore[no-any-return]
+        return x
+
+    def around(self, lengths: Tensor, frames: int, generator: torch.Generator | None) -> Tensor:
+        """The mask of attention, (B, 1, T', T')."""
+        context = self.context if generator is None else drawn(generator)
+        return context.mask(self.output_lengths(lengths), frames)
+
+    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
+        x = drop(x)
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self.blocks[i], x, around, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return self.blocks[i](x, around)  # type: ignore[no-any-return]
+
+    def leave(self, x: Tensor, drop: Drop) -> Tensor:
+        return self.head(drop(x))  # type: ignore[no-any-return]
 
     def state(self, streams: int = 1) -> StreamState:
         """Of `streams` streams that have heard nothing."""

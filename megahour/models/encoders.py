@@ -8,6 +8,8 @@ of its position, also when several threads run the same module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,14 +64,52 @@ def _recurrent(inputs: int, units: int) -> nn.LSTM:
     return layer
 
 
-class Encoder(nn.Module):
-    """What the encoders share. `recompute`: layers run twice in training, and keep nothing in between."""
+Drop = Callable[[Tensor], Tensor]
+"""Dropout with its share and its generator; a layer calls it once."""
 
+
+class Encoder(nn.Module):
+    """What the encoders share: an entry, a chain of layers and a head, of which a worker may hold and run only some.
+
+    `recompute`: layers run twice in training, and keep nothing in between.
+    """
+
+    dropout: float
+    head: nn.Linear
     recompute = False
     subsample = 1
     """Frames of the input for one of the output."""
     draws = False
     """Whether training draws something besides dropout."""
+
+    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits (B, T // subsample, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+        x = self.enter(features, lengths)
+        around = self.around(lengths, x.shape[1], generator)
+        drop = partial(dropped_out, p=self.dropout, generator=generator)
+        for i in range(len(self.chain()) - 2):
+            x = self.layer(i, x, around, drop)
+        return self.leave(x, drop)
+
+    def chain(self) -> list[list[nn.Module]]:
+        """The modules of the entry, of each layer, and of the head."""
+        raise NotImplementedError
+
+    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """What the first layer takes, (B, T', D)."""
+        raise NotImplementedError
+
+    def around(self, lengths: Tensor, frames: int, generator: torch.Generator | None) -> Tensor:
+        """What every layer takes beside the T' = `frames` frames of the layer before."""
+        return lengths
+
+    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
+        """(B, T', D) after layer `i`."""
+        raise NotImplementedError
+
+    def leave(self, x: Tensor, drop: Drop) -> Tensor:
+        """Logits of what the last layer gives."""
+        return self.head(x)  # type: ignore[no-any-return]
 
 
 class Lstm(Encoder):
@@ -85,12 +125,17 @@ class Lstm(Encoder):
         self.layers = nn.ModuleList(_recurrent(units if i else inputs, units) for i in range(layers))
         self.head = nn.Linear(units, outputs)
 
-    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = functional.pad(masked(features, lengths), (0, 0, 0, self.lookahead))
-        for i, layer in enumerate(self.layers):
-            x, _ = _layer(layer, dropped_out(x, self.dropout if i else 0.0, generator), self.recompute)
-        return self.head(dropped_out(x[:, self.lookahead :], self.dropout, generator))  # type: ignore[no-any-return]
+    def chain(self) -> list[list[nn.Module]]:
+        return [[], *([layer] for layer in self.layers), [self.head]]
+
+    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
+        return functional.pad(masked(features, lengths), (0, 0, 0, self.lookahead))
+
+    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
+        return drop(_layer(self.layers[i], x, self.recompute)[0])
+
+    def leave(self, x: Tensor, drop: Drop) -> Tensor:
+        return self.head(x[:, self.lookahead :])  # type: ignore[no-any-return]
 
 
 class Blstm(Encoder):
@@ -104,16 +149,19 @@ class Blstm(Encoder):
         self.back = nn.ModuleList(_recurrent(size, units) for size in sizes)
         self.head = nn.Linear(2 * units, outputs)
 
-    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = masked(features, lengths)
-        turned = _turned(lengths, x.shape[1])
-        for i, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
-            x = dropped_out(x, self.dropout if i else 0.0, generator)
-            forward, _ = _layer(ahead, x, self.recompute)
-            backward, _ = _layer(back, _take(x, turned), self.recompute)
-            x = torch.cat((forward, _take(backward, turned)), dim=2)
-        return self.head(dropped_out(x, self.dropout, generator))  # type: ignore[no-any-return]
+    def chain(self) -> list[list[nn.Module]]:
+        return [[], *([ahead, back] for ahead, back in zip(self.ahead, self.back, strict=True)), [self.head]]
+
+    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
+        return masked(features, lengths)
+
+    def around(self, lengths: Tensor, frames: int, generator: torch.Generator | None) -> Tensor:
+        return _turned(lengths, frames)
+
+    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
+        forward, _ = _layer(self.ahead[i], x, self.recompute)
+        backward, _ = _layer(self.back[i], _take(x, around), self.recompute)
+        return drop(torch.cat((forward, _take(backward, around)), dim=2))
 
 
 def _turned(lengths: Tensor, frames: int) -> Tensor:
@@ -143,10 +191,16 @@ class Tdnn(Encoder):
         self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(layers))
         self.head = nn.Linear(units, outputs)
 
-    def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits (B, T, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
-        x = self.entry(features)
-        for norm, convolution in zip(self.norms, self.convolutions, strict=True):
-            inner = masked(functional.relu(norm(x)), lengths).transpose(1, 2)
-            x = x + dropped_out(_layer(convolution, inner, self.recompute).transpose(1, 2), self.dropout, generator)
+    def chain(self) -> list[list[nn.Module]]:
+        layers = zip(self.convolutions, self.norms, strict=True)
+        return [[self.entry], *([convolution, norm] for convolution, norm in layers), [self.head]]
+
+    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
+        return self.entry(features)  # type: ignore[no-any-return]
+
+    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
+        inner = masked(functional.relu(self.norms[i](x)), around).transpose(1, 2)
+        return x + drop(_layer(self.convolutions[i], inner, self.recompute).transpose(1, 2))
+
+    def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(functional.relu(x))  # type: ignore[no-any-return]
