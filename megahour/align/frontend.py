@@ -20,8 +20,9 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, log_mel
+from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, lead_samples, log_mel
 from megahour.features.normalise import CausalMean
+from megahour.features.params import UNIT
 from megahour.features.stack import stack
 from megahour.serve.spec import bucket_frames
 
@@ -45,7 +46,8 @@ class FrontEnd:
     """What a model hears. window, margin: output frames of a window, and of its context at each end.
 
     shift_s: seconds from one output frame to the next. inputs: frames of the model's input for one of its output.
-    units: number of tokens V. stats: mean and inv_std (F,) of stacked input.
+    units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
+    reflected (`edges` of stage `features`).
     """
 
     kind: str
@@ -63,6 +65,7 @@ class FrontEnd:
     scale: float = 1.0
     normalise: bool = False
     stats: tuple[Rows, ...] | None = None
+    mirrored: bool = False
 
     @staticmethod
     def of(
@@ -114,9 +117,10 @@ class FrontEnd:
             float(audio["high_hz"]),
             inputs,
             float(audio["prior"]) if stacked else 0.0,
-            1.0 if stacked or audio["scale"] == "int16" else 1 / 32768,
+            1.0 if audio.get("scale", "int16") == "int16" else UNIT,
             not stacked and bool(audio["normalise"]),
             stats,
+            audio.get("edges") == "mirrored",
         )
 
     @property
@@ -142,7 +146,7 @@ class FrontEnd:
         samples = samples * self.rate_hz // rate_hz
         if self.kind == "waveform":
             return samples // round(self.shift_s * self.rate_hz)
-        return frame_count(samples, self.rate_hz) // self.rows
+        return frame_count(samples, self.rate_hz, mirrored=self.mirrored) // self.rows
 
     def stream(self, source: Source, levels: list[NDArray[np.float16]]) -> Iterator[Rows]:
         """Rows (N, F) of a recording from its beginning; the mean log-mel energy of its 10 ms frames goes to `levels`.
@@ -159,7 +163,7 @@ class FrontEnd:
         mean: take the causal mean off, where the model wants that; else the caller does.
         """
         if self.kind == "waveform":
-            energy = _Mels(self.rate_hz, ENERGY_MELS)
+            energy = _Mels(self.rate_hz, ENERGY_MELS)  # of int16 samples
 
             def measured() -> Iterator[NDArray[np.float32]]:
                 for block in blocks:
@@ -169,9 +173,8 @@ class FrontEnd:
             yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
             return
         causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
-        mels = _Mels(self.rate_hz, self.mels, self.low_hz, self.high_hz, self.scale)
-        for block in blocks:
-            mel = mels.push(block)
+        mels = _Mels(self.rate_hz, self.mels, self.low_hz, self.high_hz, self.scale, mirrored=self.mirrored)
+        for mel in mels.all_of(blocks):
             levels.append(mel.mean(axis=1).astype(np.float16))
             yield mel if causal is None else causal.apply(mel)
 
@@ -223,20 +226,51 @@ def _blocks(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
 class _Mels:
     """Log-mel frames (N, F) of 10 ms, made of blocks that join without a seam."""
 
-    def __init__(self, rate_hz: int, mels: int, low_hz: float = 20.0, high_hz: float = 0.0, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        rate_hz: int,
+        mels: int,
+        low_hz: float = 20.0,
+        high_hz: float = 0.0,
+        scale: float = 1.0,
+        *,
+        mirrored: bool = False,
+    ) -> None:
         self._bank = rate_hz, mels, low_hz, high_hz
         self._scale = np.float32(scale)
         self._shift, self._length = round(SHIFT_S * rate_hz), round(WINDOW_S * rate_hz)
         self._held = np.zeros(0, np.float32)
+        self._mirrored, self._lead = mirrored, lead_samples(rate_hz) if mirrored else 0
+        self._samples = self._frames = 0
+
+    def all_of(self, blocks: Iterator[NDArray[np.float32]]) -> Iterator[Rows]:
+        """Frames of all blocks, and of the end."""
+        for block in blocks:
+            yield self.push(block)
+        if self._mirrored:
+            yield self._end()
 
     def push(self, block: NDArray[np.float32]) -> Rows:
         """Frames whose last sample has come with this block of samples in the int16 scale."""
         waiting = np.concatenate([self._held, block if self._scale == 1 else block * self._scale])
-        frames = frame_count(len(waiting), self._bank[0])
+        self._samples += len(block)
+        if self._lead and len(waiting) >= self._lead:
+            waiting, self._lead = np.concatenate([waiting[: self._lead][::-1], waiting]), 0
+        frames = 0 if self._lead else frame_count(len(waiting), self._bank[0])
+        self._frames += frames
         self._held = waiting[frames * self._shift :]
         if not frames:
             return np.zeros((0, self._bank[1]), np.float32)
         return log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
+
+    def _end(self) -> Rows:
+        """The last frames, whose windows go on into the reflected end."""
+        left = frame_count(self._samples, self._bank[0], mirrored=True) - self._frames
+        if left <= 0:
+            return np.zeros((0, self._bank[1]), np.float32)
+        waiting = np.pad(self._held, (self._lead, 0), mode="symmetric")
+        needed = (left - 1) * self._shift + self._length - len(waiting)
+        return log_mel(np.pad(waiting, (0, max(0, needed)), mode="symmetric"), *self._bank)[:left]
 
 
 def _samples(blocks: Iterator[NDArray[np.float32]], shift: int, scale: float) -> Iterator[Rows]:

@@ -15,7 +15,7 @@ from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import ShardAudio
-from megahour.features.fbank import log_mel
+from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.params import FeaturesParams
 
@@ -47,15 +47,18 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
 def _features(
     p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
 ) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
-    speaker, mean = None, CausalMean(np.full(p.mels, p.prior, np.float32))
+    speaker, mean = None, CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
     with OpenShards(utterances) as audio:
         for row in table.to_pylist():
             out.came_in()
             if row["speaker"] != speaker:
-                speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.prior, np.float32))
+                speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
             try:
                 samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
-                features = mean.apply(log_mel(samples, row["rate_hz"], p.mels, p.low_hz, p.high_hz))
+                signal = samples.astype(np.float32) * np.float32(p.unit)
+                if p.edges == "mirrored":
+                    signal = with_mirrored_ends(signal, row["rate_hz"])
+                features = mean.apply(log_mel(signal, row["rate_hz"], p.mels, p.low_hz, p.high_hz))
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)

@@ -1,4 +1,4 @@
-"""Log-mel filter banks: Kaldi's algorithm, 25 ms windows every 10 ms, no dither, `snip_edges`.
+"""Log-mel filter banks: Kaldi's algorithm, 25 ms windows every 10 ms, no dither, with and without `snip_edges`.
 
 Per frame: remove the mean, pre-emphasise (0.97), apply the "povey" window (Hann^0.85), zero-pad to a power of two,
 power spectrum, triangular filters equally spaced in mel(f) = 1127 ln(1 + f/700), natural logarithm.
@@ -46,14 +46,33 @@ class Bank:
         return window, kernels.twiddles(), kernels.unpacking(), kernels.LANES, bands, np.concatenate(weights)
 
 
-def frame_count(samples: int, rate_hz: int) -> int:
-    """T for a signal of `samples`: whole windows only.
+def frame_count(samples: int, rate_hz: int, *, mirrored: bool = False) -> int:
+    """T for a signal of `samples`: whole windows only, or with `mirrored` ends one every 10 ms.
 
-    >>> frame_count(16_000, 16_000)
-    98
+    >>> frame_count(16_000, 16_000), frame_count(16_000, 16_000, mirrored=True)
+    (98, 100)
     """
     length, shift = round(WINDOW_S * rate_hz), round(SHIFT_S * rate_hz)
-    return max(0, 1 + (samples - length) // shift)
+    return (samples + shift // 2) // shift if mirrored else max(0, 1 + (samples - length) // shift)
+
+
+def lead_samples(rate_hz: int) -> int:
+    """How far the first window of a signal with mirrored ends begins before its first sample."""
+    return round(WINDOW_S * rate_hz) // 2 - round(SHIFT_S * rate_hz) // 2
+
+
+def with_mirrored_ends(signal: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
+    """The signal with its ends reflected, so that its whole windows are Kaldi's frames without `snip_edges`.
+
+    >>> len(with_mirrored_ends(np.zeros(16_000, np.float32), 16_000))
+    16240
+    """
+    length, shift = round(WINDOW_S * rate_hz), round(SHIFT_S * rate_hz)
+    frames, lead = frame_count(len(signal), rate_hz, mirrored=True), lead_samples(rate_hz)
+    if not frames:
+        return signal[:0]
+    after = (frames - 1) * shift + length - lead - len(signal)
+    return np.pad(signal[: len(signal) + min(0, after)], (lead, max(0, after)), mode="symmetric")
 
 
 def log_mel(

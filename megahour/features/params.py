@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
+
+UNIT = 1 / 32768
+"""Of int16 samples in -1 … 1; a power of two, so features change by a constant and nothing is rounded."""
 
 
 class FeaturesParams(Params):
@@ -19,8 +23,30 @@ class FeaturesParams(Params):
     prior: float = Field(
         14.0, description="log energy that a speaker's causal mean starts from; it fades within some seconds of speech"
     )
+    edges: Literal["inside", "mirrored"] = Field(
+        "inside",
+        json_schema_extra=LATER,
+        description="inside: whole windows only (Kaldi's snip_edges); mirrored: a frame every 10 ms, ends reflected: "
+        "for models that sherpa-onnx is to play (`export-model`), with `high_hz` -400",
+    )
+    scale: Literal["int16", "unit"] = Field(
+        "int16",
+        json_schema_extra=LATER,
+        description="samples in -32768 … 32767, or in -1 … 1, which hides what is quieter than the logarithm's floor: "
+        "for models that sherpa-onnx is to play; `prior` is of int16 either way",
+    )
     sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
     stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
+
+    @property
+    def unit(self) -> float:
+        """What int16 samples are multiplied by."""
+        return UNIT if self.scale == "unit" else 1.0
+
+    @property
+    def scaled_prior(self) -> float:
+        """`prior` of energies in `scale`."""
+        return round(self.prior + 2 * math.log(self.unit), 6)
 
 
 class ImportFeaturesParams(Params):

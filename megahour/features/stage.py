@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
+_LATER = ("mirrored", "unit")
+"""What a summary says of; artifacts that were made before these choices are what they were."""
+
 
 class Features(Stage[FeaturesParams]):
     """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
@@ -33,7 +36,9 @@ class Features(Stage[FeaturesParams]):
     def finish(self, p: FeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
         audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
-        return {"mels": p.mels, "audio": {**audio, "prior": p.prior}, **global_statistics(receipts, p.stats_sets)}
+        audio |= {"prior": p.scaled_prior}
+        audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
+        return {"mels": p.mels, "audio": audio, **global_statistics(receipts, p.stats_sets)}
 
 
 def global_statistics(receipts: list[Receipt], sets: list[str]) -> dict[str, Any]:

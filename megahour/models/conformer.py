@@ -48,7 +48,7 @@ class AttentionContext(NamedTuple):
             if self.left >= 0:
                 near &= own[None, :] >= own[:, None] - self.left
             seen = seen & near
-        return (seen | torch.eye(frames, dtype=torch.bool, device=t.device))[:, None]  # padding sees itself: no NaN
+        return (seen | (t[:, None] == t[None, :]))[:, None]  # padding sees itself: no NaN
 
 
 def drawn(generator: torch.Generator | None) -> AttentionContext:
@@ -71,6 +71,8 @@ class StreamState:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     convolved: list[Tensor] = field(default_factory=list)
+    mask: Tensor | None = None
+    """(B, 1, 1, L + C), true where keys are of frames that have come: for states of a fixed length L."""
 
 
 class Causal(nn.Module):
@@ -101,11 +103,13 @@ class Attention(nn.Module):
         query, key, value = self.inputs(x).chunk(3, dim=2)
         return self._attend(query, key, value, mask)
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(B, C, D) that sees itself and the frames (B, L, D) before; also all keys and values, (B, L + C, D)."""
         query, key, value = self.inputs(x).chunk(3, dim=2)
         keys, values = torch.cat((keys, key), dim=1), torch.cat((values, value), dim=1)
-        return self._attend(query, keys, values, None), keys, values
+        return self._attend(query, keys, values, mask), keys, values
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         earlier = key.shape[1] - query.shape[1]
@@ -149,7 +153,8 @@ class ConformerBlock(nn.Module):
     def step(self, x: Tensor, state: StreamState, number: int, left: int) -> Tensor:
         """(B, C, D) of the next chunk; block `number` of `state` moves on and keeps at most `left` frames."""
         x = x + 0.5 * self.first(x)
-        seen, keys, values = self.attention.step(self.attention_norm(x), state.keys[number], state.values[number])
+        keys, values = state.keys[number], state.values[number]
+        seen, keys, values = self.attention.step(self.attention_norm(x), keys, values, state.mask)
         kept = slice(max(0, keys.shape[1] - left), None)
         state.keys[number], state.values[number] = keys[:, kept], values[:, kept]
         x = x + seen

@@ -27,6 +27,7 @@ from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, HEARD
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.cut.aligned import Tables
+from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.serve.spec import bucket_frames
 
 TOKENS = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]
@@ -167,6 +168,20 @@ def test_a_front_end_is_what_the_model_says_of_itself() -> None:
         own.check_rate(8000)
     own.check_rate(16_000)
     wave.check_rate(8000)
+
+
+MIRRORED = {**CONFIG, "audio": {**CONFIG["audio"], "edges": "mirrored", "scale": "unit", "high_hz": -400.0}}
+
+
+@pytest.mark.parametrize("samples", [0, 79, 90, 250, 16_037])
+def test_a_stream_with_mirrored_ends_gives_what_the_whole_does(samples: int) -> None:
+    front, rng = FrontEnd.of(MIRRORED, tokens=False), np.random.default_rng(samples)
+    signal = rng.normal(0, 3000, samples).astype(np.int16).astype(np.float32)
+    blocks = iter(np.split(signal, np.sort(rng.integers(0, samples + 1, 5))))
+    rows = np.concatenate([np.zeros((0, 8)), *front.rows_of(blocks, [], mean=False)])
+    whole = log_mel(with_mirrored_ends(signal / 32768, 16_000), 16_000, 8, 20.0, -400.0)
+    np.testing.assert_allclose(rows, whole, atol=1e-5)
+    assert len(rows) // 3 == front.outputs(samples, 16_000)
 
 
 class Counter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import kaldi_native_fbank as knf
 import numpy as np
 import pytest
@@ -9,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel
+from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel, with_mirrored_ends
 from megahour.features.kernels import _log
 
 RATE_HZ = 16_000
 
 
 def kaldi(
-    samples: NDArray[np.int16], rate_hz: int = RATE_HZ, mels: int = 64, high_hz: float = 0.0
+    samples: NDArray[Any], rate_hz: int = RATE_HZ, mels: int = 64, high_hz: float = 0.0, *, snip_edges: bool = True
 ) -> NDArray[np.float32]:
     options = knf.FbankOptions()
     options.frame_opts.dither = 0
     options.frame_opts.samp_freq = rate_hz
-    options.frame_opts.snip_edges = True
+    options.frame_opts.snip_edges = snip_edges
     options.mel_opts.num_bins = mels
     options.mel_opts.high_freq = high_hz
     options.energy_floor = 0
     bank = knf.OnlineFbank(options)
     bank.accept_waveform(rate_hz, samples.astype(np.float32).tolist())
     bank.input_finished()
-    return np.stack([bank.get_frame(i) for i in range(bank.num_frames_ready)])
+    return np.array([bank.get_frame(i) for i in range(bank.num_frames_ready)], np.float32).reshape(-1, mels)
 
 
 def voice(seconds: float, rate_hz: int = RATE_HZ, seed: int = 0, level: float = 3000.0) -> NDArray[np.int16]:
@@ -55,6 +57,18 @@ def test_other_rates_equal_to_kaldi_too(rate_hz: int) -> None:
 def test_upper_edge_counts_down_from_nyquist() -> None:
     samples = voice(1.0)
     np.testing.assert_allclose(log_mel(samples, high_hz=-400), kaldi(samples, high_hz=-400), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050])
+@pytest.mark.parametrize("samples", [0, 39, 40, 100, 199, 5_333, 16_013])
+def test_mirrored_ends_are_kaldis_frames_without_snip_edges(rate_hz: int, samples: int) -> None:
+    signal = voice(0.75, rate_hz)[:samples].astype(np.float32) / 32768
+    got, want = (
+        log_mel(with_mirrored_ends(signal, rate_hz), rate_hz, high_hz=-400),
+        kaldi(signal, rate_hz, high_hz=-400, snip_edges=False),
+    )
+    assert len(got) == len(want) == frame_count(len(signal), rate_hz, mirrored=True)
+    np.testing.assert_allclose(got, np.maximum(want, np.log(np.finfo(np.float32).eps)), atol=2e-3, rtol=0)
 
 
 def test_silence_with_an_offset_is_silence() -> None:

@@ -19,7 +19,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
 from megahour.features.extract import check_features
-from megahour.features.fbank import log_mel
+from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features
@@ -122,6 +122,26 @@ def test_receipts_and_summary_say_how_much_audio_there_was_and_of_what_kind(corp
     assert [part["audio_s"] for part in stats] == pytest.approx(seconds, abs=1e-4)
     assert [part["rates_hz"] for part in stats] == [[RATE_HZ]] * 3
     assert made.summary["audio"] == {"rate_hz": RATE_HZ, "low_hz": 20.0, "high_hz": 0.0, "prior": PARAMS.prior}
+
+
+def test_what_sherpa_onnx_hears_is_chosen_by_edges_and_scale(
+    corpus: Corpus, engine: LocalEngine, tmp_path: Path
+) -> None:
+    params = FeaturesParams(mels=24, max_bad=0.2, edges="mirrored", scale="unit", high_hz=-400)
+    run_stage(Features(), params, corpus.inputs, Artifact(tmp_path), engine)
+    row = Artifact(tmp_path).read_table(0, ".arrow").to_pylist()[0]
+    signal = with_mirrored_ends(corpus.samples[0].astype(np.float32) / 32768, RATE_HZ)
+    mean = CausalMean(np.full(24, 14.0 - 30 * np.log(2), np.float32))
+    expected = mean.apply(log_mel(signal, RATE_HZ, 24, high_hz=-400)).astype(np.float16)
+    np.testing.assert_array_equal(row["features"], expected.ravel())
+    audio = Artifact(tmp_path).summary["audio"]
+    assert (audio["edges"], audio["scale"], audio["prior"]) == ("mirrored", "unit", pytest.approx(14 - 30 * np.log(2)))
+
+
+def test_finished_features_stay_what_they_are() -> None:
+    """Their fingerprint does not know parameters that came later, while these have their defaults."""
+    assert not {"edges", "scale"} & PARAMS.identity().keys()
+    assert PARAMS.model_copy(update={"edges": "mirrored"}).identity()["edges"] == "mirrored"
 
 
 def finished(p: FeaturesParams, *shards: tuple[str, int, float]) -> dict[str, Any]:
