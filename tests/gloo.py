@@ -17,7 +17,8 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
     + [f"megahour.sync.trainers.{name}" for name in ("gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
-    + ["pytest", "hypothesis.strategies", "megahour.train.job", "megahour.train.loop", "megahour.train.sharded"]
+    + ["pytest", "hypothesis.strategies", "megahour.train.job", "megahour.train.loop"]
+    + [f"megahour.train.{mode}" for mode in ("sharded", "pipeline", "tensor_parallel")]
 )
 
 

@@ -191,6 +191,16 @@ class Conformer(Encoder):
         self.blocks = nn.ModuleList(ConformerBlock(units, max(1, units // HEAD_UNITS)) for _ in range(layers))
         self.head = nn.Linear(units, outputs)
 
+    @property
+    def heads(self) -> int:
+        """Of the attention of each block."""
+        return max(1, self.head.in_features // HEAD_UNITS)
+
+    def share_heads(self, workers: int) -> None:
+        """From now on each attention's matrices have every `workers`-th part of the heads."""
+        for block in self.blocks:
+            block.attention.heads = self.heads // workers  # type: ignore[union-attr]
+
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Rows of logits for utterances of `lengths` rows of features."""
         return lengths // SUBSAMPLE

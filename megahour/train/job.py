@@ -19,6 +19,7 @@ from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.models.build import KINDS, build
+from megahour.models.in_parts import skeleton
 from megahour.train import data
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
@@ -38,7 +39,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Everything that workers agree on before the first step. `fingerprint` is of all that shapes the result."""
+    """Everything that workers agree on before the first step. `fingerprint` is of all that shapes the result.
+
+    module: without values where workers hold parts of it.
+    """
 
     params: TrainParams
     module: nn.Module
@@ -73,7 +77,7 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
     digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
     return TrainingJob(
         p,
-        build(config, seed=p.seed),
+        build(config, seed=p.seed) if p.parallel.shard == 1 else skeleton(config),
         config,
         goal.outputs,
         loaders,

@@ -87,9 +87,9 @@ def execute(
 def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
     if job.params.parallel.shard == 1:
         return Trainer(job.params, job.module.to(device), synchronise(job, group), device)
-    from megahour.train.sharded import ShardedTrainer  # FSDP takes a second to import
+    from megahour.train.parallel import trainer_of  # FSDP takes a second to import
 
-    return ShardedTrainer(job.params, job.module, partial(synchronise, job), group, device, inputs=job.config["inputs"])
+    return trainer_of(job.params)(job.params, job.config, partial(synchronise, job), group, device)
 
 
 def synchronise(job: TrainingJob, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from megahour.core.config import LATER, Params, parse
 from megahour.core.errors import ConfigError
@@ -55,28 +63,41 @@ class Parallel(BaseModel):
     """How a model that is too big for one process is shared out.
 
     `shard` consecutive workers hold one model and are one worker to the `trainer`, which goes between such groups: a
-    fast network inside, a thin one between. Each worker of a group has batches of its own; `clip` is of the group's
+    fast network inside, a thin one between. Each worker of a group loads batches of its own; `clip` is of the group's
     gradient.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shard: int = Field(1, ge=1, description="workers that hold one model in parts; those of one machine are best")
-    mode: Literal["fsdp", "zero"] = Field(
+    mode: Literal["fsdp", "zero", "pipeline", "tensor"] = Field(
         "fsdp",
-        description="gradients and optimiser state are in parts; fsdp: each layer's weights come together where it "
-        "computes (FSDP2, ZeRO-3); zero: they stay until backward is through (ZeRO-2): more memory, less traffic",
+        description="weights, gradients and optimiser state are in parts. fsdp: each layer's weights come together "
+        "where it computes (FSDP2, ZeRO-3); zero: they stay until backward is through (ZeRO-2): more memory, less "
+        "traffic; pipeline: each worker has some of the layers, and only activations travel; tensor: each has a part "
+        "of every layer of a conformer, whose activations come together: for the fastest networks",
+    )
+    microbatches: int = Field(
+        1, ge=1, description="pipeline: parts of a worker's batch; more keep workers busy, in smaller products"
+    )
+    schedule: Literal["1f1b", "gpipe"] = Field(
+        "1f1b",
+        description="pipeline: 1f1b goes back as soon as it can, so that each worker keeps the activations of as many "
+        "parts as there are workers; gpipe keeps those of all, for links whose latency counts",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _what_is_not_there(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (absent := [name for name in ("pipeline", "tensor") if name in values]):
-            raise ValueError(
-                f"{' and '.join(absent)} parallelism is not there: give `shard` as many workers as the model needs, "
-                "and `recompute` where activations do not fit"
-            )
-        return values
+    @model_validator(mode="after")
+    def _of_the_mode(self) -> Parallel:
+        if self.mode != "pipeline" and (self.microbatches, self.schedule) != (1, "1f1b"):
+            raise ValueError(f"microbatches and schedule are of mode pipeline, not of {self.mode}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_of_other_modes(self, given: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What finished runs have in their identity stays as it is when a mode gets options."""
+        found: dict[str, Any] = given(self)
+        pipeline = self.mode == "pipeline"
+        return {name: value for name, value in found.items() if pipeline or name in ("shard", "mode")}
 
 
 CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_model)
@@ -395,6 +416,16 @@ class TrainParams(Params):
             "compile: leave it out": self.compile,
             "faults continue: without a worker its part is missing": self.faults == "continue",
         }
+        mode = self.parallel.mode
+        if mode == "tensor":
+            refused[
+                f"kind {self.kind}: torch shares out its layers no more than LSTMs; use conformer, or mode fsdp"
+            ] = self.kind != "conformer"
+            refused[f"trainer {self.trainer}, under which copies of the norms would part; use dense"] = (
+                self.trainer != "dense"
+            )
+        if mode == "pipeline":
+            refused[f"layers {self.layers}: each worker of a pipeline has one at least"] = self.layers < shard
         if reasons := [what for what, is_so in refused.items() if is_so]:
             raise ValueError(f"parallel.shard {shard} does not go with {'; nor with '.join(reasons)}")
         return self

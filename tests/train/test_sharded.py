@@ -147,21 +147,24 @@ def made(p: TrainParams, group: Group) -> Callable[[nn.Module, torch.optim.Optim
     return partial(p.synchroniser.make, group=group)
 
 
+CONFIG = {"kind": "tdnn", "inputs": 6, "outputs": 5, "layers": 2, "units": 8, "dropout": 0.0}
+
+
 def module() -> nn.Module:
-    return build({"kind": "tdnn", "inputs": 6, "outputs": 5, "layers": 2, "units": 8, "dropout": 0.0}, seed=1)
+    return build(CONFIG, seed=1)
 
 
 def in_shards(settings: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The model after five steps, and that of one that went on after three from what a checkpoint has."""
     p, group = TrainParams(**settings, workers=4, parallel={"shard": 2}), TorchGroup()
     place = group.rank // 2, range(group.rank % 2, group.rank % 2 + 1)
-    with ShardedTrainer(p, module(), partial(made, p), group, inputs=6) as own:
+    with ShardedTrainer(p, CONFIG, partial(made, p), group) as own:
         take(own, range(3), *place)
         kept = {name: tensor.clone() for name, tensor in own.tensors().items()}
         take(own, range(3, 5), *place)
         straight = ended(own)
     state = {name.removeprefix("sync."): tensor for name, tensor in kept.items() if name.startswith("sync.")}
-    with ShardedTrainer(p, module(), partial(made, p), group, inputs=6) as own:
+    with ShardedTrainer(p, CONFIG, partial(made, p), group) as own:
         own.restore(kept, [state if rank == group.rank else {} for rank in range(4)])
         take(own, range(3, 5), *place)
         return straight, ended(own)
@@ -193,7 +196,7 @@ def test_between_groups_of_shards_any_trainer_runs(trainer: str, options: dict[s
 
 def loses_its_peer() -> None:
     p, group = TrainParams(threads=1, workers=2, parallel={"shard": 2}), TorchGroup()
-    with ShardedTrainer(p, module(), partial(made, p), group, inputs=6) as own:
+    with ShardedTrainer(p, CONFIG, partial(made, p), group) as own:
         take(own, range(1), 0, range(1))
         if group.rank:
             own.shards.all_gather(torch.tensor([1, 1])).wait()  # it has said that it has a batch

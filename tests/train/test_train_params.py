@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from megahour.core.errors import ConfigError
 from megahour.train.params import TrainParams
 
+CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
+
 
 @pytest.mark.parametrize(
     "values",
@@ -42,7 +44,13 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
         ({"trainer": "fsdp"}, r"only scripts can: use dense with parallel: \{shard: N\}"),
         ({"parallel": {"shard": 2}}, "parallel.shard 2 must divide workers, 1,"),
         ({"parallel": {"shards": 2}, "workers": 2}, "shards"),
-        ({"parallel": {"shard": 2, "pipeline": 2}, "workers": 4}, "pipeline parallelism is not there: give `shard`"),
+        ({"parallel": {"shard": 2, "microbatches": 2}, "workers": 2}, "are of mode pipeline, not of fsdp"),
+        ({"parallel": {"shard": 3, "mode": "pipeline"}, "workers": 3}, "with layers 2: each worker of a pipeline"),
+        ({"parallel": {"shard": 2, "mode": "tensor"}, "workers": 2}, "with kind lstm: torch shares out"),
+        (
+            CONFORMER | {"parallel": {"shard": 2, "mode": "tensor"}, "workers": 4, "trainer": "bmuf"},
+            "trainer bmuf, under",
+        ),
         *(
             ({"workers": 2, "parallel": {"shard": 2}, **values}, f"does not go with {reason}")
             for values, reason in [
@@ -79,7 +87,11 @@ def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
     assert not {"parallel", *later} & TrainParams().identity().keys()
     parallel = {"shard": 2, "mode": "fsdp"}
     shared_out = TrainParams(workers=2, parallel=parallel).identity()
-    assert shared_out == {**TrainParams(workers=2).identity(), "parallel": parallel}
+    assert shared_out == {**TrainParams(workers=2).identity(), "parallel": parallel}, "as before there were pipelines"
+    pipeline = {"shard": 2, "mode": "pipeline", "microbatches": 4, "schedule": "gpipe"}
+    again = TrainParams.model_validate(TrainParams(workers=2, parallel=pipeline).model_dump(mode="json"))
+    assert again.parallel.microbatches == 4
+    assert again.identity()["parallel"] == pipeline
     for name, value in later.items():
         assert TrainParams(**{name: value}).identity() == {**TrainParams().identity(), name: value}
     assert TrainParams(device="cpu", recompute=True).identity() == TrainParams().identity()

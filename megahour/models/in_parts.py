@@ -1,0 +1,68 @@
+"""Making a model of which this process keeps a part, without ever holding the whole.
+
+The weights are those of `build` with the same seed: all are drawn, module by module, and what is not kept goes before
+the next module is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from megahour.models.build import build
+
+
+def skeleton(config: Mapping[str, Any]) -> nn.Module:
+    """The module of `config` on the `meta` device: names and shapes without values."""
+    with torch.device("meta"):
+        return build(config)
+
+
+def build_in_parts(config: Mapping[str, Any], seed: int, keep: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
+    """`build(config, seed=seed)`, in which `keep(name, module)` takes the place of each module as soon as it is made.
+
+    Modules come before those that hold them; `name` is that of `named_modules`.
+    """
+    names = iter(_in_order_of_making(config))
+
+    def replaced(_parent: nn.Module, _name: str, made: nn.Module) -> nn.Module:
+        return keep(next(names), made)
+
+    hook = register_module_module_registration_hook(replaced)  # type: ignore[arg-type]  # torch uses what it gives
+    try:
+        return build(config, seed=seed)
+    finally:
+        hook.remove()
+
+
+def _in_order_of_making(config: Mapping[str, Any]) -> list[str]:
+    """A model knows the names of its modules only when it is whole: it is made once without values."""
+    made: list[nn.Module] = []
+    hook = register_module_module_registration_hook(lambda _parent, _name, module: made.append(module))
+    try:
+        names = {id(module): name for name, module in skeleton(config).named_modules()}
+    finally:
+        hook.remove()
+    return [names[id(module)] for module in made]
+
+
+def without(dropped: Iterable[str]) -> Callable[[str, nn.Module], nn.Module]:
+    """For `build_in_parts`: modules of these names are left out, nothing is in their place."""
+    names = frozenset(dropped)
+    return lambda name, module: nn.Identity() if name in names else module
+
+
+def only_copied(copy: Callable[[str, torch.Tensor], None]) -> Callable[[str, nn.Module], nn.Module]:
+    """For `build_in_parts`: `copy(name, values)` of every parameter, whose values then go."""
+
+    def keep(name: str, module: nn.Module) -> nn.Module:
+        for own, parameter in list(module.named_parameters(recurse=False)):
+            copy(f"{name}.{own}", parameter.detach())
+            setattr(module, own, nn.Parameter(parameter.detach().to("meta")))
+        return module
+
+    return keep

@@ -1,0 +1,272 @@
+"""A model whose layers are shared out: each worker of a group holds some, and batches go through them in parts.
+
+torch.distributed.pipelining sends what the layers of one worker give to the next one, and gradients back. A worker's
+batch is split into `microbatches` parts (utterances 0, m, 2 m, … are the first); all parts of a step are padded to one
+shape, which the connections need. Padding is not seen: the loss is of the frames and utterances that were there before.
+
+    worker 0      entry, layers 0 … a     parts 0 1 2 3 …     features
+    worker 1      layers a … b              parts 0 1 2 3 …
+    worker 2      layers b … L, head          parts 0 1 2 3 … losses
+
+Dropout and a Conformer's contexts are those of one process with `threads` equal to `microbatches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from megahour.batches.loader import Batch
+from megahour.core.errors import ConfigError
+from megahour.core.records import key_of
+from megahour.models.encoders import Encoder
+from megahour.models.in_parts import build_in_parts, skeleton, without
+from megahour.models.precision import autocast
+from megahour.train import criteria
+from megahour.train.parts import lost_peers
+from megahour.train.shared_batches import Numbered, SharedBatchesTrainer
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a batch in the shape that all have: `lengths` (b,) of which the first `rows` are utterances.
+
+    owner: the batch's place in the step. seed: of what training draws; None in evaluation.
+    """
+
+    owner: int
+    rows: int
+    batch: Batch
+    lengths: Tensor
+    seed: int | None
+
+
+class PipelineTrainer(SharedBatchesTrainer):
+    """One worker of a pipeline.
+
+    Raises ConfigError: the model is no encoder with a chain of layers, or has fewer layers than there are workers.
+    """
+
+    def _made(self) -> nn.Module:
+        whole = skeleton(self.config)
+        if not isinstance(whole, Encoder):
+            raise ConfigError(
+                f"parallel.mode pipeline: a model of kind {self.config['kind']} with heads of its own is no chain",
+                remedy="use mode: fsdp",
+            )
+        self._whole = whole
+        chain, workers = whole.chain(), self.shards.size
+        names = {id(module): name for name, module in whole.named_modules()}
+        self._starts = balanced([sum(map(_size, link)) for link in chain], workers)
+        own = range(self._starts[self.shards.rank], self._starts[self.shards.rank + 1])
+        dropped = [names[id(module)] for i, link in enumerate(chain) if i not in own for module in link]
+        module = build_in_parts(self.config, self.p.seed, without(dropped)).to(self.device)
+        assert isinstance(module, Encoder)
+        self._stage = _Stage(module, own, len(chain), self.p.precision)
+        self._shape: tuple[bool, int, int, int] | None = None
+        return module
+
+    def _train(self, everyone: Sequence[Numbered], weight: int) -> Tensor:
+        return self._run_through(everyone, weight, training=True)
+
+    def _score_all(self, everyone: Sequence[Numbered]) -> Tensor:
+        return self._run_through(everyone, 1, training=False)
+
+    def _run_through(self, everyone: Sequence[Numbered], weight: int, *, training: bool) -> Tensor:
+        parts = list(self._parts(everyone, training))
+        losses = _Losses(parts, weight, self._whole.subsample, self.device)
+        frames = max(each.batch.features.shape[1] for each in everyone)
+        self._schedule_for(training, len(parts), len(parts[0].lengths), frames)
+        self._stage.parts, self._losses = parts, losses
+        step = self._schedule.step if training else self._schedule.eval
+        numbers, ends = torch.arange(len(parts)), self._stage
+        features = (self._features(parts, frames),) if ends.is_first else ()
+        step(*features, number=numbers, target=numbers if ends.is_last else None, return_outputs=False)
+        self._pipe.clear_runtime_states()
+        if training:
+            links = (not ends.is_first) + (not ends.is_last)  # each carries activations one way, gradients the other
+            self._count(links * self._sent, links * self._sent)
+        found = torch.stack(losses.found) if losses.found else torch.zeros(len(parts), 2, dtype=torch.float64)
+        self.shards.broadcast(found, self.shards.size - 1)
+        owners = torch.tensor([part.owner for part in parts])
+        return torch.zeros(len(everyone), 2, dtype=torch.float64).index_add_(0, owners, found)
+
+    def _parts(self, everyone: Sequence[Numbered], training: bool) -> Iterator[Part]:
+        count = self.p.parallel.microbatches
+        rows = max(-(-len(each.batch.keys) // count) for each in everyone)
+        for owner, each in enumerate(everyone):
+            for r in range(count):
+                batch = each.batch.part(r, count)
+                lengths = torch.zeros(rows, dtype=torch.int64)
+                lengths[: len(batch.keys)] = torch.from_numpy(batch.lengths)
+                seed = key_of("dropout", self.p.seed, each.number, r) if training else None
+                yield Part(owner, len(batch.keys), batch, lengths.to(self.device), seed)
+
+    def _features(self, parts: Sequence[Part], frames: int) -> Tensor:
+        """(M · b, T, F): those of all parts, padded."""
+        rows, values = len(parts[0].lengths), self.config["inputs"]
+        padded = torch.zeros(len(parts), rows, frames, values)
+        for place, part in zip(padded, parts, strict=True):
+            place[: part.rows, : part.batch.features.shape[1]] = torch.from_numpy(part.batch.features)
+        return padded.flatten(0, 1).to(self.device)
+
+    def _schedule_for(self, training: bool, count: int, rows: int, frames: int) -> None:
+        """torch's connections are of one shape: they are made again where a step's differs from the last one's."""
+        shape = (training, count, rows, frames)
+        if shape == self._shape:
+            return
+        self._shape = shape
+        stage, device = self.shards.rank, "meta"
+        features = torch.empty(rows, frames, self.config["inputs"], device=device)
+        inner = self._whole.enter(features, torch.empty(rows, dtype=torch.int64, device=device)).shape[1]
+        between = torch.empty(rows, inner, self._whole.head.in_features, device=device, requires_grad=training)
+        last = self._whole.leave(between, lambda x: x)
+        self._pipe = PipelineStage(
+            self._stage,
+            stage,
+            self.shards.size,
+            self.device,
+            input_args=features if self._stage.is_first else between,
+            output_args=last if self._stage.is_last else between,
+            group=self.mesh.get_group(),
+        )
+        name = self.p.parallel.schedule if training and count >= self.shards.size else "gpipe"
+        self._schedule = SCHEDULES[name](self._pipe, count, loss_fn=self._loss_of, scale_grads=False)
+        self._sent = between.numel() * between.element_size() * count
+
+    def _loss_of(self, logits: Tensor, number: Tensor) -> Tensor:
+        return self._losses.of(logits, int(number))
+
+    def model(self) -> dict[str, Tensor]:
+        """The whole model, on the first worker; the others have none. A collective call."""
+        if self.replica:
+            return {}
+        own, found = self.module.state_dict(), {}
+        with lost_peers(self.shards):
+            shapes = self._whole.state_dict()
+            for name, owner in self._owners().items():
+                if self.shards.rank == owner:
+                    tensor = own[name].contiguous()
+                    if owner:
+                        dist.send(tensor, group=self.mesh.get_group(), group_dst=0)
+                elif self.shards.rank == 0:
+                    tensor = torch.empty_like(shapes[name], device=self.device)
+                    dist.recv(tensor, group=self.mesh.get_group(), group_src=owner)
+                if self.shards.rank == 0:
+                    found[name] = tensor.cpu()
+        return found
+
+    def _owners(self) -> dict[str, int]:
+        """The worker that holds each tensor, by name."""
+        owner_of: dict[int, int] = {}
+        for i, link in enumerate(self._whole.chain()):
+            stage = max(s for s in range(self.shards.size) if self._starts[s] <= i)
+            owner_of |= {id(tensor): stage for module in link for tensor in module.state_dict(keep_vars=True).values()}
+        return {name: owner_of[id(tensor)] for name, tensor in self._whole.state_dict(keep_vars=True).items()}
+
+
+class _Stage(nn.Module):
+    """Links `own` of an encoder's chain of `links`, for one part at a time."""
+
+    def __init__(self, encoder: Encoder, own: range, links: int, precision: str) -> None:
+        super().__init__()
+        self.encoder, self.precision = encoder, precision
+        self.is_first, self.is_last = own.start == 0, own.stop == links
+        self._layers = range(max(own.start - 1, 0), own.stop - 1 - self.is_last)
+        self.parts: list[Part] = []
+
+    def forward(self, x: Tensor, *, number: Tensor) -> Tensor:
+        """Features (b, T, F), or what the worker before gave (b, T', D), to (b, T', D) or logits."""
+        part, encoder = self.parts[int(number)], self.encoder
+        generator = None if part.seed is None else torch.Generator(x.device).manual_seed(part.seed)
+        with autocast(x.device, self.precision):
+            if self.is_first:
+                x = encoder.enter(x, part.lengths)
+            around = encoder.around(part.lengths, x.shape[1], generator)
+            drop = _Drop(encoder, part.rows, generator, before=self._layers.start)
+            for i in self._layers:
+                x = encoder.layer(i, x, around, drop)
+            return encoder.leave(x, drop) if self.is_last else x.float().contiguous()
+
+
+class _Drop:
+    """Dropout as one process draws it: for the utterances alone, after what the layers `before` have drawn."""
+
+    def __init__(self, encoder: Encoder, rows: int, generator: torch.Generator | None, *, before: int) -> None:
+        self.share, self.rows, self.generator, self.before = encoder.dropout, rows, generator, before
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.generator is None or self.share == 0.0:
+            return x
+        for _ in range(self.before):
+            self._drawn(x)
+        self.before = 0
+        kept = nn.functional.pad((self._drawn(x) >= self.share).to(x.dtype), (0, 0, 0, 0, 0, len(x) - self.rows))
+        return x * (kept / (1.0 - self.share))
+
+    def _drawn(self, x: Tensor) -> Tensor:
+        return torch.rand((self.rows, 1, x.shape[2]), generator=self.generator, device=x.device)
+
+
+class _Losses:
+    """What the last worker makes of logits: `found` has the summed loss and the correct frames of each part."""
+
+    def __init__(self, parts: Sequence[Part], weight: int, subsample: int, device: torch.device) -> None:
+        self._parts, self._weight, self._subsample, self._device = parts, weight, subsample, device
+        self.found: list[Tensor] = []
+
+    def of(self, logits: Tensor, number: int) -> Tensor:
+        """The part's share of the group's mean loss."""
+        part = self._parts[number]
+        if not part.rows:
+            self.found.append(torch.zeros(2, dtype=torch.float64, device=logits.device))
+            return logits.sum() * 0.0
+        batch = criteria.on_device(part.batch, self._device, self._subsample)
+        own = logits[: part.rows]
+        if batch.rows is not None:
+            own = own[:, : part.batch.features.shape[1]]
+        loss = criteria.loss(lambda *_: own, batch)
+        self.found.append(torch.stack([loss.total.detach().double(), loss.correct.double()]))
+        return loss.total / self._weight
+
+
+def balanced(sizes: Sequence[int], workers: int) -> list[int]:
+    """Where each worker's links begin, and the end: the largest sum is as small as can be, and each has a layer.
+
+    `sizes` are those of entry, layers and head; entry and head go with the layer beside them.
+
+    Raises ConfigError: there are fewer layers than workers.
+
+    >>> balanced([1, 4, 4, 4, 9], 2)
+    [0, 3, 5]
+    """
+    layers = [*sizes[1:-1]]
+    if len(layers) < workers:
+        raise ConfigError(
+            f"parallel.mode pipeline: {len(layers)} layers for {workers} workers", remedy="lower `shard`, or use fsdp"
+        )
+    layers[0] += sizes[0]
+    layers[-1] += sizes[-1]
+    until = [0, *accumulate(layers)]
+    best: list[tuple[int, list[int]]] = [(until[end], [0]) for end in range(len(until))]
+    for worker in range(1, workers):
+        best = [
+            min((max(best[cut][0], until[end] - until[cut]), [*best[cut][1], cut]) for cut in range(worker, end))
+            if end > worker
+            else (until[-1] + 1, [])
+            for end in range(len(until))
+        ]
+    cuts = best[-1][1]
+    return [0, *(cut + 1 for cut in cuts[1:]), len(sizes)]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(q.numel() for q in module.parameters())

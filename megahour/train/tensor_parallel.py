@@ -1,0 +1,129 @@
+"""A Conformer whose every layer is shared out, by torch's `parallelize_module` (Shoeybi et al., "Megatron-LM", 2019).
+
+Each worker of a group has some heads of every attention and some units of every feed-forward; all compute the same
+batches, and the sums of what they find come together after each. In a block and for N workers:
+
+    feed-forward     units: columns of its first matrix, rows of its second           one sum of (B, T, D)
+    attention        D / heads · N columns of query, key and value each, rows of its output   one sum
+    convolution      columns of the gate and rows of the mixture; what is between is small and everywhere    two
+    head             outputs, which come together for the loss
+
+Norms, the depthwise convolution and the subsampling are on every worker, with equal gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from megahour.core.errors import ConfigError
+from megahour.models.conformer import Conformer
+from megahour.models.in_parts import skeleton
+from megahour.train import criteria
+from megahour.train.parts import dimension
+from megahour.train.shared_batches import Numbered, SharedBatchesTrainer
+
+JOINED = "attention.inputs."
+"""Query, key and value in one matrix, (3 · D, D): a worker has rows of each."""
+
+
+class TensorTrainer(SharedBatchesTrainer):
+    """One worker of a group that holds a Conformer by columns and rows.
+
+    Raises ConfigError: another model, or heads that do not share out evenly.
+    """
+
+    def _made(self) -> nn.Module:
+        module, workers = skeleton(self.config), self.shards.size
+        if not isinstance(module, Conformer):
+            raise ConfigError(
+                f"parallel.mode tensor: torch has no plan for kind {self.config['kind']}",
+                remedy="use kind conformer, or mode fsdp",
+            )
+        heads = module.heads
+        if heads % workers:
+            raise ConfigError(
+                f"parallel.mode tensor: {heads} heads of attention for {workers} workers",
+                remedy=f"make `hidden` a multiple of {64 * workers}, or use mode fsdp",
+            )
+        parallelize_module(module, self.mesh, _plan(module), src_data_rank=None)
+        module.share_heads(workers)
+        return self._filled(module)
+
+    def _arranged(self, name: str, values: Tensor) -> Tensor:
+        """Rows in the order of workers, so that a worker's are beside each other."""
+        if JOINED not in name:
+            return values
+        return _turned(values, 3, self.shards.size)
+
+    def _shown(self, name: str, part: Tensor) -> Tensor:
+        return part.view(3, -1, *part.shape[1:]) if JOINED in name else part
+
+    def _place(self, name: str, parameter: Tensor) -> list[int]:
+        place = super()._place(name, parameter)
+        return [0, place[0] // 3, *place[1:]] if JOINED in name else place
+
+    def _everywhere(self, parameter: Tensor) -> bool:
+        return not isinstance(parameter, DTensor) or dimension(parameter) is None
+
+    def _train(self, everyone: Sequence[Numbered], weight: int) -> Tensor:
+        found = []
+        for each in everyone:
+            loss = self._loss(each.batch, each.number)
+            torch.autograd.backward(loss.total / weight)
+            found.append(_numbers(loss))
+            self._count_sums(each.batch.features.shape)
+        return torch.stack(found).cpu()
+
+    def _score_all(self, everyone: Sequence[Numbered]) -> Tensor:
+        return torch.stack([_numbers(self._score(each.batch, 0)) for each in everyone]).cpu()
+
+    def _count_sums(self, shape: tuple[int, ...]) -> None:
+        """Of a block, forward and backward each: four sums of (B, T', D), which travel twice, and 2 D that come
+        together."""
+        module = self.module
+        assert isinstance(module, Conformer)
+        rows = shape[0] * (shape[1] // module.subsample)
+        values = 2 * len(module.blocks) * (4 * 2 + 2) * module.head.in_features + module.head.out_features
+        sent = round(4 * rows * values * (1 - 1 / self.shards.size))
+        self._count(sent, sent)
+
+    def model(self) -> dict[str, Tensor]:
+        """The whole model, on the first worker; the others have none. A collective call."""
+        found: dict[str, Tensor] = {}
+        if self.replica:
+            return found
+        for name, tensor in self.module.state_dict().items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if JOINED in name:
+                whole = _turned(whole, self.shards.size, 3)
+            if self.shards.rank == 0:
+                found[name] = whole.cpu().contiguous()
+        return found
+
+
+def _numbers(loss: criteria.Loss) -> Tensor:
+    return torch.stack([loss.total.detach().double(), loss.correct.double()])
+
+
+def _turned(values: Tensor, outer: int, inner: int) -> Tensor:
+    """Rows, which are `outer` times `inner` runs, with the runs in the order of the other number first."""
+    return values.view(outer, inner, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
+
+
+def _plan(module: Conformer) -> dict[str, ParallelStyle]:
+    """torch's styles, by the names of the layers."""
+    block: dict[str, ParallelStyle] = {
+        **{f"{part}.1": ColwiseParallel() for part in ("first", "second")},
+        **{f"{part}.3": RowwiseParallel() for part in ("first", "second")},
+        "attention.inputs": ColwiseParallel(),
+        "attention.out": RowwiseParallel(),
+        "gate": ColwiseParallel(output_layouts=Replicate()),
+        "mix": RowwiseParallel(input_layouts=Replicate()),
+    }
+    plan = {f"blocks.{i}.{name}": style for i in range(len(module.blocks)) for name, style in block.items()}
+    return plan | {"head": ColwiseParallel(output_layouts=Replicate())}

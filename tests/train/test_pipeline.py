@@ -1,0 +1,52 @@
+"""A pipeline of workers with some layers each learns what one process learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gloo import run_workers
+from trained_in_parts import NO_CLIP, alone, config, in_parts, near
+
+from megahour.core.errors import ConfigError
+from megahour.train.pipeline import balanced
+
+Case = tuple[dict[str, Any], dict[str, Any], str]
+
+
+def pipeline(workers: int, **more: Any) -> dict[str, Any]:
+    return {"parallel": {"shard": workers, "mode": "pipeline", **more}}
+
+
+CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], "layers": 4}
+CASES: dict[int, list[Case]] = {
+    2: [
+        (config("conformer", dropout=0.2), pipeline(2, microbatches=2) | CONFORMER, "ctc"),
+        (config("blstm"), pipeline(2, schedule="gpipe") | {"recompute": True, "optimiser": "sgd", "layers": 4}, "soft"),
+    ],
+    4: [
+        (config("lstm", lookahead=2, dropout=0.2), pipeline(4) | {"layers": 4}, "ce"),
+        (config("tdnn", layers=5), pipeline(4, microbatches=3) | {"layers": 5}, "soft"),
+        (config("conformer"), pipeline(2, microbatches=2) | CONFORMER | {"clip": NO_CLIP}, "ctc"),
+    ],
+}
+
+
+@pytest.mark.parametrize("workers", CASES)
+def test_losses_are_those_of_one_process_whatever_the_lengths_of_batches(workers: int) -> None:
+    """The last case of four workers is two pipelines, with `dense` between them."""
+    found = run_workers(in_parts, workers, CASES[workers])
+    for i, case in enumerate(CASES[workers]):
+        expected = alone(*case)
+        near(found[0][i], expected)
+        assert all(one[i][1] == {} for one in found[1:]), "the first worker has the model"
+        shard = case[1]["parallel"]["shard"]
+        assert sum(one[i][2] for one in found[:shard]) == pytest.approx(expected[2], rel=0.01)
+        assert max(one[i][2] for one in found) < 0.85 * expected[2]
+
+
+def test_links_are_shared_out_so_that_the_most_that_one_holds_is_least() -> None:
+    assert balanced([1, 4, 4, 4, 4, 9], 2) == [0, 4, 6]
+    assert balanced([0, 1, 1, 1, 50], 3) == [0, 2, 3, 5]
+    with pytest.raises(ConfigError, match="2 layers for 3 workers"):
+        balanced([0, 1, 1, 0], 3)

@@ -1,0 +1,36 @@
+"""Workers that share out every layer of a Conformer learn what one process learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gloo import run_workers
+from trained_in_parts import NO_CLIP, alone, config, in_parts, near
+
+Case = tuple[dict[str, Any], dict[str, Any], str]
+CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
+
+
+def tensor(workers: int, units: int, **settings: Any) -> Case:
+    parallel = {"shard": workers, "mode": "tensor"}
+    model = config("conformer", layers=2, units=units, dropout=settings.pop("dropout", 0.0))
+    return model, CONFORMER | {"parallel": parallel} | settings, "ctc"
+
+
+CASES: dict[int, list[Case]] = {
+    2: [tensor(2, 128, recompute=True, dropout=0.2)],
+    4: [tensor(4, 256, optimiser="sgd"), tensor(2, 128, clip=NO_CLIP)],
+}
+
+
+@pytest.mark.parametrize("workers", CASES)
+def test_losses_are_those_of_one_process(workers: int) -> None:
+    """With dropout and drawn contexts; the 5 outputs do not share out evenly. The last case is two groups."""
+    found = run_workers(in_parts, workers, CASES[workers])
+    for i, case in enumerate(CASES[workers]):
+        expected = alone(*case)
+        near(found[0][i], expected)
+        assert all(one[i][1] == {} for one in found[1:]), "the first worker has the model"
+        shard = case[1]["parallel"]["shard"]
+        assert max(one[i][2] for one in found) < expected[2] * (1 / shard + 0.1)

@@ -1,0 +1,101 @@
+"""For tests of models in parts: made batches of every criterion, and steps on them by one process or by several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from megahour import sync
+from megahour.batches.loader import Batch
+from megahour.models.build import build
+from megahour.sync.group.base import Group
+from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.parallel import trainer_of
+from megahour.train.params import TrainParams
+from megahour.train.step import Trainer
+
+OUTPUTS, NO_CLIP = 5, 1e9
+COUNTS = (4, 4, 1)  # batches of the steps: in the last one most workers have none
+
+
+def batch(number: int, criterion: str) -> Batch:
+    """Of a number of utterances and a length of its own."""
+    rng = np.random.default_rng(number)
+    rows, frames = int(rng.integers(2, 6)), int(rng.integers(9, 14))
+    lengths = rng.integers(8, frames + 1, rows)
+    lengths[0] = frames
+    features = rng.normal(size=(rows, frames, 6)).astype(np.float32)
+    if criterion == "ctc":
+        targets = {"tokens": rng.integers(1, OUTPUTS, (rows, 1)), "token_lengths": np.ones(rows, np.int64)}
+    elif criterion == "soft":
+        indices = np.argsort(rng.normal(size=(rows, frames, OUTPUTS)), axis=2)[:, :, :3]
+        logits = rng.normal(size=(rows, frames, 3)).astype(np.float16)
+        targets = {"indices": indices.astype(np.int64), "logits": logits}
+    else:
+        labels = rng.integers(0, OUTPUTS, (rows, frames))
+        targets = {"labels": np.where(np.arange(frames) < lengths[:, None], labels, -100)}
+    return Batch(features, lengths, list(range(rows)), targets)
+
+
+def config(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"kind": kind, "inputs": 6, "outputs": OUTPUTS, "layers": 4, "units": 8, "dropout": 0.0, **settings}
+
+
+def made(p: TrainParams, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], sync.Synchroniser]:
+    return partial(p.synchroniser.make, group=group)
+
+
+def summed(group: Group, own: list[float]) -> list[float]:
+    return group.all_gather(torch.tensor(own, dtype=torch.float64)).wait().sum(0).tolist()  # type: ignore[no-any-return]
+
+
+def steps(own: Trainer, group: Group, criterion: str, counts: tuple[int, ...] = COUNTS, first: int = 0) -> list[Any]:
+    """Loss, correct frames and gradient norm of each step, and what all evaluate in the end."""
+    found = []
+    for step, count in enumerate(counts):
+        numbers = range(first + group.rank, first + count, group.size)
+        first += count
+        gradients = own.backward([batch(number, criterion) for number in numbers], numbers)
+        own.apply(gradients, 0.003, step)
+        sums = [float(gradients.loss), gradients.weight, int(gradients.correct)] if gradients else [0.0, 0, 0]
+        loss, weight, correct = summed(group, sums)
+        norm = float(own.synchroniser.metrics["gradient_norm"]) if own.p.clip < NO_CLIP else 0.0  # of each group
+        found.append((loss / weight, correct, norm))
+    shares = range(100 + group.rank, 103, group.size)  # in the second round one has a batch, others none
+    return [*found, summed(group, list(own.evaluate(batch(number, criterion) for number in shares)))]
+
+
+def in_parts(cases: list[tuple[dict[str, Any], dict[str, Any], str]]) -> list[tuple[list[Any], dict[str, Tensor], int]]:
+    """What each case's steps give on these workers, the model, and the bytes of weights and optimiser state here."""
+    group, found = TorchGroup(), []
+    for model, settings, criterion in cases:
+        p = TrainParams(**{"workers": group.size, "threads": 1, "clip": 0.5} | settings)
+        with trainer_of(p)(p, model, partial(made, p), group) as own:
+            curve = steps(own, group, criterion)
+            held = sum(tensor.nbytes for tensor in own.tensors().values())
+            found.append((curve, own.model(), held))
+    return found
+
+
+def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> tuple[list[Any], dict[str, Tensor], int]:
+    """The same by one process: its replicas' shares of a batch are the parts of a pipeline."""
+    parts = settings.get("parallel", {}).get("microbatches", 1)
+    p = TrainParams(**{"threads": parts, "clip": 0.5} | settings | {"parallel": {}})
+    module = build(model, seed=1)
+    with Trainer(p, module, made(p, TorchGroup())) as own:
+        curve = steps(own, TorchGroup(), criterion)
+        return curve, own.model(), sum(tensor.nbytes for tensor in own.tensors().values())
+
+
+def near(found: tuple[list[Any], dict[str, Tensor], int], expected: tuple[list[Any], dict[str, Tensor], int]) -> None:
+    """The same losses to 1e-5, and weights as near as Adam's quotients of small gradients let them be."""
+    for row, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(row, other, rtol=1e-5)
+    assert found[1].keys() == expected[1].keys()
+    for name, tensor in expected[1].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=2e-4)
