@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Ahead:
     Parameters
     ----------
     request: what a number means; a pure function, which threads call.
-    numbers: those that will be asked for, in this order; batches are made ahead.
+    numbers: those that will be asked for, in this order; batches are made ahead. It is gone through twice.
     following: without `numbers`, where it is not known who takes which: those that may come after a number. Then only
         windows are opened ahead.
     prefetch: batches that wait ready at most; 0: everything is made when it is asked for, in the caller's thread.
@@ -60,7 +60,7 @@ class Ahead:
         request: Callable[[int], Request],
         *,
         prefetch: int,
-        numbers: Sequence[int] | None = None,
+        numbers: Iterable[int] | None = None,
         following: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self._request, self._prefetch, self._numbers, self._following = request, prefetch, numbers, following

@@ -25,6 +25,8 @@ class TrainerOptions(BaseModel):
     """Whether all workers take every step together."""
     wraps_model: ClassVar[bool] = False
     """Whether the model must be called as `model(batch)` after the trainer is made: torch's own trainers."""
+    in_blocks: ClassVar[bool] = False
+    """Whether workers step alone for a block, and meet at its edge: `regrouping.InBlocks`."""
 
     clip_norm: float | None = Field(
         None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
@@ -34,6 +36,16 @@ class TrainerOptions(BaseModel):
     def node_workers(self) -> int:
         """Consecutive ranks that count as one."""
         return 1
+
+    @property
+    def own_optimiser(self) -> bool:
+        """Whether each worker's optimiser has a state of its own."""
+        return self.in_blocks
+
+    @property
+    def needs_all(self) -> str:
+        """Why a run cannot go on without a lost worker; empty: it can (`regrouping.Regrouping`)."""
+        return ""
 
     def for_run(self, total_steps: int) -> Self:
         """These options for a run whose workers take `total_steps` steps."""
@@ -149,6 +161,14 @@ class GtcOptions(TrainerOptions):
     def node_workers(self) -> int:
         return self.node_size
 
+    @property
+    def own_optimiser(self) -> bool:
+        return self.form == "update"
+
+    @property
+    def needs_all(self) -> str:
+        return "node_size above 1: a node is not whole without one of its workers" if self.node_size > 1 else ""
+
     def for_run(self, total_steps: int) -> Self:
         return self.model_copy(update={"total_steps": total_steps}) if self.total_steps is None else self
 
@@ -160,6 +180,7 @@ class BmufOptions(TrainerOptions):
     """
 
     implementation = "bmuf.Bmuf"
+    in_blocks = True
 
     block_steps: int = Field(
         100, ge=1, description="steps of a block; fewer cost more bandwidth and follow more closely"
@@ -194,6 +215,14 @@ class BmufOptions(TrainerOptions):
         if isinstance(self.eta_cap, float) and not 0 <= self.eta_cap < 1:
             raise ValueError(f"eta_cap = {self.eta_cap} is not in [0, 1)")
         return self
+
+    @property
+    def own_optimiser(self) -> bool:
+        return self.inner == "keep"
+
+    @property
+    def needs_all(self) -> str:
+        return "inner: mean, which meets once more than the model: use keep or reset" if self.inner == "mean" else ""
 
     def for_run(self, total_steps: int) -> Self:
         return self.model_copy(update={"total_steps": total_steps}) if self.total_steps is None else self
@@ -247,6 +276,10 @@ class StreamingDilocoOptions(TrainerOptions):
             raise ValueError(f"overlap_steps {self.overlap_steps}: the next fragment leaves {every} steps later")
         return self
 
+    @property
+    def needs_all(self) -> str:
+        return "streaming_diloco: a fragment that is on its way would be lost; use diloco"
+
 
 class GossipOptions(TrainerOptions):
     """Asynchronous SGD on a ring (ADPSGD, and H-ADPSGD with nodes): no worker waits for another's gradient.
@@ -275,11 +308,16 @@ class GossipOptions(TrainerOptions):
     def node_workers(self) -> int:
         return self.node_size
 
+    @property
+    def needs_all(self) -> str:
+        return "gossip: its workers are not in step"
+
 
 class LocalSgdOptions(TrainerOptions):
     """Local steps, and the mean of the models after each period. Sends 2 D fp32 values a period."""
 
     implementation = "local_sgd.LocalSgd"
+    in_blocks = True
 
     period_steps: int = Field(16, ge=1, description="steps from mean to mean; more save bandwidth and cost accuracy")
     warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each")

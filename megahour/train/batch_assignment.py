@@ -12,6 +12,8 @@ that first passes the last one, by its clock. Both numbers are in a store that a
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import torch
@@ -30,11 +32,15 @@ class SharedStore(Protocol):
 
 
 class Claim(NamedTuple):
-    """Batches `first` … `last` - 1 of the workers that make this step together; `own` are this worker's, or none."""
+    """A step's batches, from `first` on, of the workers that make it together; `own` are this worker's, or none.
+
+    After it the batches before `last` are done; `again`: the first so many of those still owed, and no new ones.
+    """
 
     first: int
     last: int
-    own: range
+    own: Sequence[int]
+    again: int = 0
 
 
 class Claims(Protocol):
@@ -44,13 +50,24 @@ class Claims(Protocol):
 
 
 class InTurn:
-    """W batches a step, one for each worker of `group`, from number `at` on; or `each` times as many."""
+    """W batches a step, one for each worker of `group`, from number `at` on; or `each` times as many.
 
-    def __init__(self, group: Group, at: int, total: int, each: int = 1) -> None:
+    `owed` come first: batches before `at` of which a lost worker has taken what it had done along.
+    """
+
+    def __init__(self, group: Group, at: int, total: int, each: int = 1, owed: Sequence[int] = ()) -> None:
         self.rank, self.size, self.next, self.total, self.each = group.rank, group.size, at, total, each
+        self._owed = list(owed)
+
+    def __iter__(self) -> Iterator[int]:
+        """All of this worker's batches that are still to come, in order."""
+        return chain(self._owed[self.rank :: self.size], range(self.next + self.rank, self.total, self.size))
 
     def take(self) -> Claim | None:
         """The next step's batches; no communication."""
+        if self._owed:
+            step, self._owed = self._owed[: self.size * self.each], self._owed[self.size * self.each :]
+            return Claim(step[0], self.next, step[self.rank :: self.size], again=len(step))
         if self.next >= self.total:
             return None
         claim = claim_of(self.next, self.size, self.rank, self.total, self.each)

@@ -37,7 +37,9 @@ def checkpoints_of(work: Path, durable: str = "") -> str:
 class Position:
     """Where a run is: batches `done` of all workers, `steps` of this one, what it has summed up since the last row.
 
-    `row_due`: the first batch of a step after which there is a row of the curves still to be made.
+    `row_due`: the first batch of a step after which there is a row of the curves still to be made. With workers that
+    come and go (`rounds`), `rounds`: those that are over since the last start of all; `owed`: batches below `done` that
+    no one has trained on.
     """
 
     done: int = 0
@@ -46,6 +48,8 @@ class Position:
     curves: Curves = field(default_factory=Curves)
     audit: Audit = field(default_factory=Audit)
     row_due: int | None = None
+    rounds: int = 0
+    owed: list[int] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:

@@ -40,8 +40,8 @@ from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
-from megahour.train.step import Trainer
-from megahour.train.step_totals import Regroup, StepTotals, TrainedTotals
+from megahour.train.step import Gradients, Trainer
+from megahour.train.step_totals import TrainedTotals
 
 LOG = logging.getLogger(__name__)
 
@@ -116,10 +116,10 @@ class TakenStep(NamedTuple):
 
 
 class Run:
-    """One worker's run over the phases of a job, from the position `at` on, which it moves.
+    """One worker's run over the phases of a job, from the position `at` on, which it moves."""
 
-    With `totals` the position's sums are those of all workers, and `Regroup` is raised when another one waits to join.
-    """
+    sums_of_all = False
+    """Whether the position's sums are those of all workers, not this one's."""
 
     def __init__(
         self,
@@ -131,13 +131,12 @@ class Run:
         progress: Callable[..., None],
         alarm: Alarm | None,
         at: Position,
-        totals: StepTotals | None = None,
     ) -> None:
         self.job, self.trainer, self.group = job, trainer, group
         self.ends = list(accumulate(len(phase) for phase in job.phases))
         self.total = self.ends[-1] if self.ends else 0
         self.in_step = job.params.synchroniser.in_step
-        self.at, self.totals = at, totals
+        self.at = at
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
         self.readings: StepReadings[TakenStep] = StepReadings()
@@ -147,14 +146,14 @@ class Run:
         if not self.total:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
         claims, marks = self._claims(store)
-        was_through = self.at.done == self.total  # all but the end was done, and saved, before a restart
+        # All but the end was done, and saved, before a restart.
+        was_through = not self._end_what_is_open() and self.at.done == self.total and not self.at.owed
         if self.at.row_due is not None:
             self._row_after(self.at.row_due)
         with self._ahead(claims) as self.ahead:
-            while self.at.done < self.total:
+            while self.at.done < self.total or self.at.owed:
                 claim = claims.take()
-                while (mark := marks.due(claim)) is not None and mark < self.total:
-                    self._checkpoint(mark)
+                self._save_due(marks, claim)
                 if claim is None:
                     break
                 self._step(claim)
@@ -167,12 +166,21 @@ class Run:
         self.saving.wait()  # what is trained is worth more than its last checkpoint
         return self.at.curves
 
+    def _end_what_is_open(self) -> bool:
+        """Ends what a break of the group has left open, and says whether there was something."""
+        return False
+
+    def _save_due(self, marks: Marks, claim: Claim | None) -> None:
+        """The checkpoints that lie before `claim`."""
+        while (mark := marks.due(claim)) is not None and mark < self.total:
+            self._checkpoint(mark)
+
     def _claims(self, store: SharedStore | None) -> tuple[Claims, Marks]:
         p, at = self.job.params, self.at.done
         unit = self.group.size if self.in_step else p.synchroniser.node_workers
         marks = Marks(store, at, p.checkpoint_s, unit * p.accumulate)
         if self.in_step or store is None:
-            return InTurn(self.group, at, self.total, p.accumulate), marks
+            return InTurn(self.group, at, self.total, p.accumulate, self.at.owed), marks
         first = self.group.rank - self.group.rank % unit
         nodes = [range(start, start + unit) for start in range(0, self.group.size, unit)]
         node = self.group.split(nodes) if unit > 1 else None
@@ -185,10 +193,8 @@ class Run:
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
         gradients = self.trainer.backward(batches, claim.own)
-        totals = TrainedTotals.of(batches, None) if self.totals is None else self.totals.of_all(batches, gradients)
-        self.trainer.apply(gradients, rate, claim.first)
-        at.add(totals)
-        before, at.done, at.steps = at.done, claim.last, at.steps + 1
+        before = at.done
+        self._update(claim, batches, gradients, rate)
         metrics = self.trainer.synchroniser.metrics
         frames = sum(int(batch.lengths.sum()) for batch in batches)
         step = TakenStep(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
@@ -203,9 +209,18 @@ class Run:
             )
         if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
             at.row_due = claim.first
-            self._row_after(claim.first)
-        if totals.joining and at.done < self.total:
-            raise Regroup
+        if at.row_due is not None and self._between_rounds():
+            self._row_after(at.row_due)
+
+    def _update(self, claim: Claim, batches: Sequence[Batch], gradients: Gradients | None, rate: float) -> None:
+        """The step, and the position after it."""
+        self.trainer.apply(gradients, rate, claim.first)
+        self.at.add(TrainedTotals.of(batches, None))
+        self.at.done, self.at.steps = claim.last, self.at.steps + 1
+
+    def _between_rounds(self) -> bool:
+        """Whether there may be a row now."""
+        return True
 
     def _read(self, *, wait: bool = False) -> None:
         """Takes in what steps have measured. Raises StageError for a loss or a gradient that was not finite."""
@@ -215,7 +230,7 @@ class Run:
                 summed, correct = values.pop("loss"), int(values.pop("correct"))
                 loss = summed / step.weight
                 self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
-                if self.totals is None:
+                if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
             values = {"learning_rate": step.learning_rate, **values}
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
@@ -236,9 +251,9 @@ class Run:
 
     def _ahead(self, claims: Claims) -> Ahead:
         """Batches are made ahead where it is known whose they are, and windows are opened ahead in any case."""
-        at, group, prefetch = self.at.done, self.group, self.job.params.prefetch
+        prefetch = self.job.params.prefetch
         if isinstance(claims, InTurn):
-            return Ahead(self._request, prefetch=prefetch, numbers=range(at + group.rank, self.total, group.size))
+            return Ahead(self._request, prefetch=prefetch, numbers=claims)
         return Ahead(self._request, prefetch=prefetch, following=lambda number: range(number + 1, self.total))
 
     def _request(self, number: int) -> Request:
@@ -263,7 +278,7 @@ class Run:
             at.sums = Sums()
             return
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
-        trained = at.sums if self.totals is not None else self._together(at.sums)
+        trained = at.sums if self.sums_of_all else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
         fields |= {"held_out_loss": None, "held_out_accuracy": None}
         if self.job.held_out is not None:
@@ -275,7 +290,7 @@ class Run:
             fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
         at.sums = Sums()
         if at.done == self.total:
-            fields |= at.audit.numbers() if self.totals is not None else at.audit.of_all(self.group)
+            fields |= at.audit.numbers() if self.sums_of_all else at.audit.of_all(self.group)
         self.meters.row(at.curves.add(**fields))
 
     def _together(self, sums: Sums) -> Sums:

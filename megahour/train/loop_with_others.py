@@ -1,43 +1,43 @@
 """The training loop of `loop` with workers that are lost and come back: `faults: continue`.
 
     meet: leave the old process group, get a rank in the new one             (`membership`)
-    those behind, and those who come, take weights, optimiser and position from the furthest
+    those behind, and those who come, take weights, optimiser and position from the furthest          (`handover`)
     train, from the batch that the furthest has not done, until a worker is lost or one waits to join
 
-A step that a worker's loss interrupts has changed nothing on those who saw it fail (`sync.trainers.dense`); its batches
-are then shared out again, to those who are left. Who had it done already is one step ahead, and the others take its
-model: no batch is trained on twice, and none is left out. Which steps had fewer workers depends on when one was lost,
-and so do the bytes of the model.
+A step that a worker's loss interrupts has not happened, and its batches are shared out again, to those who are left.
+With trainers that work in blocks (bmuf, diloco, local_sgd) the loss is noticed at the block's edge: those left end the
+block with the mean of theirs, and then train on the batches that the lost one had in it. Who had ended the step or the
+block already is a round ahead, and the others take its model: no batch is trained on twice, and none is left out. Which
+steps had fewer workers depends on when one was lost, and so do the bytes of the model.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import safetensors.torch
-import torch
-
+from megahour.batches.loader import Batch
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.group.base import Group, WorkerFailedError, WorkerLostError
 from megahour.sync.group.mesh import of_transport
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import result
+from megahour.sync.trainers.regrouping import InBlocks, Regrouping
+from megahour.train import handover, result
+from megahour.train.batch_assignment import Claim, Marks
 from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinished, newest, position_of
-from megahour.train.coverage_audit import Audit
+from megahour.train.handover import Kept, Round, Undo
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
 from megahour.train.membership import GroupMember, Place
 from megahour.train.meters import Curves
-from megahour.train.step import Trainer
-from megahour.train.step_totals import Regroup, StepTotals
+from megahour.train.step import Gradients, Trainer
+from megahour.train.step_totals import StepTotals, TrainedTotals
 
 LOG = logging.getLogger(__name__)
 
@@ -52,16 +52,18 @@ def execute_with_others(
     gc.collect()
     gc.freeze()  # what is there now stays: `meet` need not look through it while the others wait
     with Trainer(job.params, job.module, synchronise(job, TorchGroup())) as trainer:
-        worker = _Worker(job, trainer, member, work, progress, durable)
+        worker = WorkerWithOthers(job, trainer, member, work, progress, durable)
         while True:
-            place = member.meet(worker.how_far())
-            LOG.info("group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, worker.how_far())
+            place = member.meet(handover.far(worker.at))
+            LOG.info(
+                "group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, handover.far(worker.at)
+            )
             if (curves := worker.train(place)) is not None:
                 member.leave()
                 return result.of(job, curves, trainer.model()) if place.rank == 0 else None
 
 
-class _Worker:
+class WorkerWithOthers:
     """One worker and where it is, in one group after another."""
 
     def __init__(
@@ -75,13 +77,10 @@ class _Worker:
     ) -> None:
         self._job, self._trainer, self._member, self._work, self._progress = job, trainer, member, work, progress
         self._checkpoints = checkpoints_of(work, durable)
-        self._at: Position | None = None
+        self.at: Position | None = None
+        self._round, self._kept, self._trains = Round(), Kept(trainer.synchroniser.state()), False
         self._stepped_s: float | None = None  # when this worker's last step ended
         self._first = False
-
-    def how_far(self) -> tuple[int, int]:
-        """Batches done and rows of the curves; (-1, -1): not begun."""
-        return (-1, -1) if self._at is None else (self._at.done, len(self._at.curves.rows))
 
     def train(self, place: Place) -> Curves | None:
         """To the end; None: the group broke, or another worker waits. No one holds the group then."""
@@ -95,22 +94,28 @@ class _Worker:
                 raise
             LOG.warning("group %d did not form, or broke: %s", place.epoch, error)
             traceback.clear_frames(error.__traceback__)
+        self._leave()
+        return None
+
+    def _leave(self) -> None:
+        """The group is gone: what its synchroniser knew is kept for the next one."""
+        if self._trains:
+            self._kept, self._trains = Kept(self._trainer.synchroniser.state()), False
         self._member.leave()
         self._trainer.regroup(synchronise(self._job, TorchGroup()))
-        return None
 
     def _train(self, group: TorchGroup, place: Place) -> Curves:
         job, p, trainer = self._job, self._job.params, self._trainer
-        self._at = at = self._begin(group) if place.fresh else self._go_on(group, place)
-        trainer.regroup(synchronise(job, group))
+        self.at = at = self._begin(group) if place.fresh else self._go_on(group, place)
+        self._trains = True
         progress = partial(self._progress, **({"restarts": place.lost} if place.lost else {}))
         shown, self._first = partial(self._stepped, progress if group.rank == 0 else _unseen), True
         with (
             alarm_of(p, group.rank) as alarm,
             Checkpoints(self._checkpoints, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
         ):
-            totals = StepTotals(group, self._member.called)
-            run = Run(job, trainer, group, saver, self._work, shown, alarm, at, totals)
+            run = RunWithOthers(job, trainer, group, saver, self._work, shown, alarm, at)
+            run.round, run.totals = self._round, StepTotals(group, self._member.called)
             try:
                 return run.to_the_end(self._member.store())
             finally:
@@ -125,45 +130,102 @@ class _Worker:
 
     def _begin(self, group: Group) -> Position:
         """From the newest checkpoint, if there is one."""
-        found = newest(self._checkpoints, group, self._job.fingerprint)
-        if found is None:
-            return Position()
-        self._trainer.restore(found.tensors, found.states)
-        return position_of(found, group, common=True)
+        self._trainer.regroup(synchronise(self._job, group))
+        found, at = newest(self._checkpoints, group, self._job.fingerprint), Position()
+        if found is not None:
+            self._trainer.restore(found.tensors, found.states)
+            at = position_of(found, group, common=True)
+        self._round.begin(at)
+        return at
 
     def _go_on(self, group: Group, place: Place) -> Position:
+        """From where the furthest is."""
         clear_unfinished(self._checkpoints, group)
-        if not place.behind:
-            assert self._at is not None
-            return self._at
-        return share(self._trainer, self._at, group)
-
-
-def share(trainer: Trainer, at: Position | None, group: Group) -> Position:
-    """Weights, optimiser and position become those of worker 0, on all at once or not at all. A collective call."""
-    told, held = b"", b""
-    if group.rank == 0:
-        assert at is not None
-        told = json.dumps(at.state(at.done) | {"row_due": at.row_due}).encode()
-        tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trainer.tensors().items()}
-        held = safetensors.torch.save(tensors | {"audit.sums": at.audit.tensor()})
-    told, held = _broadcast(told, group), _broadcast(held, group)
-    if at is not None and group.rank == 0:
+        at = handover.agree(self._trainer, self.at, self._round, self._kept, group, behind=place.behind)
+        self.at = at  # with the model, if another is lost before the next line has ended
+        self._trainer.regroup(synchronise(self._job, group))
+        cast("Regrouping", self._trainer.synchroniser).rejoin(self._kept.own, self._kept.peer)
+        if self._round.open:
+            at.owed = self._round.owed_now(at, group)
         return at
-    state, tensors = json.loads(told), safetensors.torch.load(held)
-    trainer.restore(tensors, [{}])
-    at = Position.of(state, same_workers=True)
-    at.audit, at.row_due = Audit.sum([tensors["audit.sums"]]), state["row_due"]
-    return at
 
 
-def _broadcast(data: bytes, group: Group) -> bytes:
-    """Those of worker 0."""
-    length = torch.tensor([len(data)])
-    group.broadcast(length)
-    vector = torch.frombuffer(bytearray(data or bytes(int(length))), dtype=torch.uint8)
-    group.broadcast(vector)
-    return vector.numpy().tobytes()
+class Regroup(Exception):
+    """A worker waits to join: all leave their group at this round's end, and meet."""
+
+
+class RunWithOthers(Run):
+    """`Run` of workers whose loss costs nothing but their open round: sums are of all, and agreed before it ends."""
+
+    sums_of_all = True
+    round: Round
+    totals: StepTotals
+    _joining = False
+
+    def _end_what_is_open(self) -> bool:
+        if blocks := self._in_blocks():
+            blocks.deferred = True
+        if is_open := self.round.open:
+            self._meet()
+        return is_open
+
+    def _save_due(self, marks: Marks, claim: Claim | None) -> None:
+        """Once, between two rounds, whatever the marks are that the last one has passed."""
+        if not self._between_rounds():
+            return
+        passed = False
+        while (mark := marks.due(claim)) is not None and mark < self.total:
+            passed = True
+        if passed and self.at.done < self.total:
+            self._checkpoint(self.at.done)
+
+    def _step(self, claim: Claim) -> None:
+        super()._step(claim)
+        if self._joining and self._between_rounds() and self.at.done < self.total:
+            raise Regroup
+
+    def _update(self, claim: Claim, batches: Sequence[Batch], gradients: Gradients | None, rate: float) -> None:
+        own = TrainedTotals.of(batches, gradients)
+        if self._in_blocks() is None:
+            totals = self.totals.of_all(own)
+            self.round.undo = Undo.of(self.trainer)
+            self.trainer.apply(gradients, rate, claim.first)
+            self._passed(claim)
+            self._over(totals)
+            return
+        self.trainer.apply(gradients, rate, claim.first)
+        self._passed(claim)
+        self.round.own += claim.own
+        self.round.totals = self.round.totals.plus(own)
+        blocks = self._in_blocks()
+        if blocks is not None and (blocks.due or (self.at.done == self.total and not self.at.owed)):
+            self._meet()
+
+    def _meet(self) -> None:
+        """The end of a block, that of the last batches of all too."""
+        self.round.open = True
+        totals = self.totals.of_all(self.round.totals)
+        blocks = self._in_blocks()
+        assert blocks is not None
+        blocks.meet()
+        self._over(totals)
+
+    def _passed(self, claim: Claim) -> None:
+        at = self.at
+        at.done, at.steps, at.owed = claim.last, at.steps + 1, at.owed[claim.again :]
+
+    def _over(self, totals: TrainedTotals) -> None:
+        self.at.add(totals)
+        self.at.rounds += 1
+        self.round.begin(self.at)
+        self._joining = totals.joining
+
+    def _between_rounds(self) -> bool:
+        return not self.round.begun(self.at)
+
+    def _in_blocks(self) -> InBlocks | None:
+        blocks = self.job.params.synchroniser.in_blocks
+        return cast("InBlocks", self.trainer.synchroniser) if blocks else None
 
 
 def _unseen(*_: object, **__: object) -> None:

@@ -318,7 +318,8 @@ class TrainParams(Params):
         "restart",
         description="when a worker is lost. restart: all go on from the last checkpoint, and the bytes of the model do "
         "not depend on the loss. continue: the others go on at once with the mean of those left, and it joins them "
-        "when it is back; trainer dense on the CPUs of one machine, for many workers or long starts",
+        "when it is back; on the CPUs of one machine, with dense, gtc, bmuf, diloco or local_sgd, for many workers or "
+        "long starts",
         json_schema_extra=LATER,
     )
     nodes: int = Field(1, ge=1, description="machines that share the workers", json_schema_extra=POLICY)
@@ -389,8 +390,8 @@ class TrainParams(Params):
             raise ValueError(
                 f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
             )
-        if self.faults == "continue" and (self.trainer != "dense" or self.nodes > 1):
-            raise ValueError("faults: continue needs trainer dense and one machine; others take restart")
+        if self.faults == "continue" and (why := self.synchroniser.needs_all or ("nodes above 1" * (self.nodes > 1))):
+            raise ValueError(f"faults: continue does not go with {why}; or set restart")
         if self.nodes > 1 and not self.rendezvous:
             raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
         return self

@@ -174,6 +174,10 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, state of optimiser, synchroniser and loss scale, by name."""
+        return self.model_tensors() | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
+
+    def model_tensors(self) -> dict[str, Tensor]:
+        """Those of `tensors` that are not the synchroniser's."""
         found = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
         for name, parameter in zip(self.names, self.parameters, strict=True):
             for part, tensor in self.optimiser.state.get(parameter, {}).items():
@@ -182,7 +186,7 @@ class Trainer:
         if self.scaler is not None:
             state = self.scaler.state_dict()
             found["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
-        return found | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
+        return found
 
     def offsets(self) -> dict[str, list[int]]:
         """Where those of `tensors` that are parts of larger ones begin in them; none are."""
@@ -194,6 +198,11 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
         """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""
+        self.restore_model(tensors)
+        self.synchroniser.restore(states)
+
+    def restore_model(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `model_tensors` gave."""
         fused = self.device.type != "cpu"  # its kernels count steps on the device
         with torch.no_grad():
             for name, parameter in zip(self.names, self.parameters, strict=True):
@@ -207,4 +216,3 @@ class Trainer:
         if self.scaler is not None and "scaler" in tensors:
             scale, tracker = tensors["scaler"].tolist()
             self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(tracker)})
-        self.synchroniser.restore(states)

@@ -1,6 +1,7 @@
-"""What the batches of a step were, of all workers together: known to each before the step, so that none takes it along.
+"""What the batches of a step, or of a block of steps, were, of all workers together.
 
-A run that goes on without a lost worker still has to count what that one has trained on.
+It is known to each before the step, or the block's end, so that none takes it along: a run that goes on without a lost
+worker still has to count what that one has trained on.
 """
 
 from __future__ import annotations
@@ -16,15 +17,11 @@ from megahour.train.coverage_audit import Audit
 from megahour.train.step import Gradients
 
 
-class Regroup(Exception):
-    """A worker waits to join: all leave their group at this step's edge, and meet."""
-
-
 class TrainedTotals(NamedTuple):
-    """Pieces of a step; its summed loss, weight and correct frames; whether a worker waits to join."""
+    """Pieces trained on; their summed loss, weight and correct frames; whether a worker waits to join."""
 
     audit: Audit
-    sums: tuple[float, int, int]
+    sums: tuple[float, int, int] = (0.0, 0, 0)
     joining: bool = False
 
     @staticmethod
@@ -34,12 +31,18 @@ class TrainedTotals(NamedTuple):
         for batch in batches:
             audit.add(batch.keys)
         if gradients is None:
-            return TrainedTotals(audit, (0.0, 0, 0))
+            return TrainedTotals(audit)
         return TrainedTotals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct)))
+
+    def plus(self, other: TrainedTotals) -> TrainedTotals:
+        """Those of both."""
+        audit = Audit.sum([self.audit.tensor(), other.audit.tensor()])
+        (loss, weight, correct), (more, heavier, right) = self.sums, other.sums
+        return TrainedTotals(audit, (loss + more, weight + heavier, correct + right))
 
 
 class StepTotals:
-    """One message of 48 bytes a step.
+    """One message of 48 bytes a step, or a block.
 
     Parameters
     ----------
@@ -49,9 +52,8 @@ class StepTotals:
     def __init__(self, group: Group, called: Callable[[], bool]) -> None:
         self._group, self._called = group, called
 
-    def of_all(self, batches: Sequence[Batch], gradients: Gradients | None) -> TrainedTotals:
-        """TrainedTotals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
-        own = TrainedTotals.of(batches, gradients)
+    def of_all(self, own: TrainedTotals) -> TrainedTotals:
+        """Those of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
         loss, weight, correct = own.sums
         joining = self._group.rank == 0 and self._called()
         numbers = torch.tensor([own.audit.pieces, own.audit.keys, weight, correct, int(joining), 0])

@@ -99,6 +99,11 @@ class Senders(ABC):
             self._residual.copy_(rows.pop(0)) if rows else self._residual.zero_()
         self._inherited = [row.to(self._device) for row in rows]
 
+    def rejoin(self, own: Mapping[str, Tensor]) -> None:
+        """Goes on with this worker's own residual among other workers, each of which sends for itself."""
+        nothing = torch.empty(0, dtype=torch.int64)  # rooms of messages, which all begin with the largest
+        self.restore([{**own, "lane": self.lane.tensor(), "starts": nothing, "rooms": nothing}])
+
 
 def _part(group: Group, parts: Sequence[range]) -> Group | None:
     """This worker's part of the group; None where it would be alone."""

@@ -68,6 +68,7 @@ class Bmuf:
         self.eta = momentum(options, group.size, tell=group.rank == 0)
         self._steps = self._block_steps = self._blocks = 0
         self._weight = 0.0
+        self.deferred = False
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """One local step, and at a block's edge the filtered mean of all workers' models.
@@ -87,9 +88,22 @@ class Bmuf:
         self._steps += 1
         self._block_steps += 1
         self._weight += weight
-        warming = self._steps <= self.options.warmup_steps
-        if warming or self._block_steps >= self.options.block_steps:
-            self._end_block(warming)
+        if self.due and not self.deferred:
+            self.meet()
+
+    @property
+    def due(self) -> bool:
+        """Whether the block's steps are done, and its end is not."""
+        return self._block_steps >= self.options.block_steps or bool(self._block_steps and self._warming)
+
+    def meet(self) -> None:
+        """Ends the block that is open, if one is, as `step` does at its edge. A collective call; raises as `step`."""
+        if self._block_steps:
+            self._end_block(self._warming)
+
+    @property
+    def _warming(self) -> bool:
+        return self._steps <= self.options.warmup_steps
 
     def finish(self) -> None:
         """Ends the block that is under way and leaves the global model in `model`: W(t), not the look-ahead B(t).
@@ -97,8 +111,7 @@ class Bmuf:
         Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers
         where one has another model.
         """
-        if self._block_steps:
-            self._end_block(self._steps <= self.options.warmup_steps)
+        self.meet()
         base.end_together(self.group)
         self.flat.set_weights(self.filter.model)
         replicas.end_with_one_model(self.model, self.group)
@@ -141,6 +154,14 @@ class Bmuf:
             for state, weight in zip(states, weights, strict=True):
                 mean.add_(state["weights"].to(device), alpha=weight / sum(weights))
         self.flat.set_weights(mean)
+
+    def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
+        """All is common but the open block, in which a worker that takes a peer's state has no part.
+
+        See `regrouping`.
+        """
+        state = own if peer is None else {**peer, "weight": torch.zeros(1, dtype=torch.float64)}
+        self.restore([state] * self.group.size)
 
     @torch.no_grad()
     def _end_block(self, warming: bool) -> None:

@@ -128,6 +128,9 @@ class Dense:
         """Nothing is to be done, whatever the number of workers was. ConfigError: it is another trainer's state."""
         own_state("dense", states, self._group.rank, ())
 
+    def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
+        """Nothing is to be done; see `regrouping`."""
+
 
 def _scale(clip_norm: float, norm: float | Tensor) -> float | Tensor:
     """min(1, c / (‖g‖ + 1e-6)); 1 where the norm is not finite, 0 for an infinite one that stays on its device."""

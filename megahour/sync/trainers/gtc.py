@@ -99,3 +99,10 @@ class Gtc(Compressed):
         self._threshold.restore(own["threshold"])
         self._steps = int(own["steps"])
         self._sum.restore(states)
+
+    def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
+        """Keeps its residual; τ is common. See `regrouping`."""
+        common = own if peer is None else peer
+        self._threshold.restore(common["threshold"])
+        self._steps = int(common["steps"])
+        self._sum.rejoin(own)

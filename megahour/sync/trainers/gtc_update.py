@@ -148,6 +148,12 @@ class GtcUpdate(Compressed):
         self._steps, self._density.steps = map(int, own["steps"].tolist())
         self._sum.restore(states)
 
+    def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
+        """Keeps its residual; see `regrouping`."""
+        common = own if peer is None else peer
+        self._steps, self._density.steps = map(int, common["steps"].tolist())
+        self._sum.rejoin(own)
+
 
 def _place(weight: Tensor, view: Tensor) -> Tensor:
     """Zeros in the weight's type and layout, which a fused optimiser goes through as they lie: `view` if it is so."""

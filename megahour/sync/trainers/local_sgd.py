@@ -45,6 +45,7 @@ class LocalSgd:
         self._flat = Flat(model)
         self._steps = self._local_steps = 0
         self._weight = 0.0
+        self.deferred = False
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """A local step, none with `weight` 0; and the mean of all workers' weights where it is due.
@@ -57,16 +58,25 @@ class LocalSgd:
         self._steps += 1
         self._local_steps += 1
         self._weight += weight
-        if self._steps <= self._options.warmup_steps or self._local_steps >= self._options.period_steps:
+        if self.due and not self.deferred:
+            self.meet()
+
+    @property
+    def due(self) -> bool:
+        """Whether the period's steps are done, and the mean is not."""
+        local = self._local_steps
+        return local >= self._options.period_steps or bool(local and self._steps <= self._options.warmup_steps)
+
+    def meet(self) -> None:
+        """Takes the mean of what has been trained since the last one, if anything has. A collective call."""
+        if self._local_steps and self._group.size > 1:
             self._average()
+        self._weight, self._local_steps = 0.0, 0
 
     @torch.no_grad()
     def _average(self) -> None:
-        weight, self._weight, self._local_steps = self._weight, 0.0, 0
-        if self._group.size == 1:
-            return
         own = self._flat.weights()
-        agreed = agree(self._group, weight, bool(own.isfinite().all()))
+        agreed = agree(self._group, self._weight, bool(own.isfinite().all()))
         if not agreed.finite:
             raise MegahourError(
                 f"a worker's weights are not finite after step {self._steps}",
@@ -83,8 +93,7 @@ class LocalSgd:
 
         Raises MegahourError on all workers where one has another model.
         """
-        if self._local_steps:
-            self._average()
+        self.meet()
         end_together(self._group)
         replicas.end_with_one_model(self._model, self._group)
 
@@ -111,3 +120,11 @@ class LocalSgd:
         for state, share in zip(states, shares, strict=True):
             mean.add_(state["weights"].to(mean), alpha=share)
         self._flat.set_weights(mean)
+
+    def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
+        """All is common but the open period, in which a worker that takes a peer's state has no part.
+
+        See `regrouping`.
+        """
+        state = own if peer is None else {**peer, "weight": torch.zeros(1, dtype=torch.float64)}
+        self.restore([state] * self._group.size)
