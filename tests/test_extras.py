@@ -33,6 +33,7 @@ FOLDERS = {
     "train": "batches clock losses models monitor sync teach train units",
     "decode": "decode",
     "transcribe": "transcribe",
+    "export": "export",
 }
 """Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""
 STANDARD = frozenset(sys.stdlib_module_names) | {"megahour"}

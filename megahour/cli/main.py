@@ -30,6 +30,10 @@ LAZY = {
         "megahour.cli.transcribe:command",
         "Recognise speech: audio files or a microphone to text or subtitles.",
     ),
+    "export-model": (
+        "megahour.cli.export_model:command",
+        "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",
+    ),
     "lm": (
         "megahour.lm.cli.commands:group",
         "n-gram language models: train, score, info, convert, rescore, combine, prune.",

@@ -14,6 +14,8 @@ EXTRAS = {
     "s3fs": "s3",
     "pyspark": "spark",
     "onnxruntime": "onnx",
+    "onnx": "export",
+    "sherpa_onnx": "dev",
     "kenlm": "kenlm",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",

@@ -11,6 +11,7 @@ import yaml
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
+from megahour.transcribe.bundle import PRECISIONS, Bundle
 
 RECIPE = "recipe.resolved.yaml"
 
@@ -21,6 +22,7 @@ class RecogniserParts:
 
     graph: words and their language model; without one, the model must be of characters (CTC), which are read as they
     come. units, lexicon: of senones; without them words have no times. model_name: what the model is called.
+    precision: of an exported bundle, whose address `model` then is; "": an artifact.
     """
 
     model: str
@@ -29,19 +31,23 @@ class RecogniserParts:
     lexicon: str = ""
     model_name: str = ""
     search: DecodeParams = field(default_factory=lambda: DecodeParams.model_validate({}))
+    precision: str = ""
 
 
 def parts_of(address: str, step: str = "") -> RecogniserParts:
-    """The parts behind an address: a *model* artifact, or a run's folder, of which one step `decode` is taken.
+    """The parts behind an address: a bundle, a *model* artifact, or a run's folder, of which a step `decode` is taken.
 
     step: of the run, a step `decode`, or `train` with criterion ctc; "": the last one that decodes without trying
-    scales, or where there is none the last model of characters.
+    scales, or where there is none the last model of characters. Of a bundle: a precision; "": fp32.
 
     Raises
     ------
-    ConfigError: nothing of the kind is there; the message names the steps that would do.
+    ConfigError: nothing of the kind is there; the message names the steps that would do. StoreError: a damaged bundle.
     """
     home = Artifact(address)
+    if Bundle.at(address):
+        name = Bundle.open(home.url).manifest.name
+        return RecogniserParts(home.url, model_name=name, precision=step or PRECISIONS[0])
     if home.complete:
         if home.manifest.stage not in ("train", "import-aligner"):
             message = f"an artifact of stage {home.manifest.stage}, not a model"
@@ -49,9 +55,11 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
         return RecogniserParts(home.url, model_name=home.url)
     if not home.fs.exists(home.path(RECIPE)):
         raise ConfigError(
-            "neither a model nor a run", where=home.url, remedy="give a *model* artifact, a run's folder, or a recipe"
+            "neither a model nor a run",
+            where=home.url,
+            remedy="give a *model* artifact, an exported bundle, a run's folder, or a recipe",
         )
-    steps = _steps(home)
+    steps = steps_of_run(home)
     fit = [name for name, each in steps.items() if _decodes(each)] or [n for n, each in steps.items() if _reads(each)]
     name = step or (fit[-1] if fit else "")
     if name not in steps or not (_decodes(steps[name]) or _reads(steps[name])):
@@ -62,7 +70,7 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
 
 
-def _steps(home: Artifact) -> dict[str, dict[str, Any]]:
+def steps_of_run(home: Artifact) -> dict[str, dict[str, Any]]:
     """The run's steps, with the run's own artifacts where the run is now: it was written with a path from elsewhere."""
     recipe = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))
     own = f"{recipe['run']}/"

@@ -13,8 +13,10 @@ from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
+from megahour.models.foreign import ForeignModel
 from megahour.models.imported import MARK
-from megahour.models.inference import load
+from megahour.models.inference import Model, load
+from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import Span, spelled_words, word_spans
 
@@ -45,6 +47,19 @@ def _check_kind(address: str, kind: str) -> None:
         raise ConfigError(what, where=address, remedy=makers_of((kind,)))
 
 
+def _loaded(parts: RecogniserParts, threads: int, device: str) -> tuple[dict[str, Any], Model | ForeignModel]:
+    """The model and its configuration, from a bundle or an artifact."""
+    if not parts.precision:
+        config: dict[str, Any] = Artifact(parts.model).read_json(0, ".model.json")
+        return config, load(parts.model, threads=threads, device=device, precision=parts.search.precision)
+    if parts.graph:
+        raise ConfigError(
+            "a bundle is searched without a graph", where=parts.model, remedy="take --graph with the model artifact"
+        )
+    model = Bundle.open(parts.model).model(parts.precision, threads=threads, device=device)
+    return dict(model.config), model
+
+
 class Recogniser:
     """A model and what it is searched with, loaded once; pieces are recognised one after the other.
 
@@ -56,9 +71,9 @@ class Recogniser:
     def __init__(self, parts: RecogniserParts, *, threads: int = 1, device: str = "cpu") -> None:
         self.parts = parts
         for kind in ("model", "graph", "units", "lexicon"):
-            _check_kind(getattr(parts, kind), kind)
-        artifact = Artifact(parts.model)
-        config = artifact.read_json(0, ".model.json")
+            if not (parts.precision and kind == "model"):
+                _check_kind(getattr(parts, kind), kind)
+        config, self.model = _loaded(parts, threads, device)
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         if not parts.graph and not self.tokens:
             raise ConfigError(
@@ -67,12 +82,11 @@ class Recogniser:
                 remedy="name the run instead, or give --graph (and --units and --lexicon for word times)",
             )
         self.front = FrontEnd.of(config, tokens=False)
-        self._mark = MARK if config.get("marks") else ""
-        self._model = load(parts.model, threads=threads, device=device, precision=parts.search.precision)
+        self.mark = MARK if config.get("marks") else ""
         self._searcher: Searcher | None = None
         self._silence = 0
         if parts.graph:
-            self._searcher, self._silence = self._search(artifact)
+            self._searcher, self._silence = self._search(Artifact(parts.model))
         self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
 
     def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
@@ -80,28 +94,39 @@ class Recogniser:
 
         Raises ValueError where no path survives the search.
         """
-        if self.front.kind == "stacked":
-            rows = rows.astype(np.float16).astype(np.float32)  # as features are stored: the model has seen no others
-        features = self.front.shape(rows[: len(rows) // self._joined() * self._joined()])
-        if not len(features):
+        log_probs = self.log_posteriors(rows)
+        if not len(log_probs):
             return []
-        outputs, _ = self._model(features[None], np.array([len(features)]))
-        log_probs = outputs["log_probs"][0]
         if self._searcher is None:
             labels = log_probs.argmax(axis=1)
-            spelled = spelled_words(labels.tolist(), self.tokens, self._mark)
+            spelled = spelled_words(labels.tolist(), self.tokens, self.mark)
             return self._timed(
                 [word.text for word in spelled], [word.span for word in spelled], labels, log_probs, start_s
             )
         best = self._searcher(log_probs)
         labels = np.array(best.labels)
         if self.tokens:
-            spans: Sequence[Span] = [word.span for word in spelled_words(best.labels, self.tokens, self._mark)]
+            spans: Sequence[Span] = [word.span for word in spelled_words(best.labels, self.tokens, self.mark)]
         elif self._pronunciations:
             spans = word_spans(best.words, best.labels, self._pronunciations, self._silence)
         else:
             return [TimedWord(word) for word in best.words]
         return self._timed(best.words, spans, labels, log_probs, start_s)
+
+    def log_posteriors(self, rows: Rows) -> Float32:
+        """Of the model's outputs (T, V), for a piece of rows as `FrontEnd.rows_of` gives them."""
+        features = self.features(rows)
+        if not len(features):
+            return np.zeros((0, self.front.units), np.float32)
+        outputs, _ = self.model(features[None], np.array([len(features)]))
+        log_probs: Float32 = outputs["log_probs"][0]
+        return log_probs
+
+    def features(self, rows: Rows) -> Rows:
+        """What the model takes for a piece of rows, (T', F)."""
+        if self.front.kind == "stacked":
+            rows = rows.astype(np.float16).astype(np.float32)  # as features are stored: the model has seen no others
+        return self.front.shape(rows[: len(rows) // self._joined() * self._joined()])
 
     def _joined(self) -> int:
         """Rows of 10 ms, or samples of an output frame, that the model takes together."""

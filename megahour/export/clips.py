@@ -1,0 +1,86 @@
+"""Clips that a bundle is tried on: files that the user names, or utterances of the model's own run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.corpus.media.audio import Decoder
+from megahour.corpus.media.folders import files_below
+from megahour.corpus.media.tar import ShardAudio
+from megahour.corpus.transcripts.pairing import MEDIA
+from megahour.transcribe.session import LIMITS
+
+COLUMNS = ["key", "shard", "offset", "size", "rate_hz", "speaker", "text", "set"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Mono samples at the model's rate, and what is said in them where that is known."""
+
+    name: str
+    samples: NDArray[np.int16]
+    said: str = ""
+
+
+def digest(clips: Sequence[Clip]) -> str:
+    """SHA-256 of all samples, in order."""
+    total = hashlib.sha256()
+    for clip in clips:
+        total.update(clip.samples.tobytes())
+    return total.hexdigest()
+
+
+def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[Clip]:
+    """The audio files at `paths`, those of folders in order of their names; `talk.txt` says what is said in `talk.wav`.
+
+    Raises
+    ------
+    ConfigError: no such file, or no audio in a folder. BadRecord: audio that cannot be decoded.
+    """
+    clips = []
+    for each in paths:
+        found = [each] if Path(each).is_file() else sorted(files_below(each).entries) if Path(each).is_dir() else []
+        audio = [path for path in found if path == each or path.lower().endswith(MEDIA)]
+        if not audio:
+            raise ConfigError("no audio here", where=each, remedy="give audio files, or folders of them")
+        for path in audio:
+            with Path(path).open("rb") as file:
+                blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
+            beside = Path(path).with_suffix(".txt")
+            said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
+            clips.append(Clip(Path(path).stem, np.concatenate(blocks)[:, 0], said))
+    return clips
+
+
+def clips_of_sets(
+    selection: str, utterances: str, most: int, rate_hz: int, *, among: Sequence[str] = (), but: Sequence[str] = ()
+) -> list[Clip]:
+    """The first utterances of sets of a *selection*, one of each speaker in turn; among: sets (all), but: left out."""
+    by_speaker: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(Artifact(selection), among, but):
+        mine = by_speaker.setdefault(row["speaker"], [])
+        if len(mine) < most and row["rate_hz"] == rate_hz:
+            mine.append(row)
+    rows = [mine[turn] for turn in range(most) for mine in by_speaker.values() if turn < len(mine)][:most]
+    audio = Artifact(utterances)
+    clips = []
+    for row in rows:
+        with ShardAudio(audio, row["shard"]) as shard:
+            clips.append(Clip(str(row["key"]), shard.read(row["offset"], row["size"]), row["text"]))
+    return clips
+
+
+def _rows(selection: Artifact, among: Sequence[str], but: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for receipt in selection.receipts():
+        for row in selection.read_table(receipt.shard, columns=COLUMNS).to_pylist():
+            if row["set"] not in but and (not among or row["set"] in among):
+                yield row

@@ -1,0 +1,54 @@
+"""What `megahour export-model` does: finds the model, its clips and its origin, and writes the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megahour.core.errors import ConfigError
+from megahour.export.clips import Clip, clips_of_files, clips_of_sets
+from megahour.export.compare import Comparison
+from megahour.export.model import TrainedModel
+from megahour.export.origin import Origin, origin_of
+from megahour.export.params import ExportModelParams
+from megahour.export.write import write_bundle
+from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.parts import parts_of
+
+
+def export_model(
+    address: str, step: str, params: ExportModelParams, golden: Sequence[str], calibration: Sequence[str], out: str
+) -> tuple[Bundle, Comparison]:
+    """The bundle at `out`, and how it did on the golden clips.
+
+    golden, calibration: files or folders; without them clips are taken from the run that the model lies in.
+
+    Raises
+    ------
+    ConfigError: no model of tokens, no clips, `out` is there, or the bundle does not say what the model says.
+    """
+    model = TrainedModel(parts_of(address, step))
+    origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
+    clips = clips_of_files(golden, rate_hz) if golden else _held_out(origin, params, rate_hz)
+    if not clips:
+        raise ConfigError(
+            "no golden clips: no run with held-out sets tells where there are some",
+            where=address,
+            remedy="give --golden with audio that the model has not learnt from",
+        )
+    return write_bundle(model, params, origin, clips, _calibration(origin, params, calibration, rate_hz), out)
+
+
+def _held_out(origin: Origin, params: ExportModelParams, rate_hz: int) -> list[Clip]:
+    if not origin.selection:
+        return []
+    return clips_of_sets(origin.selection, origin.utterances, params.golden_clips, rate_hz, but=origin.sets)
+
+
+def _calibration(origin: Origin, params: ExportModelParams, files: Sequence[str], rate_hz: int) -> list[Clip]:
+    if "int8" not in params.precisions or params.int8 == "dynamic":
+        return []
+    if files:
+        return clips_of_files(files, rate_hz)
+    if not origin.selection:
+        return []
+    return clips_of_sets(origin.selection, origin.utterances, params.calibration_clips, rate_hz, among=origin.sets)

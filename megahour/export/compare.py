@@ -1,0 +1,134 @@
+"""Whether a bundle's graphs say what the model says: in onnxruntime, and in sherpa-onnx where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.corpus.text.edit_distance import distance
+from megahour.export.clips import Clip
+from megahour.export.model import TrainedModel
+from megahour.export.params import ExportModelParams
+from megahour.export.play import SherpaOffline, SherpaStream, Stream, int16_rows, padded
+from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.parts import parts_of
+from megahour.transcribe.recogniser import Recogniser
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass
+class Comparison:
+    """Texts of each clip by form and precision; largest differences of log posteriors; sherpa: version that agreed."""
+
+    clips: Sequence[Clip]
+    texts: list[dict[str, dict[str, str]]]
+    graphs: list[tuple[str, str]] = field(default_factory=list)
+    differences: dict[tuple[str, str], float] = field(default_factory=dict)
+    sherpa: str = ""
+
+    def figures(self, form: str, precision: str) -> dict[str, Any]:
+        """Clips whose text is that of fp32, the largest difference in nats, and the WER where all texts are known."""
+        pairs = [(each[form][precision], each[form]["fp32"]) for each in self.texts]
+        found: dict[str, Any] = {
+            "same_texts": sum(one == other for one, other in pairs),
+            "clips": len(pairs),
+            "largest_difference_nats": round(self.differences[form, precision], 6),
+        }
+        if all(clip.said for clip in self.clips):
+            found["wer"] = round(self.wer(form, precision), 4)
+        return found
+
+    def wer(self, form: str, precision: str) -> float:
+        """Percent of the words that are said in all clips."""
+        said = [clip.said.split() for clip in self.clips]
+        heard = [each[form][precision].split() for each in self.texts]
+        wrong = sum(distance(one, other) for one, other in zip(said, heard, strict=True))
+        return 100 * wrong / max(1, sum(map(len, said)))
+
+
+def compare(model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[Clip]) -> Comparison:
+    """Raises ConfigError: a graph in fp32 gives another text, or log posteriors further away than the tolerance."""
+    found = Comparison(clips, [{} for _ in clips])
+    for form, graphs in bundle.manifest.graphs.items():
+        exact = [_expected(model, params, form, clip) for clip in clips]
+        for precision in graphs:
+            found.graphs.append((form, precision))
+            worst = 0.0
+            heard = _heard(model, bundle, form, precision, clips)
+            for number, (mine, values) in enumerate(zip(exact, heard, strict=True)):
+                text = model.text(values)
+                found.texts[number].setdefault(form, {})[precision] = text
+                worst = max(worst, float(np.abs(mine - values).max(initial=0.0)))
+                if precision == "fp32":
+                    _check(form, clips[number].name, model.text(mine), text, worst, params.tolerance)
+            found.differences[form, precision] = worst
+    if find_spec("sherpa_onnx"):
+        _played(model, bundle, clips, found)
+    return found
+
+
+def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: Clip) -> Float32:
+    if form == "offline":
+        return model.log_posteriors(clip.samples)
+    return model.streamed(clip.samples, params.chunk, params.left)
+
+
+def _heard(model: TrainedModel, bundle: Bundle, form: str, precision: str, clips: Sequence[Clip]) -> Iterator[Float32]:
+    """What the bundle's own runtime gives: `transcribe`'s recogniser of it, or its stream."""
+    rate_hz = bundle.manifest.front_end.rate_hz
+    if form == "offline":
+        recogniser = Recogniser(parts_of(bundle.url, precision))
+        for clip in clips:
+            blocks = iter([clip.samples.astype(np.float32)])
+            yield recogniser.log_posteriors(np.concatenate(list(recogniser.front.rows_of(blocks, []))))
+        return
+    stream = Stream(bundle, precision)
+    for clip in clips:
+        samples = padded(clip.samples, rate_hz, stream.chunk * stream.frames / 100)
+        yield stream.log_posteriors(int16_rows(model.recogniser.front, samples))
+
+
+def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: float) -> None:
+    if text != mine:
+        raise ConfigError(
+            f'the {form} graph says "{text}" where the model says "{mine}"',
+            where=f"clip {clip}",
+            remedy="this is a fault of the exporter: please report it with the clip",
+        )
+    if worst > tolerance:
+        raise ConfigError(
+            f"log posteriors of the {form} graph are {worst:.2g} nats from the model's, at most {tolerance}",
+            where=f"clip {clip}",
+            remedy="raise --tolerance if the texts are what counts",
+        )
+
+
+def _played(model: TrainedModel, bundle: Bundle, clips: Sequence[Clip], found: Comparison) -> None:
+    """sherpa-onnx's texts of fp32 graphs are those of the model too. Raises ConfigError where they are not."""
+    forms = bundle.manifest.sherpa_onnx
+    players: dict[str, type[SherpaOffline] | type[SherpaStream]] = {"offline": SherpaOffline, "streaming": SherpaStream}
+    for form, player in players.items():
+        if not forms[form]:
+            continue
+        client = player(bundle)
+        for number, clip in enumerate(clips):
+            samples = clip.samples
+            if form == "streaming" and bundle.manifest.streaming is not None:
+                samples = padded(samples, model.front_end.rate_hz, bundle.manifest.streaming.latency_s)
+            text, mine = client.text(samples), found.texts[number][form]["fp32"]
+            if " ".join(text.split()) != mine:
+                raise ConfigError(
+                    f'sherpa-onnx says "{text}" where the model says "{mine}" ({form})',
+                    where=f"clip {clip.name}",
+                    remedy="this is a fault of the exporter: please report it with the clip",
+                )
+    if forms["offline"] or forms["streaming"]:
+        found.sherpa = metadata.version("sherpa-onnx")

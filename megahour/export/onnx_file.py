@@ -1,0 +1,58 @@
+"""An ONNX file of a graph, with the metadata that a runtime reads; checked by running it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+OPSET = 17
+"""What every runtime of the last years reads, sherpa-onnx's among them."""
+
+
+def write_onnx(
+    module: nn.Module, example: tuple[torch.Tensor, ...], free: Mapping[str, Mapping[int, str]], path: Path
+) -> None:
+    """Writes `module`, whose `inputs` and `outputs` are names; `free`: axes of any length, by input or output.
+
+    By tracing, torch's older exporter: it takes a second where the newer one takes a minute, and knows LSTMs. What it
+    gets wrong is seen, as every graph is compared with the model.
+    """
+    inputs, outputs = list(module.inputs), list(module.outputs)  # type: ignore[arg-type]
+    axes = {name: dict(each) for name, each in free.items()}
+    with warnings.catch_warnings(action="ignore"), torch.inference_mode():
+        torch.onnx.export(
+            module.eval(), example, str(path), input_names=inputs, output_names=outputs, dynamic_axes=axes,
+            opset_version=OPSET, dynamo=False,
+        )  # fmt: skip
+    _keep_inputs(path, inputs, example, axes)
+
+
+def _keep_inputs(path: Path, names: list[str], example: tuple[torch.Tensor, ...], axes: Mapping[str, Any]) -> None:
+    """Puts back inputs that the graph does not use: runtimes give all of them, in order."""
+    import onnx
+
+    model = onnx.load(str(path))
+    there = {each.name: each for each in model.graph.input}
+    kinds = {torch.bool: onnx.TensorProto.BOOL, torch.int64: onnx.TensorProto.INT64}
+    for name, value in zip(names, example, strict=True):
+        if name not in there:
+            shape = [axes.get(name, {}).get(axis, size) for axis, size in enumerate(value.shape)]
+            kind = kinds.get(value.dtype, onnx.TensorProto.FLOAT)
+            there[name] = onnx.helper.make_tensor_value_info(name, kind, shape)
+    del model.graph.input[:]
+    model.graph.input.extend(there[name] for name in names)
+    onnx.save(model, str(path))
+
+
+def set_metadata(path: Path, values: Mapping[str, Any]) -> None:
+    """Puts `values` as text into an ONNX file's metadata, in place of what was there."""
+    import onnx
+
+    model = onnx.load(str(path))
+    onnx.helper.set_model_props(model, {name: str(value) for name, value in values.items()})
+    onnx.save(model, str(path))

@@ -1,0 +1,266 @@
+"""A bundle from a model: graphs, golden clips, manifest; published only when it says what the model says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+
+from megahour.core.errors import ConfigError
+from megahour.core.surroundings import explaining
+from megahour.core.versions import versions
+from megahour.export import quantise, sherpa
+from megahour.export.clips import Clip, digest
+from megahour.export.compare import Comparison, compare
+from megahour.export.graphs import OfflineCtc, StreamingCtc
+from megahour.export.model import TrainedModel
+from megahour.export.onnx_file import set_metadata, write_onnx
+from megahour.export.origin import Origin
+from megahour.export.params import ExportModelParams
+from megahour.export.play import Stream, int16_rows, padded
+from megahour.models.conformer import KERNEL
+from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
+
+GOLDEN = "golden"
+FRAMES = 120  # of the example that graphs are traced with
+_PACKAGES = ("megahour", "commit", "torch")
+
+
+@dataclass
+class Draft:
+    """A bundle under way, in a folder beside its place."""
+
+    folder: Path
+    model: TrainedModel
+    params: ExportModelParams
+    clips: Sequence[Clip]
+    calibration: Sequence[Clip]
+    origin: Origin
+    graphs: dict[str, dict[str, str]] = field(default_factory=dict)
+    quantisation: dict[str, dict[str, Any]] = field(default_factory=dict)
+    golden: list[GoldenClip] = field(default_factory=list)
+    played: dict[str, Any] = field(default_factory=dict)
+    program: str = ""
+
+    def bundle(self) -> Bundle:
+        """What is there so far, with its manifest, opened as everyone would."""
+        model, p, front = self.model, self.params, self.model.front_end
+        values = {
+            "format": 1,
+            "made_by": _versions(),
+            "name": str(self.origin.provenance["model"]["digest"])[:12],
+            "criterion": "ctc",
+            "tokens": model.tokens,
+            "marks": bool(model.recogniser.mark),
+            "front_end": front.model_dump(),
+            "frames": model.frames,
+            "look_ahead_s": model.look_ahead_s,
+            "graphs": self.graphs,
+            "streaming": {"chunk": p.chunk, "left": p.left, "latency_s": p.chunk * model.frames / 100}
+            if model.streams
+            else None,
+            "sherpa_onnx": {**sherpa.forms(front, streams=model.streams), **self.played},
+            "quantisation": self.quantisation,
+            "golden": [clip.model_dump() for clip in self.golden],
+            "provenance": self.origin.provenance,
+            "licences": self.origin.licences,
+            "program": self.program,
+            "files": dict(_files(self.folder)),
+        }
+        (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        return Bundle.open(str(self.folder))
+
+
+def write_bundle(
+    model: TrainedModel, params: ExportModelParams, origin: Origin, clips: Sequence[Clip],
+    calibration: Sequence[Clip], out: str,
+) -> tuple[Bundle, Comparison]:  # fmt: skip
+    """The bundle at `out`, a local folder that must not be there yet, and how its graphs did on the golden clips.
+
+    Raises
+    ------
+    ConfigError: `out` is there, or a graph does not give the model's texts for the clips; then nothing is left there.
+    """
+    target = Path(out)
+    if target.exists():
+        raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
+    folder = target.with_name(f".{target.name}.partial")
+    with explaining(folder, target.absolute().parent):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / GOLDEN).mkdir(parents=True)
+        try:
+            draft = Draft(folder, model, params, clips, calibration, origin)
+            result = _fill(draft)
+            folder.rename(target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Bundle.open(out), result
+
+
+def _fill(draft: Draft) -> Comparison:
+    (draft.folder / "tokens.txt").write_text(sherpa.tokens_text(draft.model.tokens), "utf-8")
+    _offline(draft)
+    if draft.model.streams:
+        _streaming(draft)
+    for smaller in dict.fromkeys(draft.params.precisions):
+        if smaller != "fp32":
+            _smaller(draft, smaller)
+    if draft.params.program:
+        _program(draft)
+    for number, clip in enumerate(draft.clips):
+        soundfile.write(draft.folder / GOLDEN / f"{number:03d}.wav", clip.samples, draft.model.front_end.rate_hz)
+        np.save(draft.folder / GOLDEN / f"{number:03d}.npy", draft.model.log_posteriors(clip.samples))
+    found = compare(draft.model, draft.params, draft.bundle(), draft.clips)
+    draft.played = {"version": found.sherpa} if found.sherpa else {}
+    draft.golden = [
+        GoldenClip(
+            file=f"{GOLDEN}/{number:03d}.wav", said=clip.said, texts=found.texts[number],
+            log_probs=f"{GOLDEN}/{number:03d}.npy",
+        )
+        for number, clip in enumerate(draft.clips)
+    ]  # fmt: skip
+    for form, precision in found.graphs:
+        draft.quantisation.setdefault(f"{form} {precision}", {}).update(found.figures(form, precision))
+    draft.bundle()
+    return found
+
+
+def _offline(draft: Draft) -> None:
+    model, path = draft.model, draft.folder / "model.onnx"
+    graph = OfflineCtc(model.module, model.config)
+    x = torch.zeros(2, max(FRAMES, 4 * model.frames), model.front_end.mels)
+    lengths = torch.tensor([x.shape[1], x.shape[1] // 2])
+    batch = {0: "B"}
+    free = {"x": {0: "B", 1: "T"}, "x_lens": batch, "log_probs": {0: "B", 1: "T'"}, "log_probs_lens": batch}
+    write_onnx(graph, (x, lengths), free, path)
+    form = sherpa.forms(model.front_end, streams=False)["offline"]
+    set_metadata(path, sherpa.offline_metadata(form, model.front_end.mels, len(model.tokens), model.frames))
+    draft.graphs["offline"] = {"fp32": path.name}
+
+
+def _streaming(draft: Draft) -> None:
+    model, p, path = draft.model, draft.params, draft.folder / "streaming.onnx"
+    graph = StreamingCtc(model.module, model.config)  # type: ignore[arg-type]
+    before = p.chunk * p.left
+    example = (
+        torch.zeros(1, p.chunk * model.frames, model.front_end.mels),
+        torch.tensor([before]),
+        torch.tensor([before]),
+        torch.zeros(graph.blocks, 1, before, 2 * graph.units),
+        torch.zeros(graph.blocks, 1, graph.units, KERNEL - 1 + graph.columns),
+        torch.ones(1, 1, before + p.chunk, dtype=torch.bool),
+    )
+    free = {"chunk": {1: "T"}, "attn_cache": {2: "L"}, "attn_mask": {2: "M"}, "log_probs": {1: "C"}}
+    write_onnx(graph, example, {**free, "next_attn_cache": {2: "L"}}, path)
+    set_metadata(path, sherpa.streaming_metadata(graph, len(model.tokens)))
+    draft.graphs["streaming"] = {"fp32": path.name}
+
+
+def _smaller(draft: Draft, precision: str) -> None:
+    """Each graph again, in fp16 or int8."""
+    leave: list[str] = []
+    about: dict[str, Any] = {}
+    how = draft.params.int8
+    if precision == "int8" and how != "dynamic":
+        if not draft.calibration:
+            raise ConfigError(
+                f"int8 {how} without calibration clips",
+                where="export-model",
+                remedy="export from a run's folder, give --calibration, or --int8 dynamic",
+            )
+        about = {"calibration": {"clips": len(draft.calibration), "sha256": digest(draft.calibration)}}
+    if precision == "int8" and how == "mixed":
+        leave, sensitivity = _sensitive(draft)
+        about |= {"kept_fp32": [_layer(name) for name in leave], "divergence_nats": sensitivity}
+    for form, graphs in draft.graphs.items():
+        source = draft.folder / graphs["fp32"]
+        target = source.with_name(f"{source.stem}.{precision}.onnx")
+        if precision == "fp16":
+            quantise.to_fp16(source, target)
+        else:
+            order = dict(zip(quantise.layers(draft.folder / "model.onnx"), quantise.layers(source), strict=True))
+            feeds = _feeds(draft, form) if how == "static" else None
+            quantise.to_int8(source, target, leave=[order[name] for name in leave], feeds=feeds)
+        graphs[precision] = target.name
+        share = round(target.stat().st_size / source.stat().st_size, 4)
+        found = {"how": how if precision == "int8" else "weights", "share_of_fp32": share, **about}
+        if ranges := quantise.ranges(target):
+            found["ranges"] = ranges
+        draft.quantisation[f"{form} {precision}"] = found
+
+
+def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
+    """What a graph takes for the calibration clips."""
+    model = draft.model
+    stream = Stream(draft.bundle()) if form == "streaming" else None
+    for clip in draft.calibration:
+        if stream is not None:
+            tail_s = draft.params.chunk * model.frames / 100
+            yield from stream.feeds(
+                int16_rows(model.recogniser.front, padded(clip.samples, model.front_end.rate_hz, tail_s))
+            )
+        else:
+            front = model.recogniser.front
+            rows = np.concatenate(list(front.rows_of(iter([clip.samples.astype(np.float32)]), [], mean=False)))
+            yield {"x": rows[None], "x_lens": np.array([len(rows)])}
+
+
+def _sensitive(draft: Draft) -> tuple[list[str], dict[str, float]]:
+    """Layers that stay fp32 so that texts of the calibration clips do, and how far each alone moves posteriors."""
+    source, feeds = draft.folder / "model.onnx", list(_feeds(draft, "offline"))
+    found = quantise.divergences(source, feeds, "log_probs")
+    order = sorted(found, key=lambda name: -found[name])
+    kept = 0
+    target = draft.folder / "trial.onnx"
+    exact = [values[0].argmax(axis=1) for values in quantise.posteriors(source, feeds, "log_probs")]
+    texts = [draft.model.text_of(labels) for labels in exact]
+    while kept < len(order):
+        quantise.to_int8(source, target, leave=order[:kept])
+        mine = [values[0].argmax(axis=1) for values in quantise.posteriors(target, feeds, "log_probs")]
+        if [draft.model.text_of(labels) for labels in mine] == texts:
+            break
+        kept += 1
+    target.unlink(missing_ok=True)
+    return order[:kept], {_layer(name): float(f"{found[name]:.3g}") for name in order}
+
+
+def _layer(node: str) -> str:
+    """`/encoder/blocks.0/gate/MatMul` → `encoder.blocks.0.gate`."""
+    return ".".join(node.strip("/").split("/")[:-1])
+
+
+def _program(draft: Draft) -> None:
+    """The offline graph as a torch.export program of one utterance of any length."""
+    model, path = draft.model, draft.folder / "model.pt2"
+    graph = OfflineCtc(model.module, model.config).eval()
+    x = torch.zeros(1, FRAMES * model.frames, model.front_end.mels)
+    frames = torch.export.Dim("T", min=model.frames, max=1_000_000)
+    with torch.inference_mode():
+        program = torch.export.export(
+            graph, (x, torch.tensor([x.shape[1]])), dynamic_shapes=({1: frames}, None), strict=False
+        )
+        torch.export.save(program, str(path))
+    draft.program = path.name
+
+
+def _files(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            yield path.relative_to(folder).as_posix(), {"bytes": path.stat().st_size, "sha256": sha256}
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    known = {name: versions()[name] for name in _PACKAGES}
+    return known | {name: metadata.version(name) for name in ("onnx", "onnxruntime")}

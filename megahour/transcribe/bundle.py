@@ -1,0 +1,201 @@
+"""An exported bundle, read back: manifest, graph and tokens; sizes are bounded, checksums compared, nothing unpickled.
+
+bundle.json     what the other files are, their sizes and SHA-256, and all that `BundleManifest` says
+tokens.txt      for other runtimes: a token and its number a line
+model.onnx …    graphs, by form (offline, streaming) and precision
+golden/         clips, and the log posteriors that the model gives for them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError, MegahourError, StoreError
+from megahour.core.filesystems import file_system
+from megahour.models.foreign import ForeignModel
+
+MANIFEST = "bundle.json"
+MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
+PRECISIONS = ("fp32", "fp16", "int8")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class BundleFile(_Part):
+    """Size and SHA-256 of a file."""
+
+    bytes: int = Field(ge=0, le=MAX_FILE_BYTES)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class FrontEndSettings(_Part):
+    """How a runtime makes the log-mel frames of 10 ms that the graphs take; all else is in the graphs."""
+
+    rate_hz: int = Field(ge=4000, le=192_000)
+    mels: int = Field(ge=1, le=256)
+    low_hz: float = Field(ge=0, le=96_000)
+    high_hz: float = Field(ge=-96_000, le=96_000)
+    edges: Literal["inside", "mirrored"]
+    scale: Literal["int16", "unit"]
+
+
+class StreamSettings(_Part):
+    """Output frames of a chunk, chunks to the left that attention sees, and the seconds that words wait for a chunk."""
+
+    chunk: int = Field(ge=1, le=10_000)
+    left: int = Field(ge=0, le=10_000)
+    latency_s: float
+
+
+class GoldenClip(_Part):
+    """A clip's file, what is said in it where that is known, the texts by form and precision, and log posteriors."""
+
+    file: str
+    said: str = ""
+    texts: dict[str, dict[str, str]]
+    log_probs: str
+
+
+class BundleManifest(_Part):
+    """What `bundle.json` says."""
+
+    format: Literal[1]
+    made_by: dict[str, str]
+    name: str = Field(max_length=1000)
+    criterion: Literal["ctc"]
+    tokens: list[str] = Field(min_length=2, max_length=65_535)
+    marks: bool
+    front_end: FrontEndSettings
+    frames: int = Field(ge=1, le=256)  # of 10 ms for a row of log posteriors
+    look_ahead_s: float | None  # of the offline graph; None: the whole utterance
+    graphs: dict[str, dict[str, str]]  # form → precision → file
+    streaming: StreamSettings | None = None
+    sherpa_onnx: dict[str, Any] = {}
+    quantisation: dict[str, Any] = {}
+    golden: list[GoldenClip] = []
+    provenance: dict[str, Any] = {}
+    licences: list[dict[str, Any]] = []
+    program: str = ""
+    files: dict[str, BundleFile] = Field(max_length=10_000)
+
+    @model_validator(mode="after")
+    def _check(self) -> BundleManifest:
+        for name in self.files:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"a file named {name[:100]!r}")
+        for name in (*(file for each in self.graphs.values() for file in each.values()), *self._named()):
+            if name not in self.files:
+                raise ValueError(f"{name[:100]!r} is not among its files")
+        if "fp32" not in self.graphs.get("offline", {}):
+            raise ValueError("no offline graph in fp32")
+        return self
+
+    def _named(self) -> list[str]:
+        return [name for clip in self.golden for name in (clip.file, clip.log_probs)] + [self.program] * bool(
+            self.program
+        )
+
+    @property
+    def shift_s(self) -> float:
+        """Seconds from one row of log posteriors to the next."""
+        return self.frames / 100
+
+    def model_config_of(self) -> dict[str, Any]:
+        """The offline graph as `models.foreign` and the front end take models from elsewhere."""
+        audio = self.front_end.model_dump()
+        audio |= {"input": "log-mel", "frame_shift_samples": self.frames * self.front_end.rate_hz // 100}
+        run = {"input_name": "x", "length_name": "x_lens", "output_name": "log_probs", "layout": "frames-first"}
+        return {
+            **{"format": 1, "kind": "onnx", "criterion": "ctc", "outputs": len(self.tokens), "tokens": self.tokens},
+            **{"marks": self.marks, "order": list(range(len(self.tokens))), "run": {**run, "log_probs": True}},
+            "audio": {**audio, "normalise": False},
+        }
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle at a path or URL, whose manifest has been checked; files are checked as they are read."""
+
+    url: str
+    manifest: BundleManifest
+
+    @staticmethod
+    def at(url: str) -> bool:
+        """Whether there is a bundle."""
+        fs, path = file_system(url)
+        return bool(fs.exists(f"{path}/{MANIFEST}"))
+
+    @staticmethod
+    def open(url: str) -> Bundle:
+        """Raises StoreError: the manifest is too large, no JSON, or does not say what it must."""
+        where = f"{url}/{MANIFEST}"
+        data = _read(where, MAX_MANIFEST_BYTES)
+        try:
+            values = json.loads(data)
+            if not isinstance(values, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"the manifest is not JSON: {error}", where=where, remedy=_AGAIN) from None
+        try:
+            return Bundle(url, parse(BundleManifest, values, where=where, remedy=_AGAIN))
+        except ConfigError as error:
+            raise StoreError(error.message, where=where, remedy=error.remedy) from None
+
+    def read(self, name: str) -> bytes:
+        """A file that the manifest lists. Raises StoreError: missing, or of another size or content."""
+        info, where = self.manifest.files[name], f"{self.url}/{name}"
+        data = _read(where, info.bytes)
+        if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
+            what = f"{len(data)} bytes of {info.bytes}" if len(data) != info.bytes else "its SHA-256 is another one"
+            raise StoreError(what, where=where, remedy=_AGAIN)
+        return data
+
+    def graph(self, form: str, precision: str) -> bytes:
+        """Raises ConfigError where the bundle has none of this form and precision."""
+        names = self.manifest.graphs.get(form, {})
+        if precision not in names:
+            have = ", ".join(f"{one} {other}" for one, each in self.manifest.graphs.items() for other in each)
+            raise ConfigError(f"the bundle has no {form} graph in {precision}", where=self.url, remedy=f"it has {have}")
+        return self.read(names[precision])
+
+    def model(self, precision: str, *, threads: int = 1, device: str = "cpu") -> ForeignModel:
+        """The offline model, tried on half a second of quiet.
+
+        Raises StoreError: onnxruntime cannot read or run the graph, or it gives other tokens than the bundle has.
+        """
+        config, where = self.manifest.model_config_of(), f"{self.url}: offline, {precision}"
+        model = ForeignModel(config, self.graph("offline", precision), threads=threads, device=device, where=where)
+        quiet = np.full((max(50, 2 * self.manifest.frames), self.manifest.front_end.mels), -5.0, np.float32)
+        try:
+            shape = model.run(quiet).shape
+        except MegahourError:
+            raise
+        except Exception as error:  # onnxruntime's own classes share no base
+            raise StoreError(f"the graph does not run: {error}", where=where, remedy=_AGAIN) from None
+        if shape != (len(quiet) // self.manifest.frames, len(self.manifest.tokens)):
+            what = f"the graph gives {shape[0]} rows of {shape[1]} values for {len(quiet)} frames"
+            raise StoreError(f"{what}; the bundle has {len(self.manifest.tokens)} tokens", where=where, remedy=_AGAIN)
+        return model
+
+
+def _read(where: str, most: int) -> bytes:
+    fs, path = file_system(where)
+    try:
+        size = fs.size(path)
+        if size is None or size > most:
+            raise StoreError(f"{size} bytes, at most {most}", where=where, remedy=_AGAIN)
+        return bytes(fs.cat_file(path))
+    except (FileNotFoundError, IsADirectoryError):
+        raise StoreError("a bundle without this file", where=where, remedy=_AGAIN) from None

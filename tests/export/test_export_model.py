@@ -1,0 +1,225 @@
+"""A bundle says what the model says, in onnxruntime and in sherpa-onnx, or it is not written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import soundfile
+from click.testing import CliRunner
+from exported import MELS, TOKENS, model, voice
+
+from megahour.cli.export_model import command
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.export import play
+from megahour.export.clips import Clip
+from megahour.export.command import export_model
+from megahour.export.model import TrainedModel
+from megahour.export.origin import Origin
+from megahour.export.params import ExportModelParams
+from megahour.export.write import write_bundle
+from megahour.features.params import FeaturesParams
+from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.parts import parts_of
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import transcribe
+
+ORIGIN = Origin({"model": {"digest": "d" * 64}})
+CLIPS = [Clip(f"c{seed}", voice(2.0 + 0.37 * seed, seed)) for seed in range(3)]
+
+
+def written(made: Artifact, out: Path, clips: list[Clip] = CLIPS, **values: object) -> Bundle:
+    params = ExportModelParams.model_validate({"chunk": 8, "left": 2, **values})
+    return write_bundle(TrainedModel(parts_of(made.url)), params, ORIGIN, clips, CLIPS, str(out))[0]
+
+
+@pytest.fixture(scope="module")
+def conformer(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return model(tmp_path_factory.mktemp("model"), "conformer")
+
+
+@pytest.fixture(scope="module")
+def bundle(conformer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return written(conformer, tmp_path_factory.mktemp("out") / "bundle", precisions=["fp16", "int8"])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn"])
+def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) -> None:
+    """With our own front end, whose windows are whole; also what is said of a minute that the export has not seen."""
+    made = model(tmp_path / "model", kind, FeaturesParams(), stack=3)
+    written(made, tmp_path / "bundle")
+    mine, exported = (Recogniser(parts_of(str(tmp_path / name))) for name in ("model", "bundle"))
+    for seed, seconds in ((7, 0.06), (8, 1.0), (9, 60.0)):
+        one, other = (transcribe(voice(seconds, seed), each, rate_hz=8000, whole=True) for each in (mine, exported))
+        assert [(word.text, word.start_s, word.end_s) for word in one.words] == [
+            (word.text, word.start_s, word.end_s) for word in other.words
+        ]
+        assert seconds < 60 or len(set(one.text)) > 3, "it says something"
+
+
+def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle: Bundle) -> None:
+    """Chunk after chunk as `Conformer.chunk`, at rows that no golden clip has."""
+    trained, stream, samples = TrainedModel(parts_of(conformer.url)), play.Stream(bundle), voice(7.0, 11)
+    expected = trained.streamed(samples, 8, 2)
+    rows = play.int16_rows(trained.recogniser.front, play.padded(samples, 8000, 8 * 0.04))
+    got = stream.log_posteriors(rows)
+    assert got.shape == expected.shape
+    assert len(got) > 150
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+def test_sherpa_onnx_says_the_same_offline_and_streaming(conformer: Artifact, bundle: Bundle) -> None:
+    pytest.importorskip("sherpa_onnx")
+    trained = TrainedModel(parts_of(conformer.url))
+    offline, streaming = play.SherpaOffline(bundle), play.SherpaStream(bundle)
+    for seed in range(20, 26):
+        samples = voice(1.0 + 0.61 * (seed - 20), seed)
+        tail = play.padded(samples, 8000, 8 * 0.04)
+        assert " ".join(offline.text(samples).split()) == trained.text(trained.log_posteriors(samples))
+        assert " ".join(streaming.text(tail).split()) == trained.text(trained.streamed(samples, 8, 2))
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000])
+@pytest.mark.parametrize("form", ["zipformer2_ctc", "fire_red_asr_ctc"])
+def test_the_front_end_of_sherpa_onnx_is_ours_frame_by_frame(form: str, rate_hz: int, tmp_path: Path) -> None:
+    """By a graph whose posteriors are the features themselves: the token of a frame is its loudest mel."""
+    pytest.importorskip("sherpa_onnx")
+    p = FeaturesParams() if form == "fire_red_asr_ctc" else FeaturesParams(edges="mirrored", scale="unit", high_hz=-400)
+    made = model(tmp_path / "model", "conformer", p, rate_hz=rate_hz)
+    bundle = written(made, tmp_path / "bundle", [Clip("c", voice(1.0, 1, rate_hz))])
+    probe(tmp_path / "bundle", form)
+    samples = voice(4.0, 3, rate_hz)
+    front = Recogniser(parts_of(made.url)).front
+    rows = np.concatenate(list(front.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))
+    loudest = rows.argmax(axis=1)
+    heard = [mel for before, mel in zip([0, *loudest], loudest, strict=False) if mel != before]
+    assert len(heard) > 20
+    assert play.SherpaOffline(bundle).text(samples) == "".join(chr(ord("A") + mel) for mel in heard)
+
+
+def probe(folder: Path, form: str) -> None:
+    """Puts a graph in place of the bundle's that gives the features for posteriors; mel 0 is no blank here."""
+    path = folder / "model.onnx"
+    metadata = {each.key: each.value for each in onnx.load(str(path)).metadata_props}
+    graph = onnx.helper
+    floats, ints = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    inputs = [
+        graph.make_tensor_value_info("x", floats, ["B", "T", MELS]),
+        graph.make_tensor_value_info("x_lens", ints, ["B"]),
+    ]
+    outputs = [
+        graph.make_tensor_value_info("log_probs", floats, ["B", "T", MELS + 1]),
+        graph.make_tensor_value_info("log_probs_lens", ints, ["B"]),
+    ]
+    never = onnx.numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 1], np.int64), "pads")
+    low = onnx.numpy_helper.from_array(np.float32(-1e9), "low")
+    nodes = [
+        graph.make_node("Pad", ["x", "pads", "low"], ["log_probs"]),
+        graph.make_node("Identity", ["x_lens"], ["log_probs_lens"]),
+    ]
+    made = graph.make_graph(nodes, "probe", inputs, outputs, [never, low])
+    probe_model = graph.make_model(made, opset_imports=[graph.make_opsetid("", 17)], ir_version=9)
+    graph.set_model_props(probe_model, metadata)
+    onnx.save(probe_model, str(path))
+    letters = [chr(ord("A") + mel) for mel in range(MELS)]
+    (folder / "tokens.txt").write_text("".join(f"{t} {i}\n" for i, t in enumerate([*letters, "<blk>"])))
+
+
+def test_a_graph_that_says_something_else_is_not_written(conformer: Artifact, tmp_path: Path) -> None:
+    trained = TrainedModel(parts_of(conformer.url))
+    with OneOff(trained), pytest.raises(ConfigError, match=r'the offline graph says ".+" where the model says ".+"'):
+        write_bundle(trained, ExportModelParams(), ORIGIN, CLIPS, (), str(tmp_path / "bundle"))
+    assert not list(tmp_path.iterdir())
+
+
+class OneOff:
+    """The model that is exported changes while it is: its statistics are those of another one."""
+
+    def __init__(self, trained: TrainedModel) -> None:
+        self.trained = trained
+
+    def __enter__(self) -> None:
+        self.trained.config = {**self.trained.config, "stats": {"mean": [2.0] * MELS, "inv_std": [0.4] * MELS}}
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def test_smaller_graphs_and_what_the_manifest_says_of_them(bundle: Bundle) -> None:
+    about = bundle.manifest.quantisation
+    assert set(about) == {f"{form} {size}" for form in ("offline", "streaming") for size in ("fp32", "fp16", "int8")}
+    for form, graphs in bundle.manifest.graphs.items():
+        sizes = {precision: bundle.manifest.files[name].bytes for precision, name in graphs.items()}
+        assert sizes["int8"] < sizes["fp32"]
+        assert about[f"{form} int8"]["share_of_fp32"] == round(sizes["int8"] / sizes["fp32"], 4)
+        assert 0 < about[f"{form} fp16"]["largest_difference_nats"] < 1
+        metadata = [
+            {each.key: each.value for each in onnx.load_from_string(bundle.graph(form, each)).metadata_props}
+            for each in graphs
+        ]
+        assert metadata[0]["model_type"] == {"offline": "zipformer2_ctc", "streaming": "wenet_ctc"}[form]
+        assert metadata[0].items() <= metadata[1].items()
+        assert metadata[0].items() <= metadata[2].items()
+
+
+@pytest.mark.parametrize("how", ["static", "mixed"])
+def test_int8_by_calibration(how: str, tmp_path: Path) -> None:
+    made = model(tmp_path / "model", "conformer", layers=1)
+    bundle = written(made, tmp_path / "bundle", CLIPS[:1], precisions=["int8"], int8=how)
+    about = bundle.manifest.quantisation["offline int8"]
+    assert about["how"] == how
+    assert about["calibration"]["clips"] == 3
+    if how == "static":
+        assert all(low <= 0 <= high and high > low for low, high in about["ranges"].values())
+        assert len(about["ranges"]) >= 10
+    else:
+        assert set(about["kept_fp32"]) < set(about["divergence_nats"])
+        assert list(about["divergence_nats"])[: len(about["kept_fp32"])] == about["kept_fp32"], "the worst first"
+        exact, smaller = (Recogniser(parts_of(bundle.url, each)) for each in ("fp32", "int8"))
+        for clip in CLIPS:
+            texts = [transcribe(clip.samples, each, rate_hz=8000, whole=True).text for each in (exact, smaller)]
+            assert texts[0] == texts[1]
+
+
+def test_int8_static_without_clips_says_where_to_get_some(conformer: Artifact, tmp_path: Path) -> None:
+    params = ExportModelParams(precisions=["int8"], int8="static")
+    with pytest.raises(ConfigError, match="calibration"):
+        write_bundle(TrainedModel(parts_of(conformer.url)), params, ORIGIN, CLIPS, (), str(tmp_path / "bundle"))
+
+
+def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    soundfile.write(clips / "a.wav", voice(1.5, 4, 16_000), 16_000)  # of another rate
+    soundfile.write(clips / "b.flac", voice(1.5, 5), 8_000)
+    (clips / "b.txt").write_text("abc fed\n")
+    out = str(tmp_path / "bundle")
+    asked = [conformer.url, "--out", out, "--golden", str(clips), "--left", "2"]
+    done = CliRunner().invoke(command, asked)
+    assert done.exit_code == 0, done.output
+    assert "2 golden clips agree" in done.output
+    manifest = Bundle.open(out).manifest
+    assert manifest.provenance["model"]["digest"] == conformer.manifest.digest
+    assert [clip.said for clip in manifest.golden] == ["", "abc fed"]
+    recogniser = Recogniser(parts_of(out))
+    for clip in manifest.golden:
+        said = transcribe(f"{out}/{clip.file}", recogniser, whole=True)
+        assert said.text == clip.texts["offline"]["fp32"] != ""
+        log_probs = np.load(f"{out}/{clip.log_probs}", allow_pickle=False)
+        assert log_probs.shape[1] == len(TOKENS)
+    again = CliRunner().invoke(command, asked)
+    assert isinstance(again.exception, ConfigError)
+    assert "there already" in str(again.exception)
+
+
+def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no golden clips"):
+        export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
+    with pytest.raises(ConfigError, match="no audio here"):
+        export_model(conformer.url, "", ExportModelParams(), (str(tmp_path),), (), str(tmp_path / "bundle"))
+    config = json.loads(conformer.read_bytes(0, ".model.json"))
+    assert config["tokens"] == TOKENS
