@@ -4,16 +4,16 @@ PYTHON ?= python3
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 
-.PHONY: demo test faults mutants check docs bench clean
+# Where it is set, each of the processes that the suite starts would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test faults mutants check style types site docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/megahour run demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
+	$(MAKE) --no-print-directory --jobs 2 --output-sync types style site
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full, and kills at more moments than `test` has
@@ -28,8 +28,16 @@ SEED ?= 0
 mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants --each $(MUTANTS) --seed $(SEED)
 
-check: $(VENV)/installed-dev
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+check: style types
+
+style: $(VENV)/installed-dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+site: $(VENV)/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
 # The pages as a site, in site/; a broken link or an unknown name fails.
 docs: $(VENV)/installed-dev
@@ -58,6 +66,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@
 
+# Bytecode of three gigabytes would take a minute; what is imported has it from then on.
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/installed
