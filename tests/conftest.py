@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # machine a test of 0.2 s took 15 s. What has a setting for its threads sets them itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+STARTUP = str(Path(__file__).parent / "startup")  # of the processes that tests start: see there
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
