@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _TIME_LIMIT_S = 240.0
 
 processes = multiprocessing.get_context("forkserver")
+# What is not here each process imports for itself.
 processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
-    + [f"megahour.sync.trainers.{name}" for name in ("gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
-    + ["pytest", "hypothesis.strategies", "megahour.train.job", "megahour.train.loop"]
-    + [f"megahour.train.{mode}" for mode in ("sharded", "pipeline", "tensor_parallel")]
+    + [f"megahour.sync.trainers.{name}" for name in ("dense", "gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
+    + ["pytest", "hypothesis.strategies", "made_artifacts", "trainings", "megahour.train.worker"]
+    + [
+        f"megahour.train.{name}"
+        for name in ("job", "loop", "loop_with_others", "sharded", "pipeline", "tensor_parallel")
+    ]
 )
 
 
@@ -70,3 +79,44 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
         result = error
     pipe.send_bytes(pickle.dumps(result))  # not `send`, which would share the tensors' memory
     pipe.close()
+
+
+class ForkedWorker:
+    """`megahour.train.worker` without the six seconds of its imports: what its agent needs of `subprocess.Popen`."""
+
+    pids: list[int] = []  # noqa: RUF012 - of all of them; their command lines tell nothing
+
+    def __init__(self, spec: str, env: dict[str, str], log: Path) -> None:
+        self._process = processes.Process(target=_train, args=(spec, env, str(log)))
+        self._process.start()
+        self.pid = int(self._process.pid or 0)
+        self.pids.append(self.pid)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _train(spec: str, env: dict[str, str], log: str) -> None:
+    from megahour.train import worker
+    from megahour.train.agent import AGENT
+
+    os.setsid()
+    os.environ.update(env | {AGENT: str(os.getppid())})  # the parent of all that are forked
+    sys.argv = ["worker", spec]
+    with Path(log).open("w") as err:
+        os.dup2(err.fileno(), 2)
+    worker.main()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from gloo import ForkedWorker
 from made_artifacts import Utterance, features_artifact, units_artifact, utterances
 
 from megahour.core.stage import Context
@@ -58,7 +59,8 @@ def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
     found = []
     for child in (of or psutil.Process()).children(recursive=True):
         try:
-            if "megahour.train.worker" in child.cmdline():
+            forked = child.pid in ForkedWorker.pids and child.status() != psutil.STATUS_ZOMBIE
+            if forked or "megahour.train.worker" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             continue

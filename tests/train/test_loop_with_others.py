@@ -6,11 +6,9 @@ Workers are real ones, in processes that are forked with torch loaded, so that o
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,14 +17,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from gloo import processes, run_workers
+from gloo import ForkedWorker, run_workers
 from made_artifacts import utterances
 from trainings import seen, trained, training_data, until
 
 from megahour.core.store import Artifact
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import handover, result, worker
-from megahour.train.agent import AGENT
 from megahour.train.checkpoints import Position
 from megahour.train.coordinator import Coordinator
 from megahour.train.handover import Kept, Round
@@ -43,37 +40,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-def work(env: dict[str, str], spec: str, log: str) -> None:
-    """A worker's process: `megahour.train.worker`, whose parent is that of all forked processes."""
-    os.environ.update(env | {AGENT: str(os.getppid())})
-    sys.argv = ["worker", spec]
-    with Path(log).open("w") as err:
-        os.dup2(err.fileno(), 2)
-    worker.main()
-
-
-class Process:
-    """What the coordinator needs of `subprocess.Popen`."""
-
-    def __init__(self, process: Any) -> None:
-        self._process, self.pid = process, process.pid
-
-    def poll(self) -> int | None:
-        return cast("int | None", self._process.exitcode)
-
-    def wait(self, timeout: float) -> None:
-        self._process.join(timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired("worker", timeout)
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
 class Forked(Coordinator):
     """A coordinator of forked workers; `act` is called with it in a thread."""
 
@@ -86,7 +52,7 @@ class Forked(Coordinator):
             json.dumps({"params": p.model_dump(mode="json"), "inputs": urls, "work": str(self.folder), "durable": ""})
         )
         super().__init__(p, self.folder, spec)
-        self.workers: list[Process] = []
+        self.workers: list[ForkedWorker] = []
         self.lost: list[int] = []
         acting = threading.Thread(target=act, args=(self,), daemon=True)
         acting.start()
@@ -96,9 +62,7 @@ class Forked(Coordinator):
         self.result = result.read(self.folder)
 
     def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-        process = processes.Process(target=work, args=(env, str(self.folder / SPEC), str(folder / "stderr.log")))
-        process.start()
-        self.workers.append(Process(process))
+        self.workers.append(ForkedWorker(str(self.folder / SPEC), env, folder / "stderr.log"))
         return cast("subprocess.Popen[bytes]", self.workers[-1])
 
     def logs(self) -> list[str]:

@@ -62,8 +62,12 @@ class Killer(threading.Thread):
             time.sleep(0.02)
 
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
 @pytest.fixture(scope="module")
 def undisturbed(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """By workers that are started with `python -m`, as users' are."""
     return run(tmp_path_factory.mktemp("undisturbed"), data, epochs=8)
 
 
