@@ -1,15 +1,17 @@
-"""What each worker holds of a model in parts, and that it learns what one process learns.
+"""What each worker holds of a model in parts, how large its process gets, and that it learns what one process learns.
 
     python benchmarks/parallel.py [--write benchmarks/parallel.md]
 
-A row is a training of STEPS steps on made batches by 1, 2 or 4 processes over gloo on this machine, of four batches a
+A row is a training of some steps on made batches by 1, 2 or 4 processes over gloo on this machine, of four batches a
 step in all. Bytes are counted in the tensors: weights and optimiser state between steps, gradients when the optimiser
-takes them, and the most that a worker has of whole weights while layers compute (`come together`).
+takes them, and the most that a worker has of whole weights while layers compute (`come together`). The size of a
+process is the most that was resident (VmHWM), less what was before the model was made.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 import warnings
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from megahour import sync
 from megahour.batches.loader import Batch
 from megahour.models.build import build
+from megahour.models.in_parts import skeleton
 from megahour.sync.group.base import Group
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.params import TrainParams
@@ -33,24 +36,44 @@ from megahour.train.step import Trainer
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 NEWLINE = "\n"
-STEPS, BATCHES, INPUTS, SENONES = 4, 4, 120, 900
-MODEL = {"kind": "tdnn", "layers": 8, "units": 512, "inputs": INPUTS, "outputs": SENONES}
-ROWS: list[tuple[str, int, dict[str, Any]]] = [
+BATCHES, OUTPUTS = 4, 900
+Row = tuple[str, int, dict[str, Any]]
+TDNN = {"kind": "tdnn", "layers": 8, "units": 512, "inputs": 120, "outputs": OUTPUTS}
+CONFORMER = {"kind": "conformer", "layers": 16, "units": 512, "inputs": 80, "outputs": OUTPUTS}
+
+
+def parts(workers: int, mode: str, **more: Any) -> Row:
+    given = more.pop("settings", {})
+    words = "".join(f", {name}" for name in given) + (f", {more['schedule']}" if "schedule" in more else "")
+    return f"{workers} parts, {mode}{words}", workers, {"parallel": {"shard": workers, "mode": mode, **more}, **given}
+
+
+SMALL: list[Row] = [
     ("one process", 1, {}),
     ("2 whole models, dense", 2, {}),
-    ("2 parts, fsdp", 2, {"parallel": {"shard": 2}}),
-    ("2 parts, zero", 2, {"parallel": {"shard": 2, "mode": "zero"}}),
-    ("4 parts, fsdp", 4, {"parallel": {"shard": 4}}),
-    ("4 parts, zero", 4, {"parallel": {"shard": 4, "mode": "zero"}}),
-    ("2 × 2 parts, dense between", 4, {"parallel": {"shard": 2}}),
+    *(parts(n, mode) for n in (2, 4) for mode in ("fsdp", "zero", "pipeline")),
+    ("2 × 2 parts, fsdp, dense between", 4, {"parallel": {"shard": 2}}),
+    ("2 × 2 parts, pipeline, dense between", 4, {"parallel": {"shard": 2, "mode": "pipeline"}}),
+]
+LARGE: list[Row] = [
+    ("one process", 1, {}),
+    *(parts(n, mode) for n in (2, 4) for mode in ("fsdp", "zero", "pipeline", "tensor")),
+    parts(4, "pipeline", schedule="gpipe"),
+    parts(4, "fsdp", settings={"recompute": True, "precision": "bf16"}),
 ]
 
 
-def batch(number: int) -> Batch:
+def batch(number: int, model: dict[str, Any]) -> Batch:
     rng = np.random.default_rng(number)
-    lengths = rng.integers(20, 33, 10)
-    labels = np.where(np.arange(32) < lengths[:, None], rng.integers(0, SENONES, (10, 32)), -1)
-    return Batch(rng.normal(size=(10, 32, INPUTS)).astype(np.float32), lengths, list(range(10)), {"labels": labels})
+    count, longest = (1, 64) if model["kind"] == "conformer" else (10, 32)
+    lengths = rng.integers(longest * 2 // 3, longest + 1, count)
+    features = rng.normal(size=(count, longest, model["inputs"])).astype(np.float32)
+    if model["kind"] == "conformer":
+        targets = {"tokens": rng.integers(1, OUTPUTS, (count, 5)), "token_lengths": np.full(count, 5)}
+    else:
+        labels = rng.integers(0, OUTPUTS, (count, longest))
+        targets = {"labels": np.where(np.arange(longest) < lengths[:, None], labels, -1)}
+    return Batch(features, lengths, list(range(count)), targets)
 
 
 def made(p: TrainParams, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], sync.Synchroniser]:
@@ -73,62 +96,87 @@ class Whole:
         self.most = max(self.most, sum(map(_bytes, whole)))
 
 
-def work(settings: dict[str, Any]) -> dict[str, float]:
+def work(model: dict[str, Any], settings: dict[str, Any], steps: int) -> dict[str, Any]:
     """One worker's training."""
     group = TorchGroup()
-    p = TrainParams(threads=1, clip=1e9, workers=group.size, accumulate=BATCHES // group.size, **settings)
-    module = build(MODEL, seed=1)
-    with _trainer(p, module, group) as own:
-        watched = Whole(own.module)
+    if model["kind"] == "conformer":
+        settings = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], **settings}
+    common = {"threads": 1, "clip": 1e9, "workers": group.size, "accumulate": BATCHES // group.size}
+    p = TrainParams(**common, layers=model["layers"], **settings)
+    before = _resident_bytes(again=True)
+    with _trainer(p, model, group) as own:
+        start = _resident_bytes() - before
+        watched = Whole(own.module) if p.parallel.shard > 1 and p.parallel.mode in ("fsdp", "zero") else None
         gradients, losses = 0, []
-        for step in range(STEPS):
+        for step in range(steps):
             numbers = range(BATCHES * step + group.rank, BATCHES * (step + 1), group.size)
-            found = own.backward([batch(number) for number in numbers], numbers)
-            own.apply(found, 1e-3, step)
+            found = own.backward([batch(number, model) for number in numbers], numbers)
+            own.apply(found, 1e-3 if model["kind"] == "tdnn" else 1e-5, step)
             assert found is not None
             sums = group.all_gather(torch.tensor([float(found.loss), found.weight], dtype=torch.float64)).wait()
             losses.append(float(sums[:, 0].sum() / sums[:, 1].sum()))
             gradients = max(gradients, sum(_bytes(q.grad) for q in own.parameters if q.grad is not None))
         states = [t for s in own.optimiser.state.values() for t in s.values() if isinstance(t, Tensor) and t.dim()]
-        parts = bool(p.parallel.shard > 1)
         return {
             "weights": sum(map(_bytes, own.parameters)),
             "gradients": gradients,
             "state": sum(map(_bytes, states)),
-            "together": watched.most if parts else 0,
-            "losses": losses,  # type: ignore[dict-item]
+            "together": watched.most if watched else 0,
+            "start": start,
+            "process": _resident_bytes() - before,
+            "losses": losses,
         }
+
+
+def _resident_bytes(*, again: bool = False) -> int:
+    """The most that was resident since the start, or since it was asked for `again`."""
+    if again:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+    (line,) = [line for line in Path("/proc/self/status").read_text("ascii").splitlines() if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
 
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _trainer(p: TrainParams, module: nn.Module, group: Group) -> Trainer:
+def _trainer(p: TrainParams, model: dict[str, Any], group: Group) -> Trainer:
     if p.parallel.shard == 1:
-        return Trainer(p, module, made(p, group))
-    from megahour.train.sharded import ShardedTrainer
+        return Trainer(p, build(model, seed=p.seed), made(p, group))
+    from megahour.train.parallel import trainer_of
 
-    return ShardedTrainer(p, module, partial(made, p), group, inputs=INPUTS)
+    return trainer_of(p)(p, model, partial(made, p), group)
 
 
-def rows() -> list[str]:
+COLUMNS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "state": "optimiser state",
+    "share": "of one process",
+    "together": "weights that come together",
+    "start": "process at start",
+    "process": "process",
+    "apart": "losses apart",
+}
+
+
+def rows(model: dict[str, Any], table: list[Row], steps: int) -> list[str]:
     from gloo import run_workers
 
     found, reference = [], None
-    for name, workers, settings in ROWS:
-        results = run_workers(work, workers, settings)
+    for name, workers, settings in table:
+        results = run_workers(work, workers, model, settings, steps)
         for result in results:
-            if isinstance(result, Exception):
-                raise result
+            if not isinstance(result, dict):
+                raise result or RuntimeError(f"{name}: a worker was killed")
         most = {key: max(result[key] for result in results) for key in results[0] if key != "losses"}
         reference = reference or results[0]
         apart = max(abs(a / b - 1) for a, b in zip(results[0]["losses"], reference["losses"], strict=True))
         held = most["weights"] + most["gradients"] + most["state"]
         whole = reference["weights"] + reference["gradients"] + reference["state"]
-        cells = [*(f"{most[key] / 1e6:.1f}" for key in ("weights", "gradients", "state")), f"{held / whole:.2f}"]
-        cells += [f"{most['together'] / 1e6:.1f}", f"{apart:.0e}"]
-        found.append(f"| {name} | {' | '.join(cells)} |")
+        cells = {key: f"{value / 1e6:.1f}" if value < 1e8 else f"{value / 1e6:.0f}" for key, value in most.items()}
+        cells |= {"share": f"{held / whole:.2f}", "apart": f"{apart:.0e}"}
+        found.append(f"| {name} | {' | '.join(cells[key] for key in COLUMNS)} |")
         print(found[-1], flush=True)
     return found
 
@@ -137,28 +185,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
-    table = rows()
-    columns = "weights", "gradients", "optimiser state", "of one process", "weights that come together", "losses apart"
+    small, large = rows(TDNN, SMALL, 4), rows(CONFORMER, LARGE, 2)
+    head = f"| workers | {' | '.join(COLUMNS.values())} |{NEWLINE}|---|{'---:|' * len(COLUMNS)}"
     page = f"""# Models in parts: what a worker holds
 
-`python benchmarks/parallel.py`: a TDNN of {MODEL["layers"]} × {MODEL["units"]} with {SENONES} outputs, AdamW, fp32,
-seed 1, {STEPS} steps of {BATCHES} batches; processes over gloo on one machine, one thread each. MB of the worker that
-has most.
-torch {torch.__version__}, {platform.machine()}.
+`python benchmarks/parallel.py`: AdamW, seed 1, {BATCHES} batches a step; processes over gloo on one machine, one thread
+each. MB of the worker that has most. torch {torch.__version__}, {platform.machine()}, load {os.getloadavg()[0]:.0f}.
 
-| workers | {" | ".join(columns)} |
-|---|{"---:|" * len(columns)}
-{NEWLINE.join(table)}
+A TDNN of {TDNN["layers"]} × {TDNN["units"]} with {OUTPUTS} outputs, fp32, 4 steps:
+
+{head}
+{NEWLINE.join(small)}
+
+A Conformer of {CONFORMER["layers"]} × {CONFORMER["units"]} with {OUTPUTS} outputs, {_size(CONFORMER) / 1e6:.0f} million
+parameters, CTC, 2 steps, fp32 where nothing else is said:
+
+{head}
+{NEWLINE.join(large)}
 
 - *of one process*: weights, gradients and optimiser state to those of one process.
 - *weights that come together*: the most whole weights that are there at once when a layer has computed, forward or
-  backward; they go again, with `fsdp` at once.
+  backward; they go again, with `fsdp` at once. In a pipeline and in tensor parallelism none do.
+- *process at start*, *process*: the most that was resident until the model was made, and in all, above what the process
+  had before. Activations, and what is sent and received, are in it. Small tables of libraries are in it too, about
+  50 MB, which is why the rows of the TDNN say little.
 - *losses apart*: the largest relative difference of a step's mean loss to one process with the same batches.
 
-Activations are not in it: `recompute` is for those. Times are not either: on one machine there is no network.
+The parts of a pipeline are not of one size: the first worker has the entry too, the last one the head. Times are not
+in it: on one machine there is no network.
 """
     if arguments.write:
         arguments.write.write_text(page, "utf-8")
+
+
+def _size(model: dict[str, Any]) -> int:
+    return sum(q.numel() for q in skeleton(model).parameters())
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ hold the same part.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,8 @@ from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria
 from megahour.train.params import TrainParams
 from megahour.train.step import Gradients, Trainer
+
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 
 
 class PartsTrainer(Trainer):
@@ -53,6 +56,8 @@ class PartsTrainer(Trainer):
     ) -> None:
         shard = p.parallel.shard
         self.p, self.config, self.device, self.replica = p, config, device, group.rank // shard
+        if device.type == "cpu":
+            _give_memory_back()
         self.mesh = _mesh(group, shard, p.timeout_s, device)
         self.shards = _split(group, [range(i, i + shard) for i in range(0, group.size, shard)])
         peers = _split(group, [range(i, group.size, shard) for i in range(shard)])
@@ -187,6 +192,13 @@ def _split(group: Group, parts: Sequence[range]) -> Group:
     found = group.split(parts)
     assert found is not None
     return found
+
+
+def _give_memory_back() -> None:
+    """glibc keeps blocks of up to 32 MB that were freed; of weights that come and go by layer that is twice as much
+    memory as is used. From here on those of a MB and more go back to the system."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 @contextmanager

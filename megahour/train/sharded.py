@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from megahour.batches.loader import Batch
 from megahour.models.in_parts import skeleton
+from megahour.models.precision import autocast
 from megahour.train import criteria
 from megahour.train.parts import PartsTrainer, lost_peers
 from megahour.train.step import Gradients
@@ -61,6 +62,11 @@ class ShardedTrainer(PartsTrainer):
         loss = self._loss(batch, number)
         torch.autograd.backward(loss.total / weight)
         return loss
+
+    def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
+        with autocast(self.device, self.p.precision, keep=False):  # what is kept would be all weights in the end
+            logits: Tensor = self.module(features, lengths, generator)
+        return logits
 
     def _idle(self) -> Tensor:
         """0, from a forward pass on one frame: what a worker without a batch computes beside the others."""

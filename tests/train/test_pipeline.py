@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from functools import partial
 from typing import Any
 
 import pytest
 from gloo import run_workers
-from trained_in_parts import NO_CLIP, alone, config, in_parts, near
+from trained_in_parts import NO_CLIP, alone, config, in_parts, made, near, steps
 
 from megahour.core.errors import ConfigError
-from megahour.train.pipeline import balanced
+from megahour.sync.group.base import WorkerLostError
+from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.params import TrainParams
+from megahour.train.pipeline import PipelineTrainer, balanced
 
 Case = tuple[dict[str, Any], dict[str, Any], str]
 
@@ -43,6 +49,22 @@ def test_losses_are_those_of_one_process_whatever_the_lengths_of_batches(workers
         shard = case[1]["parallel"]["shard"]
         assert sum(one[i][2] for one in found[:shard]) == pytest.approx(expected[2], rel=0.01)
         assert max(one[i][2] for one in found) < 0.85 * expected[2]
+
+
+def loses_its_peer() -> None:
+    group = TorchGroup()
+    p = TrainParams(workers=2, threads=1, layers=4, **pipeline(2))
+    with PipelineTrainer(p, config("tdnn"), partial(made, p), group) as own:
+        steps(own, group, "ce", (2,))
+        if group.rank:  # when batches have been exchanged, and activations are waited for
+            own._train = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
+        steps(own, group, "ce", (2,))
+
+
+def test_a_worker_that_is_gone_is_a_lost_worker_to_the_one_beside_it() -> None:
+    found, gone = run_workers(loses_its_peer, 2)
+    assert gone is None
+    assert isinstance(found, WorkerLostError)
 
 
 def test_links_are_shared_out_so_that_the_most_that_one_holds_is_least() -> None:

@@ -83,6 +83,7 @@ def trained(
         ("fsdp", {"kind": "lstm", "accumulate": 2}),
         ("zero", {"kind": "blstm", "recompute": True, "optimiser": "sgd"}),
         ("fsdp", {"kind": "tdnn", "precision": "bf16", "recompute": True, "dropout": 0.1}),
+        ("pipeline", {"kind": "lstm", "layers": 3, "dropout": 0.1}),
     ],
 )
 def test_two_workers_with_half_a_model_each_train_as_one_process(
