@@ -48,7 +48,10 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "gtc": {"density": 0.002, "warmup_steps": 100},
     "bmuf": {"block_steps": 100},
     "gossip": {"order": "cta", "max_lag": 1_000_000, "max_staleness": 1_000_000},
+    "gossip-cta": {"order": "cta"},
+    "gossip-default": {},
 }
+"""Options by a trainer's name, and a word behind it where it has several rows."""
 
 
 class Tagger(nn.Module):
@@ -75,7 +78,7 @@ def work(rank: int, given: argparse.Namespace) -> None:
     group, options = TorchGroup(timeout_s=600), dict(TRAINERS[given.trainer])
     if math.isfinite(given.seconds):
         options.pop("warmup_steps", None)  # rates are those of the steps behind it
-    worker = sync.build(given.trainer, model, optimiser, group=group, clip_norm=5.0, **options)
+    worker = sync.build(given.trainer.partition("-")[0], model, optimiser, group=group, clip_norm=5.0, **options)
 
     def step(number: int) -> None:
         began_s = time.perf_counter()
@@ -107,7 +110,7 @@ def work(rank: int, given: argparse.Namespace) -> None:
 def _over(given: argparse.Namespace, group: TorchGroup, began_s: float, done: int) -> bool:
     """Whether the time is up. Trainers in step must make equally many steps: worker 0's clock decides for all."""
     late = time.perf_counter() - began_s >= given.seconds
-    if given.trainer == "gossip" or math.isinf(given.seconds):
+    if given.trainer.startswith("gossip") or math.isinf(given.seconds):
         return late
     if done < 3 or (done % 5 and not given.trainer.startswith(("ddp", "dense"))):
         return False
@@ -172,7 +175,7 @@ def measured(given: argparse.Namespace, data: str) -> str:
             for trainer in chosen:
                 rates[trainer] = rate(run(wire, data, trainer, given.seconds, many))
                 print(trainer, f"{rates[trainer]:.3f} steps/s", flush=True)
-            for trainer in [name for name in ("ddp", "bmuf", "gossip") if name in chosen]:
+            for trainer in [name for name in ("ddp", "bmuf", "gossip", "gossip-default") if name in chosen]:
                 slowed[trainer] = rate(run(wire, data, trainer, given.seconds, many, slow=WORKERS - 1)[:-1])
                 print(trainer, f"{slowed[trainer]:.3f} steps/s beside a slow worker", flush=True)
     except NoRightError as error:

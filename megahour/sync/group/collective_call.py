@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megahour.core.errors import MegahourError
 from megahour.sync.group.base import Traffic
-from megahour.sync.group.turns import Turn, TurnScheduler
+from megahour.sync.group.turns import Moment, Turn, TurnScheduler
 
 T = TypeVar("T")
 Cost = Callable[[str, int, int], float]
@@ -22,10 +22,10 @@ class CollectiveCall:
 
     def __init__(self, turns: TurnScheduler, call: str, kind: str, size: int) -> None:
         self.turns, self.call, self.kind = turns, call, kind
-        self.ends_s: float | None = None
+        self.ends: Moment | None = None
         self.results: list[Any] = []
         self._arguments: list[Any] = [_ABSENT] * size
-        self._came_s = [0.0] * size
+        self._came = [Moment()] * size
         self._missing = size
         self._waiting: list[Turn] = []
 
@@ -46,29 +46,29 @@ class CollectiveCall:
                 remedy="all workers of a group must make the same calls, in the same order, of equal shapes and dtypes",
             )
         self._arguments[place] = argument
-        self._came_s[place] = self.turns.turn.now_s
+        self._came[place] = self.turns.turn.now
         self._missing -= 1
 
     def end(self, function: Callable[[list[Any]], list[Any]], seconds: float) -> None:
         """Computes the results, which are there `seconds` after the last arrival, and wakes those who wait."""
         self.results = function(self._arguments)
         self._arguments = []
-        self.ends_s = max(self._came_s) + seconds
+        self.ends = max(self._came).after(seconds)
         for turn in self._waiting:
-            self.turns.wake(turn, self.ends_s)
+            self.turns.wake(turn, self.ends)
 
     def leave(self, place: int, traffic: Traffic) -> Any:
         """Waits for the result of the worker at `place`, and adds up the seconds that were waited and were not."""
         turn = self.turns.turn
         before_s = turn.now_s
-        if self.ends_s is None:
+        if self.ends is None:
             self._waiting.append(turn)
             self.turns.wait(self.call)
-        assert self.ends_s is not None
-        self.turns.advance(self.ends_s)
+        assert self.ends is not None
+        self.turns.advance(self.ends)
         exposed_s = turn.now_s - before_s
         traffic.exposed_s += exposed_s
-        traffic.hidden_s += max(0.0, self.ends_s - self._came_s[place] - exposed_s)
+        traffic.hidden_s += max(0.0, self.ends.seconds - self._came[place].seconds - exposed_s)
         return self.results[place]
 
 
@@ -81,9 +81,9 @@ class VirtualWork(Generic[T]):
         self._result: T | None = None
 
     def ready(self) -> bool:
-        """Whether `wait` would return at once."""
-        ends_s = self._collective.ends_s
-        return self._left or (ends_s is not None and ends_s <= self._collective.turns.turn.now_s)
+        """Whether `wait` would return at once: no second later."""
+        ends = self._collective.ends
+        return self._left or (ends is not None and ends.seconds <= self._collective.turns.turn.now_s)
 
     def wait(self) -> T:
         """Its result, once all have arrived and their tensors have travelled."""
@@ -99,23 +99,23 @@ class VirtualFork(Generic[T]):
     def __init__(self, turns: TurnScheduler, rank: int, call: Callable[[], T]) -> None:
         self._turns = turns
         self._result: T | None = None
-        self._ends_s: float | None = None
+        self._ends: Moment | None = None
 
         def play() -> None:
             self._result = call()
-            self._ends_s = turns.turn.now_s
+            self._ends = turns.turn.now
 
-        turns.add(rank, turns.turn.now_s, play)
+        turns.add(rank, turns.turn.now, play)
 
     def ready(self) -> bool:
         """Whether it has ended."""
-        return self._ends_s is not None
+        return self._ends is not None
 
     def wait(self) -> T:
         """What `call` returned, once it has ended."""
         self._turns.wait_until(self.ready, "the end of a fork")
-        assert self._ends_s is not None
-        self._turns.advance(self._ends_s)
+        assert self._ends is not None
+        self._turns.advance(self._ends)
         return self._result  # type: ignore[return-value]
 
 

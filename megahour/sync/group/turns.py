@@ -3,6 +3,10 @@
 A turn runs until it waits for something or its clock passes that of another; then the one with the earliest clock
 runs, the lower rank among equals. So what the turns do to each other happens in the order of virtual
 time (a discrete event simulation), the same in every run. Each worker has its own state of torch's random generator.
+
+What takes no time still comes after its cause: clocks have a cycle beside the seconds (delta cycles, as hardware
+simulators have them), and a call of no cost ends in the cycle after its last arrival. So workers that are equally fast
+act at once, and none sees what another has made of its message before it has sent its own.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import contextlib
 import heapq
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -21,15 +26,31 @@ class Stopped(BaseException):
     """Unwinds the turns that are left when another has failed; no `except Exception` should stop it."""
 
 
-class Turn:
-    """One thread: the worker it belongs to, its clock in virtual seconds, and the call in which it waits."""
+class Moment(NamedTuple):
+    """Virtual seconds, and which of the things that happen then."""
 
-    def __init__(self, rank: int, number: int, now_s: float) -> None:
-        self.rank, self.number, self.now_s = rank, number, now_s
+    seconds: float = 0.0
+    cycle: int = 0
+
+    def after(self, seconds: float) -> Moment:
+        """So many seconds later; of none, the next cycle."""
+        return Moment(self.seconds + seconds) if seconds > 0 else Moment(self.seconds, self.cycle + 1)
+
+
+class Turn:
+    """One thread: the worker it belongs to, its clock, and the call in which it waits."""
+
+    def __init__(self, rank: int, number: int, now: Moment) -> None:
+        self.rank, self.number, self.now = rank, number, now
         self.call = ""
         self.ended = False
         self.lost: WorkerLostError | None = None
         self.woken = threading.Semaphore(0)
+
+    @property
+    def now_s(self) -> float:
+        """The clock's seconds."""
+        return self.now.seconds
 
 
 class TurnScheduler:
@@ -38,7 +59,7 @@ class TurnScheduler:
     def __init__(self, workers: int, seed: int) -> None:
         torch.manual_seed(seed)
         self._random = [torch.get_rng_state() for _ in range(workers)]
-        self._queue: list[tuple[float, int, int, Turn]] = []
+        self._queue: list[tuple[Moment, int, int, Turn]] = []
         self._conditions: list[tuple[Turn, Callable[[], bool]]] = []
         self._over = threading.Event()
         self._stopping = False
@@ -54,9 +75,9 @@ class TurnScheduler:
             raise Stopped
         return self.running
 
-    def add(self, rank: int, now_s: float, play: Callable[[], None]) -> Turn:
-        """A new turn of worker `rank`, which begins at `now_s`."""
-        turn = Turn(rank, len(self.turns), now_s)
+    def add(self, rank: int, now: Moment, play: Callable[[], None]) -> Turn:
+        """A new turn of worker `rank`, which begins at `now`."""
+        turn = Turn(rank, len(self.turns), now)
         self.turns.append(turn)
         self._push(turn)
         threading.Thread(target=self._play, args=(turn, play), name=f"worker-{rank}", daemon=True).start()
@@ -86,23 +107,23 @@ class TurnScheduler:
             self._conditions.append((turn, condition))
             self.wait(call)
 
-    def wake(self, turn: Turn, now_s: float) -> None:
-        """`turn`, which waits, may go on at `now_s`."""
-        turn.now_s = max(turn.now_s, now_s)
+    def wake(self, turn: Turn, now: Moment) -> None:
+        """`turn`, which waits, may go on at `now`."""
+        turn.now = max(turn.now, now)
         self._push(turn)
 
-    def advance(self, now_s: float) -> None:
-        """Moves this turn's clock on to `now_s`; those with earlier clocks run first."""
+    def advance(self, now: Moment) -> None:
+        """Moves this turn's clock on to `now`; those with earlier clocks run first."""
         turn = self.turn
-        self._meet_conditions(turn.now_s)
-        turn.now_s = max(turn.now_s, now_s)
-        if self._queue and self._queue[0][:2] < (turn.now_s, turn.rank):
+        self._meet_conditions(turn.now)
+        turn.now = max(turn.now, now)
+        if self._queue and self._queue[0][:2] < (turn.now, turn.rank):
             self._push(turn)
             self._pass_on()
             self._resume(turn)
 
     def _push(self, turn: Turn) -> None:
-        heapq.heappush(self._queue, (turn.now_s, turn.rank, turn.number, turn))
+        heapq.heappush(self._queue, (turn.now, turn.rank, turn.number, turn))
 
     def _resume(self, turn: Turn) -> None:
         turn.woken.acquire()
@@ -117,7 +138,7 @@ class TurnScheduler:
         """Chooses the next turn and lets it run; called by the one that runs now."""
         last = self.running
         if last is not None and not self._stopping:
-            self._meet_conditions(last.now_s)
+            self._meet_conditions(last.now)
         if not self._queue and not self._stopping:
             self._lose()
         chosen = self._next()
@@ -131,12 +152,12 @@ class TurnScheduler:
         self.running = chosen
         chosen.woken.release()
 
-    def _meet_conditions(self, now_s: float) -> None:
-        """Those whose conditions are true may go on from `now_s`, the clock of the turn that made them so."""
+    def _meet_conditions(self, now: Moment) -> None:
+        """Those whose conditions are true may go on after `now`, the clock of the turn that made them so."""
         met = [pair for pair in self._conditions if pair[1]()]
         self._conditions = [pair for pair in self._conditions if pair not in met]
         for turn, _ in met:
-            self.wake(turn, now_s)
+            self.wake(turn, now.after(0.0))
 
     def _next(self) -> Turn | None:
         if self._stopping:

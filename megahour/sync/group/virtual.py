@@ -21,7 +21,7 @@ from megahour.sync.group import wire
 from megahour.sync.group.base import Traffic
 from megahour.sync.group.collective_call import Channel, Cost, VirtualFork, VirtualWork, kind_of
 from megahour.sync.group.ledger import SharedLedger
-from megahour.sync.group.turns import TurnScheduler
+from megahour.sync.group.turns import Moment, TurnScheduler
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def run(function: Callable[[VirtualGroup], T], workers: int, *, seed: int = 0, c
             results[group.rank] = function(group)
 
         for rank in range(workers):
-            turns.add(rank, 0.0, partial(work, VirtualGroup(channel, rank, Traffic())))
+            turns.add(rank, Moment(), partial(work, VirtualGroup(channel, rank, Traffic())))
         turns.play()
     return results
 
@@ -119,7 +119,8 @@ class VirtualGroup:
 
     def compute(self, seconds: float) -> None:
         """Lets this worker's clock go on by `seconds`: what its own work takes."""
-        self._turns.advance(self._turns.turn.now_s + seconds)
+        now = self._turns.turn.now
+        self._turns.advance(now.after(seconds) if seconds > 0 else now)
 
     @property
     def now_s(self) -> float:

@@ -103,6 +103,8 @@ class Gossip:
             buffers = self.node.all_reduce(buffers.div_(self.node.size)).wait()
         if self.ring is not None and self._ending is not None:
             self.ring.close()
+            with self.ring.lock:  # what follows comes after the last mixing, on a GPU too
+                pass
             weights, buffers = self._ending.mean([self.weights, buffers], self.ring.counts.lost)
             self.weights.copy_(weights)
             self._mixed = -1

@@ -31,7 +31,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from torch import Tensor
 
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.group.ledger import Ledger
+from megahour.sync.trainers.stream_lock import HostCopies, StreamLock
 
 LOG = logging.getLogger(__name__)
 _BYE, _MIX = 0, 1
@@ -102,13 +102,13 @@ def difference(own: Tensor, other: Tensor) -> float:
 class _Buffers:
     """What one edge sends and gets, both (D,): fresh memory for each mixing would cost as much as sending."""
 
-    def __init__(self, elements: int) -> None:
-        self._elements = elements
+    def __init__(self, elements: int, weights: Tensor) -> None:
+        self._elements, self.copies = elements, HostCopies(weights[:elements])
         self.renew()
 
     def renew(self) -> None:
         """Behind a call that failed: what is still under way must not arrive in the next one."""
-        self.own, self.other = (torch.empty(self._elements) for _ in range(2))
+        self.own, self.other = (self.copies.empty(self._elements) for _ in range(2))
 
 
 class Ring:
@@ -131,12 +131,12 @@ class Ring:
         pair = group.size == 2
         self.share = 1 / 2 if pair else 1 / 3
         self._asks, self._serves = not pair or group.rank == 0, not pair or group.rank == 1
-        self.lock = threading.Lock()
+        self.lock = StreamLock(weights.device)
         self.counts = MixingCounts()
         self.staleness = 0  # mixings since the weights were last read for a gradient; set back by whoever reads them
         self._busy = False  # the serving thread has a request
-        self._asked = _Buffers(self.weights.numel() if self._asks else 0)
-        self._served = _Buffers(self.weights.numel() if self._serves else 0)
+        self._asked = _Buffers(self.weights.numel() if self._asks else 0, weights)
+        self._served = _Buffers(self.weights.numel() if self._serves else 0, weights)
         self._asking: Fork | None = None
         self._serving: Fork | None = None
         self._open = False
@@ -224,9 +224,12 @@ class Ring:
         return False
 
     def _mix(self, peer: int, buffers: _Buffers, *, asks: bool) -> None:
+        with buffers.copies.beside():
+            self._mix_beside(peer, buffers, asks=asks)
+
+    def _mix_beside(self, peer: int, buffers: _Buffers, *, asks: bool) -> None:
         own, other = buffers.own, buffers.other
-        with self.lock:
-            own.copy_(self.weights)
+        buffers.copies.take(self.weights, self.lock, own)
         try:
             self._send(own, peer, _WEIGHTS, asks=asks, out=other)
         except WorkerLostError:
@@ -234,8 +237,9 @@ class Ring:
             raise
         distance = difference(own, other)
         if math.isfinite(distance):
+            added = buffers.copies.to_device(other)
             with self.lock:
-                self.weights.add_(other.to(self.weights.device), alpha=self.share)
+                self.weights.add_(added, alpha=self.share)
                 self.staleness += 1
                 self.counts.mixed += 1
                 self.counts.distance = distance
