@@ -27,8 +27,9 @@ MAX_COPY_BYTES = 8 << 30
 LOCAL = ("file", "local")
 SHOWN = 200  # characters of an address, and of what a client says of it, in a message
 
-# User names in URLs: on the web always, elsewhere only with a password (abfs://CONTAINER@ACCOUNT is a place).
-_LET_IN = re.compile(r"(https?://)[^/?#\s]*@|([a-z][\w+.-]*://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
+# User names in URLs: on the web always, elsewhere only with a password (abfs://CONTAINER@ACCOUNT is a place). A match
+# begins behind the protocol: one that may be of any length would be tried from each of its letters.
+_LET_IN = re.compile(r"((?<=http)://|(?<=https)://)[^/?#\s]*@|((?<=[\w+.-])://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
 
 T = TypeVar("T")
 
