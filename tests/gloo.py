@@ -81,6 +81,22 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
     pipe.close()
 
 
+class ForkedContext:
+    """`multiprocessing`'s spawn context, but that processes are forked with their imports done."""
+
+    Pipe = staticmethod(processes.Pipe)
+
+    @staticmethod
+    def Process(*, target: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> Any:  # noqa: N802 - as there
+        return processes.Process(target=_run, args=(dict(os.environ), target, args), **options)
+
+
+def _run(environment: dict[str, str], target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*args)
+
+
 class ForkedWorker:
     """`megahour.train.worker` without the six seconds of its imports: what its agent needs of `subprocess.Popen`."""
 
