@@ -9,7 +9,7 @@ from pathlib import Path
 
 SMALL = Path(__file__).parent / "small.yaml"
 TIMED = {"report"}  # tells times and costs, which differ between equal runs
-ONE_MODEL = "engine.devices=[cpu:0]"  # one process of a model where `small.yaml` has two: the same bytes, sooner
+TWO_MODELS = "engine.devices=[cpu,cpu]"  # processes of a model, where `small.yaml` has one: the same bytes
 
 
 def megahour(*arguments: str) -> list[str]:

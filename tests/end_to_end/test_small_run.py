@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import hears_ctrl_c
-from small_run import ONE_MODEL, SMALL, contents, megahour, run
+from small_run import SMALL, contents, megahour, run
 
 from megahour.core.store import Artifact
 from megahour.corpus.transcripts.speaker_names import one_name
@@ -39,7 +39,7 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     """Start the run, wait until `step` is claimed and `more` shards are committed in this session, then disturb it."""
     before = committed(folder)
     process = subprocess.Popen(
-        megahour("run", str(SMALL), f"run={folder}", ONE_MODEL),
+        megahour("run", str(SMALL), f"run={folder}"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,7 +88,7 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
     disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
     disturb(folder, "targets", 0, moments.uniform(0, 2), kill_driver)  # the service outlives no driver
 
-    assert f"up to date) in {folder}" in run("run", str(SMALL), f"run={folder}", ONE_MODEL)
+    assert f"up to date) in {folder}" in run("run", str(SMALL), f"run={folder}")
     assert contents(folder) == contents(undisturbed)
     assert "BAD" not in run("verify", str(SMALL), f"run={folder}")
     assert list((folder / "report" / "shards").glob("*.html"))
