@@ -29,7 +29,28 @@ def write_onnx(
             module.eval(), example, str(path), input_names=inputs, output_names=outputs, dynamic_axes=axes,
             opset_version=OPSET, dynamo=False,
         )  # fmt: skip
+    _simplify(path)
     _keep_inputs(path, inputs, example, axes)
+
+
+def _simplify(path: Path) -> None:
+    """Folds constants and what is computed more than once, such as positions in each layer: half of the nodes go.
+
+    onnxruntime writes what its basic optimisations leave, which is still plain ONNX.
+    """
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath, options.log_severity_level = str(path), 3
+    onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    model = onnx.load(str(path))
+    used = {node.domain for node in model.graph.node} | {""}
+    kept = [each for each in model.opset_import if each.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    onnx.save(model, str(path))
 
 
 def _keep_inputs(path: Path, names: list[str], example: tuple[torch.Tensor, ...], axes: Mapping[str, Any]) -> None:

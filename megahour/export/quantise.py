@@ -57,19 +57,21 @@ def to_int8(source: Path, target: Path, *, leave: Sequence[str] = (), feeds: Ite
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
     nodes = [name for name in layers(source) if name not in leave]
+    model = onnx.load(str(source))
+    metadata = {each.key: each.value for each in model.metadata_props}
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # `write_onnx` did that
     shared = {"per_channel": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": nodes}
     if feeds is None:
-        quantize_dynamic(str(source), str(target), op_types_to_quantize=list(KINDS), **shared)
+        quantize_dynamic(model, str(target), op_types_to_quantize=list(KINDS), **shared)
     else:
         quantize_static(
-            str(source), str(target), _Reader(feeds), quant_format=QuantFormat.QDQ,
+            model, str(target), _Reader(feeds), quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8, op_types_to_quantize=["MatMul", "Gemm", "Conv"],
             extra_options={"MatMulConstBOnly": True}, **shared,
         )  # fmt: skip
-    quantised, original = onnx.load(str(target)), onnx.load(str(source))
-    if not quantised.metadata_props:
-        quantised.metadata_props.extend(original.metadata_props)
-        onnx.save(quantised, str(target))
+    quantised = onnx.load(str(target))
+    onnx.helper.set_model_props(quantised, metadata)
+    onnx.save(quantised, str(target))
 
 
 class _Reader:

@@ -92,6 +92,12 @@ def write_bundle(
     target = Path(out)
     if target.exists():
         raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
+    if "int8" in params.precisions and params.int8 != "dynamic" and not calibration:
+        raise ConfigError(
+            f"int8 {params.int8} without calibration clips",
+            where="export-model",
+            remedy="export from a run's folder, give --calibration, or --int8 dynamic",
+        )
     folder = target.with_name(f".{target.name}.partial")
     with explaining(folder, target.absolute().parent):
         shutil.rmtree(folder, ignore_errors=True)
@@ -170,12 +176,6 @@ def _smaller(draft: Draft, precision: str) -> None:
     about: dict[str, Any] = {}
     how = draft.params.int8
     if precision == "int8" and how != "dynamic":
-        if not draft.calibration:
-            raise ConfigError(
-                f"int8 {how} without calibration clips",
-                where="export-model",
-                remedy="export from a run's folder, give --calibration, or --int8 dynamic",
-            )
         about = {"calibration": {"clips": len(draft.calibration), "sha256": digest(draft.calibration)}}
     if precision == "int8" and how == "mixed":
         leave, sensitivity = _sensitive(draft)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import soundfile
+import torch
 from click.testing import CliRunner
 from exported import MELS, TOKENS, model, voice
 
@@ -223,3 +224,17 @@ def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> Non
         export_model(conformer.url, "", ExportModelParams(), (str(tmp_path),), (), str(tmp_path / "bundle"))
     config = json.loads(conformer.read_bytes(0, ".model.json"))
     assert config["tokens"] == TOKENS
+
+
+def test_a_program_of_torch_export_says_the_same(tmp_path: Path) -> None:
+    made = model(tmp_path / "model", "tdnn", layers=1)
+    bundle = written(made, tmp_path / "bundle", CLIPS[:1], program=True)
+    assert bundle.manifest.program in bundle.manifest.files
+    program = torch.export.load(f"{bundle.url}/{bundle.manifest.program}").module()
+    trained, samples = TrainedModel(parts_of(made.url)), voice(2.3, 9)
+    front = trained.recogniser.front
+    rows = np.concatenate(list(front.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))
+    log_probs, lengths = program(torch.from_numpy(rows)[None], torch.tensor([len(rows)]))
+    expected = trained.log_posteriors(samples)
+    assert lengths.tolist() == [len(expected)]
+    np.testing.assert_allclose(log_probs[0].detach().numpy(), expected, atol=1e-3)
