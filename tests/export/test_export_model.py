@@ -73,6 +73,11 @@ def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle
     np.testing.assert_allclose(got, expected, atol=1e-3)
 
 
+def test_a_chunk_is_taken_when_one_frame_more_has_come() -> None:
+    """As sherpa-onnx does: its `is_ready` asks for more frames than a chunk has."""
+    assert [len(list(play.chunks(rows, 32))) for rows in (0, 32, 33, 64, 65)] == [0, 0, 1, 1, 2]
+
+
 def test_sherpa_onnx_says_the_same_offline_and_streaming(conformer: Artifact, bundle: Bundle) -> None:
     pytest.importorskip("sherpa_onnx")
     trained = TrainedModel(parts_of(conformer.url))
