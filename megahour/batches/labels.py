@@ -189,11 +189,12 @@ class CharacterLabels:
     """Characters of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
 
     Utterances with an empty text, a foreign character or more symbols than the model has frames are not known.
-    subsample: stacked frames for one of the model's.
+    subsample: stacked frames for one of the model's. between: equal neighbours need a frame between them, as in CTC.
     """
 
     characters: Characters
     subsample: int = 1
+    between: bool = True
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
@@ -205,7 +206,8 @@ class CharacterLabels:
     def _fits(self, text: str, frames: int) -> bool:
         if not text or not set(text) <= self.characters.index.keys():
             return False
-        return frames_needed(self.characters.encode(text)) <= frames // self.subsample
+        needed = frames_needed(self.characters.encode(text)) if self.between else len(text)
+        return needed <= frames // self.subsample
 
     def opened(self, features_shards: Sequence[int]) -> CharacterLabels:
         """The texts come with the pieces."""

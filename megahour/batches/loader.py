@@ -44,7 +44,8 @@ class Loader:
 
     Threads may ask for batches at a time. The `open_windows` used last stay open.
 
-    `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`.
+    `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`. With
+    `two_views` a batch has its features a second time among the targets, as `view`, augmented by draws of its own.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class Loader:
         window_shards: int = 8,
         lanes: int = 1,
         augment: Augment | None = None,
+        two_views: bool = False,
         open_windows: int = 2,
     ) -> None:
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front
         self.seed, self.batch_frames, self.window_shards, self.lanes = seed, batch_frames, window_shards, lanes
-        self.augment, self.open_windows = augment, open_windows
+        self.augment, self.two_views, self.open_windows = augment, two_views, open_windows
         self._lock = threading.RLock()
         self._plans: OrderedDict[int, EpochPlan] = OrderedDict()
         self._windows: OrderedDict[Name, Future[Window]] = OrderedDict()
@@ -93,10 +95,14 @@ class Loader:
         _, within, _ = self.plan(epoch).locate(number)
         window = self.window(epoch, number, offset=offset, chunk=chunk)
         features, lengths, pieces = window.pieces(within)
+        views = [features, features.copy()] if self.two_views else [features]
         if self.augment is not None:
             rng = np.random.Generator(np.random.PCG64(key_of("augment", self.seed, epoch, number, offset)))
-            self.augment.apply(features, lengths, self.front.inv_std, rng)
+            for view in views:
+                self.augment.apply(view, lengths, self.front.inv_std, rng)
         targets = window.labels.arrays(pieces, offset, features.shape[1])
+        if self.two_views:
+            targets["view"] = views[1]
         return Batch(features, lengths, [piece.key for piece in pieces], targets)
 
     def window(self, epoch: int, number: int, *, offset: int, chunk: int = 0) -> Window:

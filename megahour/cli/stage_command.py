@@ -157,12 +157,16 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 def _trainers() -> list[str]:
     from megahour.sync.params import TRAINERS
-    from megahour.train.params import CHOICES, OPTIMISERS, Parallel
+    from megahour.train.params import CHOICES, CRITERIA, OPTIMISERS, Parallel
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
     lines += ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
     for name in CHOICES:
         lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]
+    lines += ["`criterion_options` of each criterion (ce has none):", ""]
+    for name, goal in CRITERIA.items():
+        if goal.model_fields:
+            lines += [f"### criterion {name}", "", _summary(goal), "", *_table_of(goal)]
     lines += ["`optimiser_options` of each optimiser:", ""]
     for name, options in OPTIMISERS.items():
         lines += [f"### optimiser {name}", "", _summary(options), "", *_table_of(options)]

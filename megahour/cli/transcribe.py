@@ -43,9 +43,7 @@ class Asked:
 @click.command("transcribe")
 @click.argument("audio", nargs=-1, required=True)
 @click.option("--model", required=True, help="A run's folder, a recipe that was run, a *model* artifact, or a bundle.")
-@click.option(
-    "--step", default="", help="Of the run: the `decode`, or `train` with criterion ctc; of a bundle: fp16 or int8."
-)
+@click.option("--step", default="", help="Of the run: the `decode`, or `train` of tokens; of a bundle: fp16 or int8.")
 @click.option("--graph", default="", help="Of a model: the *graph* artifact with its words.")
 @click.option("--units", default="", help="Of a graph of senones: its *units*, for word times.")
 @click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times.")

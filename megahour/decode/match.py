@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from megahour.core.errors import ConfigError
+from megahour.core.kinds import makers_of
 from megahour.core.store import Artifact
 
 Inputs = Mapping[str, Artifact]
 
 
 def check_match(inputs: Inputs) -> None:
-    """Raises ConfigError when model, graph and units do not speak of the same labels."""
-    graph, model = inputs["graph"].read_json(0, ".json"), inputs["model"].read_json(0, ".model.json")
+    """Raises ConfigError when model, graph and units do not speak of the same labels, or senones have no graph."""
+    model = inputs["model"].read_json(0, ".model.json")
+    if "graph" not in inputs:
+        if not model.get("tokens"):
+            raise ConfigError(
+                "the model gives senones, which only a graph makes words of",
+                where=inputs["model"].url,
+                remedy=makers_of(("graph",)),
+            )
+        return
+    graph = inputs["graph"].read_json(0, ".json")
     if int(model["outputs"]) != graph["labels"]:
         raise ConfigError(
             f"the model has {model['outputs']} outputs, the graph reads {graph['labels']} labels",

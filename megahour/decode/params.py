@@ -19,7 +19,7 @@ class GraphParams(Params):
 
 
 class DecodeParams(Params):
-    """Beam search over the graph with a model's posteriors."""
+    """Beam search: over the graph with a model's posteriors, or without a graph for a model of characters."""
 
     sets: list[str] = Field(["test"], description="sets to decode")
     model_name: str = Field("model", description="name of the model in the hypotheses")
@@ -29,6 +29,13 @@ class DecodeParams(Params):
     max_active: int = Field(7000, ge=1, description="most paths at a frame")
     scales: list[float] = Field(
         [], description="acoustic scales to try on `sets` (not the test set); the summary names the best"
+    )
+    beams: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="without a graph: hypotheses of an utterance that are kept; 1 is greedy, and fastest",
+        json_schema_extra=LATER,
     )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
     precision: Literal["fp32", "bf16", "fp16"] = Field(

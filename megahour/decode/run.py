@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,16 @@ from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
-from megahour.decode.search import Searcher, SearchOptions
+from megahour.decode.search import Hypothesis, Searcher, SearchOptions
+from megahour.decode.tokens import TOGETHER, TokenSearcher
 from megahour.features.stack import stack
+from megahour.models.inference import output_without_graph, restore
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
 FRAME_S = 0.01
+Float32 = npt.NDArray[np.float32]
+Search = Callable[[Sequence[Float32]], list[list[Hypothesis] | ValueError]]
 
 
 def decode_shard(
@@ -50,25 +55,22 @@ def decode_shard(
         for row in rows:
             yield row, stack(values.row(row), 0, mean, inv_std, size)
 
-    searchers, keys, texts = _searchers(p, inputs), table["key"].to_numpy(), table["text"]
+    scales, search, together = _search(p, inputs)
+    keys, texts = table["key"].to_numpy(), table["text"]
     hypotheses: list[tuple[int, str, str, float, int]] = []
     failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
-        for row, outputs in session.infer(sequences(), ordered=True, on_failure=failed.__setitem__):
-            key = int(keys[row])
-            try:
-                best, *others = [searcher(outputs["log_probs"]) for searcher in searchers.values()]
-            except ValueError as error:
-                out.quarantine(key, "not-searchable", str(error))
-                continue
-            hypotheses.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
-            for scale, hypothesis in zip(searchers, [best, *others], strict=True) if p.scales else ():
-                edits = align(texts[row].as_py().split(), hypothesis.words)
-                out.stat(f"errors_at_{scale:g}", edits.errors)
-            out.stat("reference_words", len(texts[row].as_py().split()) if p.scales else 0)
-            out.stat("decoded_frames", len(best.labels))
-            out.stat("unfinished", int(not best.final))
-            out.kept()
+        answers = session.infer(sequences(), ordered=True, on_failure=failed.__setitem__)
+        for some in iter(lambda: list(islice(answers, together)), []):
+            found = search([next(iter(outputs.values())) for _, outputs in some])
+            for (row, _), hypothesis in zip(some, found, strict=True):
+                key = int(keys[row])
+                if isinstance(hypothesis, ValueError):
+                    out.quarantine(key, "not-searchable", str(hypothesis))
+                    continue
+                best = hypothesis[0]
+                hypotheses.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
+                _count(out, p, scales, hypothesis, texts[row].as_py())
             ctx.progress(len(hypotheses), len(rows), "utterances")
     for row, reason in sorted(failed.items()):
         out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
@@ -78,8 +80,55 @@ def decode_shard(
     out.tags["model"] = p.model_name
 
 
+def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Sequence[Hypothesis], text: str) -> None:
+    """Statistics of an utterance: what was found at each scale, the one whose words are kept first."""
+    for scale, hypothesis in zip(scales, found, strict=True) if p.scales else ():
+        out.stat(f"errors_at_{scale:g}", align(text.split(), hypothesis.words).errors)
+    out.stat("reference_words", len(text.split()) if p.scales else 0)
+    out.stat("decoded_frames", len(found[0].labels))
+    out.stat("unfinished", int(not found[0].final))
+    out.kept()
+
+
+def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float], Search, int]:
+    """Acoustic scales, what gives a hypothesis for each of them, and how many utterances it wants at a time."""
+    if "graph" not in inputs:
+        tokens = _token_searcher(inputs["model"], p)
+
+        def spell(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
+            return [
+                path
+                if isinstance(path, ValueError)
+                else [Hypothesis(tuple(w.text for w in tokens.words(path.labels)), path.score, path.labels, final=True)]
+                for path in tokens(outputs)
+            ]
+
+        return [p.acoustic_scale], spell, TOGETHER
+    searchers = _searchers(p, inputs)
+
+    def search(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
+        return [_with_each(searchers.values(), log_probs) for log_probs in outputs]
+
+    return list(searchers), search, 1
+
+
+def _token_searcher(model: Artifact, p: DecodeParams) -> TokenSearcher:
+    config = model.read_json(0, ".model.json")
+    if output_without_graph(config) == "log_probs":
+        return TokenSearcher(config, None, beams=p.beams)
+    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url)
+    return TokenSearcher(config, module.eval(), beams=p.beams)
+
+
+def _with_each(searchers: Iterable[Searcher], log_probs: Float32) -> list[Hypothesis] | ValueError:
+    try:
+        return [searcher(log_probs) for searcher in searchers]
+    except ValueError as error:
+        return error
+
+
 def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher]:
-    """A searcher per acoustic scale, the one whose hypotheses are kept first."""
+    """A searcher of the graph per acoustic scale, the one whose hypotheses are kept first."""
     graph, about = read_graph(inputs["graph"])
     fst = to_kaldifst(graph.fst)
     chosen = p.acoustic_scale

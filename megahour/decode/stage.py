@@ -43,7 +43,8 @@ class MakeGraph(SingleShard[GraphParams]):
 class Decode(Stage[DecodeParams]):
     """One task per features shard of the sets. Writes *hypotheses*; its summary names the best of `scales`.
 
-    A run with `scales` on a held-out set can be the input `tuned` of the run on the test set.
+    Without `graph` the model, a transducer or CTC, spells words by itself. A run with `scales` on a held-out set can be
+    the input `tuned` of the run on the test set.
     """
 
     name = "decode"
@@ -52,10 +53,15 @@ class Decode(Stage[DecodeParams]):
     inputs = (
         Input("features"),
         Input("model"),
-        Input("graph"),
+        Input("graph", optional=True),
         Input("units", optional=True),
         Input("tuned", optional=True, kinds=("hypotheses",)),
     )
+
+    def check(self, p: DecodeParams, roles: Collection[str]) -> None:
+        if "graph" not in roles and (p.scales or {"units", "tuned"} & set(roles)):
+            what = "`scales`, `tuned` and `units` are for the search of a graph"
+            raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
         from megahour.decode.match import check_match
@@ -65,9 +71,12 @@ class Decode(Stage[DecodeParams]):
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
+        from megahour.models.inference import output_without_graph
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["model"], p.batch_frames, precision=p.precision)
+        config = inputs["model"].read_json(0, ".model.json")
+        more = {} if "graph" in inputs else {"outputs": output_without_graph(config)}
+        return model_spec(inputs["model"], p.batch_frames, precision=p.precision, **more)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.run import decode_shard

@@ -18,7 +18,7 @@ from megahour.models.inference import Model
 from megahour.transcribe.bundle import FrontEndSettings
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.word_times import spelled_words
+from megahour.units.tokens import spelled_words
 
 Float32 = NDArray[np.float32]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from megahour.export.graphs import StreamingCtc
 from megahour.models.conformer import KERNEL
-from megahour.models.imported import MARK
 from megahour.transcribe.bundle import FrontEndSettings
+from megahour.units.tokens import MARK
 
 MIRRORED = {"low_hz": 20.0, "high_hz": -400.0, "edges": "mirrored", "scale": "unit"}
 INSIDE = {"low_hz": 20.0, "high_hz": 0.0, "edges": "inside", "scale": "int16"}

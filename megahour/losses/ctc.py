@@ -41,6 +41,24 @@ def ctc_loss(
     return functional.ctc_loss(log_probs, tokens, lengths, token_lengths, blank=BLANK, reduction="none")
 
 
+def ctc_consistency(one: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+    """Distance (B,) between logits (B, T, V) of two views of the same utterances, in nats, over `lengths` (B,) frames.
+
+    Half the sum of both Kullback-Leibler divergences, each with its target held fixed: every view learns from what the
+    other one says. Source: Yao et al., "CR-CTC: Consistency regularization on CTC", 2024, equation 4.
+
+    >>> one, other = torch.zeros(1, 1, 2), torch.tensor([[[0.0, 1.0]]])
+    >>> round(float(ctc_consistency(one, other, torch.tensor([1]))), 4)
+    0.1155
+    """
+    a, b = functional.log_softmax(one, dim=2), functional.log_softmax(other, dim=2)
+    apart = functional.kl_div(a, b.detach(), reduction="none", log_target=True)
+    apart = apart + functional.kl_div(b, a.detach(), reduction="none", log_target=True)
+    frames = torch.arange(one.shape[1], device=one.device)[None, :]
+    real = frames < lengths.to(one.device, non_blocking=True)[:, None]
+    return 0.5 * apart.sum(2).masked_fill(~real, 0.0).sum(1)
+
+
 def _check(lengths: Tensor, tokens: Tensor, token_lengths: Tensor, units: int, keys: Sequence[object] | None) -> None:
     valid = torch.arange(tokens.shape[1])[None, :] < token_lengths[:, None]
     repeats = ((tokens[:, 1:] == tokens[:, :-1]) & valid[:, 1:]).sum(dim=1)

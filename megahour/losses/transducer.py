@@ -55,7 +55,7 @@ def transducer_loss(
     >>> round(float(transducer_loss(torch.zeros(1, 1, 1, 2), lengths, tokens, none)), 4)
     0.6931
     """
-    _check(logits.shape, lengths, tokens, token_lengths, blank, keys)
+    check_tokens(logits.shape, lengths, tokens, token_lengths, blank, keys)
     log_probs = functional.log_softmax(
         logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, dim=3
     )
@@ -88,20 +88,24 @@ def fused_transducer_loss(
     ValueError: as `transducer_loss`.
     """
     shape = (encoded.shape[0], encoded.shape[1], predicted.shape[1], weight.shape[0])
-    _check(shape, lengths, tokens, token_lengths, blank, keys)
+    check_tokens(shape, lengths, tokens, token_lengths, blank, keys)
     given = (encoded, predicted, weight, bias, lengths, tokens.to(encoded.device), token_lengths, blank)
     loss: Tensor = _Fused.apply(*given)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _check(
+def check_tokens(
     shape: Sequence[int],
     lengths: Tensor,
     tokens: Tensor,
     token_lengths: Tensor,
-    blank: int,
-    keys: Sequence[object] | None,
+    blank: int = BLANK,
+    keys: Sequence[object] | None = None,
 ) -> None:
+    """Raises ValueError, with the utterance, where logits of `shape` (B, T, U + 1, V) do not fit what is to be spelled.
+
+    What lies on a device is not looked at: the host would wait for it.
+    """
     batch, frames, positions, units = shape
     if tokens.shape != (batch, positions - 1) or lengths.shape != (batch,) or token_lengths.shape != (batch,):
         raise ValueError(
@@ -109,7 +113,7 @@ def _check(
             f"{tuple(token_lengths.shape)} do not fit: (B, T, U + 1, V), (B, U), (B,) and (B,)"
         )
     if tokens.device.type != "cpu" or lengths.device.type != "cpu" or token_lengths.device.type != "cpu":
-        return  # looking at them would let the host wait
+        return
     valid = torch.arange(positions - 1)[None, :] < token_lengths[:, None]
     wrong = valid & ((tokens < 0) | (tokens >= units) | (tokens == blank))
     for b in range(batch):

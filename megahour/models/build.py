@@ -11,17 +11,20 @@ from torch import nn
 from megahour.core.errors import ConfigError
 from megahour.models.conformer import Conformer
 from megahour.models.encoders import Blstm, Lstm, Tdnn
+from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 
 KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "conformer": Conformer}
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
+HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
 
 def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     """The freshly initialised module of `config`: kind, inputs F, outputs V, layers, units, lookahead, dropout.
 
-    Keys that say something else about the model (statistics, tokens, …) are ignored. Parameters are drawn from `seed`
-    alone and leave torch's global generator as it was.
+    With `heads`, weights by name, it is an `EndToEnd` model of this encoder: `join` D, `predictor`, `context`,
+    `decoder_layers`, `smoothing`. Keys that say something else about the model (statistics, tokens, …) are ignored.
+    Parameters are drawn from `seed` alone and leave torch's global generator as it was.
 
     Raises
     ------
@@ -40,12 +43,37 @@ def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         more = {"lookahead": lookahead} if kind == "lstm" else {}
-        module: nn.Module = KINDS[kind](**sizes, **more, dropout=float(dropout))
-    return module
+        if "heads" not in config:
+            return KINDS[kind](**sizes, **more, dropout=float(dropout))  # type: ignore[no-any-return]
+        heads = _heads(config)
+        encoder = KINDS[kind](**sizes | {"outputs": heads["units"]}, **more, dropout=float(dropout))
+        return EndToEnd(encoder, sizes["outputs"], **heads)
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
-    low, high = LIMITS[name]
+def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `EndToEnd`."""
+    weights, predictor = config["heads"], config.get("predictor", "stateless")
+    if not isinstance(weights, Mapping) or not weights or not set(weights) <= set(HEADS):
+        raise ConfigError(f"heads {weights!r}", remedy=f"use weights above 0 of {', '.join(HEADS)}")
+    for name, value in [*weights.items(), ("smoothing", config.get("smoothing", 0.0))]:
+        if not isinstance(value, int | float) or not 0.0 <= value <= 100.0:
+            raise ConfigError(f"head's {name} {value!r}", remedy="use a number from 0 to 100")
+    if predictor not in PREDICTORS:
+        raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
+    units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
+    smoothing = float(config.get("smoothing", 0.0))
+    return {
+        "units": units,
+        "weights": {name: float(weights[name]) for name in HEADS if name in weights},
+        "predictor": predictor,
+        "context": context,
+        "decoder_layers": layers,
+        "smoothing": smoothing,
+    }
+
+
+def _size(config: Mapping[str, Any], name: str, limits: Mapping[str, tuple[int, int]] = LIMITS) -> int:
+    low, high = limits[name]
     value = config.get(name, 0 if name == "lookahead" else None)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ConfigError(f"model {name} {value!r}", remedy=f"use an integer from {low} to {high:,}")

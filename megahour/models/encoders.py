@@ -53,7 +53,7 @@ def _call(module: nn.Module, x: Tensor) -> Any:
     return module(x)
 
 
-def _recurrent(inputs: int, units: int) -> nn.LSTM:
+def recurrent(inputs: int, units: int) -> nn.LSTM:
     """One LSTM layer whose forget gates start open (bias 1)."""
     layer = nn.LSTM(inputs, units, batch_first=True)
     parameters = dict(layer.named_parameters())
@@ -122,7 +122,7 @@ class Lstm(Encoder):
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, lookahead: int, dropout: float) -> None:
         super().__init__()
         self.lookahead, self.dropout = lookahead, dropout
-        self.layers = nn.ModuleList(_recurrent(units if i else inputs, units) for i in range(layers))
+        self.layers = nn.ModuleList(recurrent(units if i else inputs, units) for i in range(layers))
         self.head = nn.Linear(units, outputs)
 
     def chain(self) -> list[list[nn.Module]]:
@@ -145,8 +145,8 @@ class Blstm(Encoder):
         super().__init__()
         self.dropout = dropout
         sizes = [2 * units if i else inputs for i in range(layers)]
-        self.ahead = nn.ModuleList(_recurrent(size, units) for size in sizes)
-        self.back = nn.ModuleList(_recurrent(size, units) for size in sizes)
+        self.ahead = nn.ModuleList(recurrent(size, units) for size in sizes)
+        self.back = nn.ModuleList(recurrent(size, units) for size in sizes)
         self.head = nn.Linear(2 * units, outputs)
 
     def chain(self) -> list[list[nn.Module]]:

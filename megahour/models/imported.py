@@ -11,6 +11,7 @@ import numpy as np
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import file_system
 from megahour.models.foreign import SUFFIX, ForeignModel, log_softmax
+from megahour.units.tokens import MARK
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")
-MARK = "\u2581"  # sentencepiece's sign of a word's beginning
 MAX_MODEL_BYTES = 2 << 30
 MAX_TOKENS_BYTES = 64 << 20
 NOISE_S = (1, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_CONFIG_BYTES = 16 << 20
-Outputs = Literal["log_probs", "top_k", "costs"]
+Outputs = Literal["log_probs", "top_k", "costs", "encoded"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,19 @@ class Model:
         Returns the outputs and their lengths, which are `lengths` unless the model subsamples, as `serve.spec.Model`
         asks: {"log_probs": (B, T, V) float32}, or {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k
         largest logits of each frame in falling order (Parthasarathi et al., section V-C), or {"costs": (B, T, V)
-        uint8}, -log posteriors in 1/16 nat: a quarter of the bytes, for aligners. Frames past a row's length are
-        undefined.
+        uint8}, -log posteriors in 1/16 nat: a quarter of the bytes, for aligners, or {"encoded": (B, T, D) float32} of
+        an `EndToEnd` model. Frames past a row's length are undefined.
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
+            run: Callable[..., torch.Tensor] = self.module
+            if self.outputs == "encoded":
+                run = self.module.encode  # type: ignore[assignment]
             with autocast(self.device, self.precision):
-                logits = self.module(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+                logits = run(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
             logits, lengths = logits.float(), lengths // getattr(self.module, "subsample", 1)
+            if self.outputs == "encoded":
+                return {"encoded": logits.cpu().numpy()}, lengths
             if self.outputs == "costs":
                 steps = torch.round(torch.log_softmax(logits, dim=2) * -float(COST_STEPS))
                 return {"costs": steps.clamp(0, 255).to(torch.uint8).cpu().numpy()}, lengths
@@ -86,15 +91,22 @@ def load(
     Raises
     ------
     StoreError: a damaged, hostile or mismatched file, with what is wrong.
-    ConfigError: top_k or another precision of an imported model, or its library is missing.
+    ConfigError: top_k or another precision of an imported model, or its library is missing; posteriors of a model that
+        is a transducer alone.
     """
     artifact = Artifact(url)
     if threads:
         torch.set_num_threads(threads)
     config = parse_config(artifact.read_bytes(shard, ".model.json"), where=url)
+    heads = config.get("heads", {})
+    if outputs != "encoded" and heads and "ctc" not in heads:
+        what = "a transducer has no posteriors of single frames"
+        raise ConfigError(what, where=url, remedy="train it with criterion_options: {ctc: 0.2}, which adds some")
+    if outputs == "encoded" and not heads:
+        raise ConfigError("the model has no heads that search what its encoder gives", where=url)
     if config.get("kind") in SUFFIX:
-        if outputs == "top_k":
-            raise ConfigError("an imported model gives no top-k logits", where=url, remedy="use a trained model")
+        if outputs == "top_k" or outputs == "encoded":
+            raise ConfigError(f"an imported model gives no {outputs}", where=url, remedy="use a trained model")
         if precision != "fp32":
             what = f"precision {precision}: an imported model computes in what it was exported in"
             raise ConfigError(what, where=url, remedy="leave precision out")
@@ -102,6 +114,11 @@ def load(
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
     module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
+
+
+def output_without_graph(config: Mapping[str, Any]) -> Outputs:
+    """What a search without a graph needs of a model of tokens."""
+    return "encoded" if "transducer" in config.get("heads", {}) else "log_probs"
 
 
 def parse_config(data: bytes, *, where: str) -> dict[str, Any]:

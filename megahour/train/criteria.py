@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
-from megahour.losses.ctc import ctc_loss
+from megahour.losses.ctc import ctc_consistency, ctc_loss
 from megahour.losses.soft import soft_cross_entropy
 from megahour.train.device import moved
 
-Forward = Callable[[Tensor, Tensor, torch.Generator | None], Tensor]
+Forward = Callable[..., Tensor]
 CPU = torch.device("cpu")
 
 
@@ -58,6 +58,7 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1) -> D
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
     if "tokens" in targets:
         rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
+        targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
     else:
         valid = np.arange(batch.features.shape[1])[None, :] < batch.lengths[:, None]
         if "labels" in targets:
@@ -68,16 +69,33 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1) -> D
     return DeviceBatch(moved(features, device), moved(lengths, device), targets, rows, batch.keys)
 
 
-def loss(forward: Forward, batch: DeviceBatch, generator: torch.Generator | None = None) -> Loss:
+def loss(
+    forward: Forward,
+    batch: DeviceBatch,
+    generator: torch.Generator | None = None,
+    *,
+    joint: bool = False,
+    consistency: float = 0.0,
+) -> Loss:
     """Summed loss of `batch` under the criterion that its targets imply; in fp32, whatever the model computes in.
 
-    forward: features (B, T, F), lengths (B,) and a generator for dropout to logits (B, T, V).
+    forward: features (B, T, F), lengths (B,) and a generator for dropout to logits (B, T, V). joint: it also takes
+    targets and keys, and gives losses (B,): `models.end_to_end`. consistency: weight of `ctc_consistency`, where the
+    batch has two views.
     """
-    logits = forward(batch.features, batch.lengths, generator).float()
     targets = batch.targets
+    if joint:
+        total = forward(batch.features, batch.lengths, generator, targets, batch.keys).sum()
+        return Loss(total, torch.zeros((), dtype=torch.int64, device=total.device))
+    logits = forward(batch.features, batch.lengths, generator).float()
     if batch.rows is None:
-        each = ctc_loss(logits, targets["lengths"], targets["tokens"], targets["token_lengths"], keys=batch.keys)
-        return Loss(each.sum(), torch.zeros((), dtype=torch.int64, device=logits.device))
+        spelled = targets["lengths"], targets["tokens"], targets["token_lengths"]
+        total = ctc_loss(logits, *spelled, keys=batch.keys).sum()
+        if "view" in targets:
+            other = forward(targets["view"], batch.lengths, generator).float()
+            total = (total + ctc_loss(other, *spelled, keys=batch.keys).sum()) / 2
+            total = total + consistency * ctc_consistency(logits, other, targets["lengths"]).sum()
+        return Loss(total, torch.zeros((), dtype=torch.int64, device=logits.device))
     student = logits.flatten(0, 1).index_select(0, batch.rows)
     if "labels" in targets:
         labels = targets["labels"]

@@ -26,7 +26,7 @@ from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
-from megahour.train.params import TrainParams
+from megahour.train.params import CtcOptions, TrainParams
 from megahour.train.schedule import Data
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ def choose(
     dropped: Counter[str] = Counter()
     keep = None if held is None else lambda table: ~held(table)
     shelf = shelves(features, p.sets, labels, p.stack, keep, dropped)
-    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment)}
+    two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
+    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment, two_views=two_views)}
     if not loaders["labelled"].utterances:
         sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
         raise StageError(

@@ -90,11 +90,12 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
-    if p.criterion == "ctc":
+    if p.criterion != "ce":
         characters = Characters.of(_texts(inputs["features"], p.sets))
         if len(characters) < 2:
             raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
-        return Goal(CharacterLabels(characters, _subsample(p)), len(characters), {"tokens": list(characters.tokens)})
+        labels = CharacterLabels(characters, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
+        return Goal(labels, len(characters), {"tokens": list(characters.tokens), **_heads(p)})
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -104,6 +105,14 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             remedy="train the teacher with the same units",
         )
     return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _heads(p: TrainParams) -> dict[str, Any]:
+    """The part of the configuration that says which heads the encoder has."""
+    if not p.goal.heads:
+        return {}
+    options = p.goal.model_dump(exclude={"consistency", "ctc", "attention"})
+    return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}
 
 
 def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:

@@ -37,11 +37,13 @@ from megahour.train.batch_assignment import Claim, Claims, FirstCome, InTurn, Ma
 from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest, position_of
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
+from megahour.train.misspellings import Misspellings, misspelled
 from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import TrainedTotals
+from megahour.units.tokens import Characters
 
 LOG = logging.getLogger(__name__)
 
@@ -280,26 +282,37 @@ class Run:
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
         trained = at.sums if self.sums_of_all else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
-        fields |= {"held_out_loss": None, "held_out_accuracy": None}
-        if self.job.held_out is not None:
-            rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
-            share = _share(self.job.held_out, rank, size, self.job.params.prefetch)
-            with self.meters.aside("evaluation_s"):
-                own = self.trainer.evaluate(self.meters.alive(share))
-            held = self._together(Sums(*own))
-            fields |= {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy}
+        fields |= self._held_out()
         at.sums = Sums()
         if at.done == self.total:
             fields |= at.audit.numbers() if self.sums_of_all else at.audit.of_all(self.group)
         self.meters.row(at.curves.add(**fields))
 
+    def _held_out(self) -> dict[str, float | None]:
+        """Columns of the held-out part; for a model of tokens that is in one piece with its error rates."""
+        if self.job.held_out is None:
+            return {"held_out_loss": None, "held_out_accuracy": None}
+        rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
+        share = partial(_share, self.job.held_out, rank, size, self.job.params.prefetch)
+        tokens = self.job.config.get("tokens") if self.job.params.parallel.shard == 1 else None
+        rates: dict[str, float] = {}
+        with self.meters.aside("evaluation_s"):
+            held = self._together(Sums(*self.trainer.evaluate(self.meters.alive(share()))))
+            if tokens:
+                own = misspelled(self.trainer.module, Characters(tuple(tokens)), self.meters.alive(share()))
+                rates = Misspellings(*map(round, self._summed(own))).rates()
+        return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **rates}
+
     def _together(self, sums: Sums) -> Sums:
+        loss, weight, correct = self._summed([sums.loss, sums.weight, sums.correct])
+        return Sums(loss, round(weight), round(correct))
+
+    def _summed(self, own: Sequence[float]) -> Sequence[float]:
         """Sums over the workers, added in the order of ranks; of this worker where they are not in step."""
         if not self.in_step:
-            return sums
-        own = torch.tensor([sums.loss, sums.weight, sums.correct], dtype=torch.float64)
-        loss, weight, correct = (sum(column) for column in self.group.all_gather(own).wait().T.tolist())
-        return Sums(loss, round(weight), round(correct))
+            return own
+        rows = self.group.all_gather(torch.tensor(own, dtype=torch.float64)).wait()
+        return [sum(column) for column in rows.T.tolist()]
 
     def _checkpoint(self, done: int) -> None:
         self._read(wait=True)

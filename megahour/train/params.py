@@ -59,6 +59,68 @@ class MuonOptions(AdamWOptions):
 OPTIMISERS: dict[str, type[OptimiserOptions]] = {"adamw": AdamWOptions, "sgd": SgdOptions, "muon": MuonOptions}
 
 
+class CriterionOptions(BaseModel):
+    """What all criteria have: nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @property
+    def heads(self) -> dict[str, float]:
+        """Weight of each head of an end-to-end model; none: the encoder's own outputs are the model's."""
+        return {}
+
+
+class AttentionOptions(CriterionOptions):
+    """An attention decoder beside CTC or transducer, which learns from the same encoder."""
+
+    attention: float = Field(
+        0.0, ge=0, le=10, description="weight of an attention decoder's loss; 0: none. 0.3 often helps the encoder"
+    )
+    decoder_layers: int = Field(1, ge=1, le=64, description="layers of the attention decoder")
+    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing of the attention decoder")
+    join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
+
+
+class CtcOptions(AttentionOptions):
+    """CTC (Graves et al., 2006)."""
+
+    consistency: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="weight of the distance between what the model says of two augmented views of each piece (CR-CTC, "
+        "Yao et al., 2024); try 0.2 with time masks. A step takes twice the time",
+    )
+
+    @property
+    def heads(self) -> dict[str, float]:
+        return {"ctc": 1.0, "attention": self.attention} if self.attention else {}
+
+
+class TransducerOptions(AttentionOptions):
+    """Transducer (Graves, 2012), at most one token a frame."""
+
+    predictor: Literal["stateless", "lstm"] = Field(
+        "stateless", description="stateless: sees the last `context` tokens; lstm: all, where there is text enough"
+    )
+    context: int = Field(2, ge=1, le=16, description="tokens that a stateless predictor sees")
+    ctc: float = Field(
+        0.0, ge=0, le=10, description="weight of CTC on the same encoder; 0: none. 0.2 makes early training steady"
+    )
+
+    @property
+    def heads(self) -> dict[str, float]:
+        weights = {"transducer": 1.0, "ctc": self.ctc, "attention": self.attention}
+        return {name: weight for name, weight in weights.items() if weight}
+
+
+CRITERIA: dict[str, type[CriterionOptions]] = {
+    "ce": CriterionOptions,
+    "ctc": CtcOptions,
+    "transducer": TransducerOptions,
+}
+
+
 class Parallel(BaseModel):
     """How a model that is too big for one process is shared out.
 
@@ -104,12 +166,12 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 
 
 class TrainParams(Params):
-    """Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets."""
+    """Train an acoustic model on frame labels (ce), characters (ctc, transducer), or with a teacher's targets."""
 
     kind: Literal["lstm", "blstm", "tdnn", "conformer"] = Field(
         "lstm",
         description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides, "
-        "conformer (for ctc, with `stack` 1 or 2) the whole utterance or chunks, from the same weights",
+        "conformer (for ctc and transducer, with `stack` 1 or 2) the whole utterance or chunks, from the same weights",
     )
     layers: int = Field(2, ge=1, le=64, description="layers; more fit more data and train more slowly")
     hidden: int = Field(
@@ -127,8 +189,15 @@ class TrainParams(Params):
         lt=1.0,
         description="share of outputs dropped in training; raise it when held-out loss rises while loss falls",
     )
-    criterion: Literal["ce", "ctc"] = Field(
-        "ce", description="ce: frame labels from `units`; ctc: characters of the text, without an alignment"
+    criterion: Literal["ce", "ctc", "transducer"] = Field(
+        "ce",
+        description="ce: frame labels from `units`; ctc: characters of the text, without an alignment; transducer: "
+        "these, each in view of those before: more accurate than ctc where there are hours to learn from, and slower",
+    )
+    criterion_options: dict[str, Any] = Field(
+        {},
+        description="options of the criterion, such as {predictor: lstm}: see docs/stages.md",
+        json_schema_extra=LATER,
     )
     sets: list[str] = Field(["labelled"], description="sets whose labels are trained on")
     unlabelled_sets: list[str] = Field(["unlabelled"], description="sets whose teacher targets are trained on")
@@ -338,6 +407,14 @@ class TrainParams(Params):
         )
 
     @property
+    def goal(self) -> CriterionOptions:
+        """The criterion's options. ConfigError: there is no such option."""
+        kind = CRITERIA[self.criterion]
+        known = ", ".join(kind.model_fields) or "none"
+        where = f"criterion {self.criterion}"
+        return parse(kind, self.criterion_options, where=where, remedy=f"its options are {known}")
+
+    @property
     def synchroniser(self) -> TrainerOptions:
         """The trainer with its options. ConfigError: there is no such trainer or option."""
         clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips what it hands over
@@ -345,8 +422,9 @@ class TrainParams(Params):
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError: the criterion asks for other inputs."""
-        if self.criterion == "ctc" and "targets" in roles:
-            raise ConfigError("targets are a teacher's senones; they do not go with criterion ctc", where="train")
+        if self.criterion != "ce" and "targets" in roles:
+            what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
+            raise ConfigError(what, where="train")
         if self.criterion == "ce" and "units" not in roles:
             remedy = "give units: an artifact, or criterion: ctc"
             raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)
@@ -359,13 +437,26 @@ class TrainParams(Params):
 
     @model_validator(mode="after")
     def _conformer_fits(self) -> TrainParams:
-        if self.kind == "conformer" and self.criterion != "ctc":
-            raise ValueError("a conformer has a row of outputs for four frames: set criterion: ctc")
+        if self.kind == "conformer" and self.criterion == "ce":
+            raise ValueError("a conformer has a row of outputs for four frames: set criterion: ctc or transducer")
         if self.kind == "conformer" and self.stack > 2:
             raise ValueError(
                 f"a conformer joins four frames by itself: with stack = {self.stack} its steps are of "
                 f"{40 * self.stack} ms; set stack: 1 and offsets: [0]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _criterion_fits(self) -> TrainParams:
+        goal = self.goal
+        if goal.heads and self.compile:
+            raise ValueError("compile does not go with a transducer or an attention decoder: leave it out")
+        if (
+            isinstance(goal, CtcOptions)
+            and goal.consistency
+            and (goal.heads or not (self.time_masks or self.mel_masks))
+        ):
+            raise ValueError("consistency compares augmented views: set time_masks or mel_masks, and no attention")
         return self
 
     @model_validator(mode="after")

@@ -107,6 +107,6 @@ def _units(module: nn.Module) -> list[nn.Module]:
     """Layers whose weights come together on their own; what is small (norms) comes with the whole."""
     return [
         part
-        for part in module.modules()
+        for part in getattr(module, "encoder", module).modules()  # heads come with the whole: they look into each other
         if part is not module and any(q.dim() > 1 for q in part.parameters(recurse=False))
     ]

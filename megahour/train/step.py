@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from megahour.models.precision import autocast
 from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria, optimisers
 from megahour.train.device import scaler_of
-from megahour.train.params import TrainParams
+from megahour.train.params import CtcOptions, TrainParams
 
 T = TypeVar("T")
 
@@ -64,6 +64,10 @@ class Trainer:
             self.scaler.scale(torch.zeros((), device=device))  # makes the scale before replicas ask for it
         module.recompute = p.recompute  # type: ignore[assignment]
         self._run = torch.compile(module, dynamic=True) if p.compile else module
+        consistency = p.goal.consistency if isinstance(p.goal, CtcOptions) else 0.0
+        self._criterion = partial(
+            criteria.loss, self._forward, joint=bool(getattr(module, "joint", False)), consistency=consistency
+        )
         self._replicas = p.threads if device.type == "cpu" else 1
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
@@ -114,15 +118,15 @@ class Trainer:
         generator = None
         if getattr(self.module, "dropout", 0.0) or getattr(self.module, "draws", False):
             generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
-        return criteria.loss(self._forward, self._moved(batch), generator)
+        return self._criterion(self._moved(batch), generator)
 
     def _moved(self, batch: Batch) -> criteria.DeviceBatch:
         return criteria.on_device(batch, self.device, getattr(self.module, "subsample", 1))
 
-    def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _forward(self, *inputs: Any) -> Tensor:
         with autocast(self.device, self.p.precision):
-            logits: Tensor = self._run(features, lengths, generator)
-        return logits
+            outputs: Tensor = self._run(*inputs)
+        return outputs
 
     def apply(self, gradients: Gradients | None, learning_rate: float, number: int) -> None:
         """One step of the synchroniser: clip, agree, update. None: there was no batch for this worker.
@@ -170,7 +174,7 @@ class Trainer:
 
     def _score(self, batch: Batch, replica: int) -> criteria.Loss:
         with torch.no_grad():
-            return criteria.loss(self._forward, self._moved(batch))
+            return self._criterion(self._moved(batch))
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, state of optimiser, synchroniser and loss scale, by name."""

@@ -20,8 +20,8 @@ RECIPE = "recipe.resolved.yaml"
 class RecogniserParts:
     """Addresses of artifacts, and how to search.
 
-    graph: words and their language model; without one, the model must be of characters (CTC), which are read as they
-    come. units, lexicon: of senones; without them words have no times. model_name: what the model is called.
+    graph: words and their language model; without one, the model must be of tokens (CTC or transducer), which are read
+    as they come. units, lexicon: of senones; without them words have no times. model_name: what the model is called.
     precision: of an exported bundle, whose address `model` then is; "": an artifact.
     """
 
@@ -37,8 +37,8 @@ class RecogniserParts:
 def parts_of(address: str, step: str = "") -> RecogniserParts:
     """The parts behind an address: a bundle, a *model* artifact, or a run's folder, of which a step `decode` is taken.
 
-    step: of the run, a step `decode`, or `train` with criterion ctc; "": the last one that decodes without trying
-    scales, or where there is none the last model of characters. Of a bundle: a precision; "": fp32.
+    step: of the run, a step `decode`, or `train` with criterion ctc or transducer; "": the last one that decodes
+    without trying scales, or where there is none the last model of tokens. Of a bundle: a precision; "": fp32.
 
     Raises
     ------
@@ -91,7 +91,9 @@ def _decodes(step: Mapping[str, Any]) -> bool:
 
 
 def _reads(step: Mapping[str, Any]) -> bool:
-    return step["stage"] == "import-aligner" or (step["stage"] == "train" and step.get("criterion") == "ctc")
+    return step["stage"] == "import-aligner" or (
+        step["stage"] == "train" and step.get("criterion") in ("ctc", "transducer")
+    )
 
 
 def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], name: str) -> RecogniserParts:
@@ -102,11 +104,11 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
     if "tuned" in inputs:
         scale = Artifact(_made(inputs["tuned"])).summary["best_scale"]
         search = search.model_copy(update={"acoustic_scale": float(scale)})
-    graph = made.get(inputs["graph"], {}).get("inputs", {})
+    graph = made.get(inputs.get("graph", ""), {}).get("inputs", {})
     lexicon, units = graph.get("lexicon", ""), graph.get("units", "")
     return RecogniserParts(
         _made(inputs["model"]),
-        _made(inputs["graph"]),
+        _made(inputs["graph"]) if "graph" in inputs else "",
         units if units and Artifact(units).complete else "",
         lexicon if lexicon and Artifact(lexicon).complete else "",
         search.model_name or name,

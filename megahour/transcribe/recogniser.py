@@ -13,12 +13,13 @@ from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
+from megahour.decode.tokens import TokenSearcher
 from megahour.models.foreign import ForeignModel
-from megahour.models.imported import MARK
-from megahour.models.inference import Model, load
+from megahour.models.inference import Model, Outputs, load, output_without_graph
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
-from megahour.transcribe.word_times import Span, spelled_words, word_spans
+from megahour.transcribe.word_times import word_spans
+from megahour.units.tokens import MARK, Span, spelled_words
 
 if TYPE_CHECKING:
     from megahour.decode.search import Searcher
@@ -51,7 +52,9 @@ def _loaded(parts: RecogniserParts, threads: int, device: str) -> tuple[dict[str
     """The model and its configuration, from a bundle or an artifact."""
     if not parts.precision:
         config: dict[str, Any] = Artifact(parts.model).read_json(0, ".model.json")
-        return config, load(parts.model, threads=threads, device=device, precision=parts.search.precision)
+        outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config)
+        precision = parts.search.precision
+        return config, load(parts.model, threads=threads, device=device, precision=precision, outputs=outputs)
     if parts.graph:
         raise ConfigError(
             "a bundle is searched without a graph", where=parts.model, remedy="take --graph with the model artifact"
@@ -85,6 +88,7 @@ class Recogniser:
         self.mark = MARK if config.get("marks") else ""
         self._searcher: Searcher | None = None
         self._silence = 0
+        self._speller = TokenSearcher(config, getattr(self.model, "module", None), beams=parts.search.beams)
         if parts.graph:
             self._searcher, self._silence = self._search(Artifact(parts.model))
         self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
@@ -98,11 +102,7 @@ class Recogniser:
         if not len(log_probs):
             return []
         if self._searcher is None:
-            labels = log_probs.argmax(axis=1)
-            spelled = spelled_words(labels.tolist(), self.tokens, self.mark)
-            return self._timed(
-                [word.text for word in spelled], [word.span for word in spelled], labels, log_probs, start_s
-            )
+            return self._spelled(log_probs, start_s)
         best = self._searcher(log_probs)
         labels = np.array(best.labels)
         if self.tokens:
@@ -111,16 +111,29 @@ class Recogniser:
             spans = word_spans(best.words, best.labels, self._pronunciations, self._silence)
         else:
             return [TimedWord(word) for word in best.words]
-        return self._timed(best.words, spans, labels, log_probs, start_s)
+        return self._timed(best.words, spans, labels, np.exp(log_probs[np.arange(len(labels)), labels]), start_s)
+
+    def _spelled(self, output: Float32, start_s: float) -> list[TimedWord]:
+        """Words of a model of tokens, without a graph."""
+        (path,) = self._speller([output])
+        if isinstance(path, ValueError):
+            raise path
+        words, chances = self._speller.words(path.labels), np.array(path.chances)
+        return self._timed(
+            [word.text for word in words], [word.span for word in words], np.array(path.labels), chances, start_s
+        )
 
     def log_posteriors(self, rows: Rows) -> Float32:
-        """Of the model's outputs (T, V), for a piece of rows as `FrontEnd.rows_of` gives them."""
+        """Of the model's outputs (T, V), for a piece of rows as `FrontEnd.rows_of` gives them.
+
+        Of a transducer that has no graph it is what its encoder gives, (T, D).
+        """
         features = self.features(rows)
         if not len(features):
             return np.zeros((0, self.front.units), np.float32)
         outputs, _ = self.model(features[None], np.array([len(features)]))
-        log_probs: Float32 = outputs["log_probs"][0]
-        return log_probs
+        output: Float32 = next(iter(outputs.values()))[0]
+        return output
 
     def features(self, rows: Rows) -> Rows:
         """What the model takes for a piece of rows, (T', F)."""
@@ -133,12 +146,12 @@ class Recogniser:
         return 1 if self.front.kind == "waveform" else self.front.rows
 
     def _timed(
-        self, words: Sequence[str], spans: Sequence[Span], labels: NDArray[Any], log_probs: Float32, start_s: float
+        self, words: Sequence[str], spans: Sequence[Span], labels: NDArray[Any], chances: NDArray[Any], start_s: float
     ) -> list[TimedWord]:
-        said = np.exp(log_probs[np.arange(len(labels)), labels])
+        """chances: of each frame's label."""
         timed = []
         for word, (first, end) in zip(words, spans, strict=False):
-            counted = said[first:end][labels[first:end] != 0] if self.tokens else said[first:end]
+            counted = chances[first:end][labels[first:end] != 0] if self.tokens else chances[first:end]
             start, stop = (round(start_s + frame * self.front.shift_s, 3) for frame in (first, end))
             timed.append(TimedWord(word, start, stop, round(float(counted.mean()), 3) if len(counted) else 0.0))
         return timed

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 BLANK = "<blank>"
+MARK = "\u2581"  # sentencepiece's sign of a word's beginning
+Span = tuple[int, int]
+"""First frame of a word, and the first one after it."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +71,39 @@ def frames_needed(tokens: Sequence[int]) -> int:
     5
     """
     return len(tokens) + sum(a == b for a, b in pairwise(tokens))
+
+
+class SpelledWord(NamedTuple):
+    """A word that was read token by token."""
+
+    text: str
+    span: Span
+
+
+def spelled_words(
+    labels: Sequence[int], tokens: Sequence[str], mark: str = "", *, merge: bool = True
+) -> list[SpelledWord]:
+    """Words of a CTC path, a label a frame: equal neighbours merge, blanks (label 0) go, spaces end words.
+
+    mark: how tokens that begin a word begin, "▁" of sentencepiece; "": spaces are tokens of their own. A word goes from
+    its first token's first frame to its last token's last one: CTC tokens are short, so ends are early.
+    merge: False for a transducer's path, where each label is a token.
+
+    >>> spelled_words([0, 1, 1, 0, 2, 3, 0, 1], ["<blank>", "a", "b", " "])
+    [SpelledWord(text='ab', span=(1, 5)), SpelledWord(text='a', span=(7, 8))]
+    """
+    words: list[SpelledWord] = []
+    before, open_word = 0, False  # whether the next letters belong to the last word
+    for frame, label in enumerate(labels):
+        if label and (label != before or not merge):
+            token = tokens[label]
+            text = token.removeprefix(mark).strip()
+            if text and open_word and not (mark and token.startswith(mark)):
+                words[-1] = SpelledWord(words[-1].text + text, words[-1].span)
+            elif text:
+                words.append(SpelledWord(text, (frame, frame)))
+            open_word = bool(text)
+        if label and open_word:
+            words[-1] = words[-1]._replace(span=(words[-1].span[0], frame + 1))
+        before = label
+    return words

@@ -76,6 +76,23 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
         np.testing.assert_array_equal(again.features, seen[number].features)
 
 
+def test_two_views_are_augmented_apart(features, senones):
+    """The first one is what a batch of one view is."""
+    augment = Augment(noise=1.0)
+    batch = make_loader(features, senones, augment=augment, two_views=True).batch(0, 0, offset=0)
+    np.testing.assert_array_equal(
+        batch.features, make_loader(features, senones, augment=augment).batch(0, 0, offset=0).features
+    )
+    clean = make_loader(features, senones, two_views=True).batch(0, 0, offset=0)
+    np.testing.assert_array_equal(clean.targets["view"], clean.features)
+    view = batch.targets["view"]
+    assert view.shape == batch.features.shape
+    for b, length in enumerate(batch.lengths):
+        assert not np.array_equal(view[b, :length], batch.features[b, :length])
+        assert not np.array_equal(view[b, :length], clean.features[b, :length])
+        assert not view[b, length:].any()
+
+
 def test_epochs_differ_in_their_order(features, senones):
     loader = make_loader(features, senones)
     orders = [[key for n in range(len(loader.plan(e))) for key in loader.batch(e, n, offset=0).keys] for e in (0, 1)]

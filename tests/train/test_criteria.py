@@ -54,3 +54,22 @@ def test_ctc_is_averaged_over_its_symbols() -> None:
     batch = Batch(FEATURES, LENGTHS, [1, 2], targets)
     assert weight(batch) == 3
     assert loss(Echo(), on_device(batch)).correct == 0
+
+
+def test_two_views_count_half_each_and_what_parts_them() -> None:
+    """CR-CTC: the mean of both losses, and as often as it is asked for the distance of what is said of the views."""
+    spelled = {"tokens": np.array([[1, 2], [2, 0]]), "token_lengths": np.array([2, 1])}
+    other = np.random.default_rng(1).normal(size=FEATURES.shape).astype(np.float32)
+    one, two = (loss(Echo(), on_device(Batch(view, LENGTHS, [1, 2], spelled))).total for view in (FEATURES, other))
+    both = on_device(Batch(FEATURES, LENGTHS, [1, 2], spelled | {"view": other}))
+    apart = 0.0
+    for b, length in enumerate(LENGTHS.tolist()):
+        p, q = (np.exp(x[b, :length]) / np.exp(x[b, :length]).sum(1, keepdims=True) for x in (FEATURES, other))
+        apart += float(((p - q) * (np.log(p) - np.log(q))).sum()) / 2
+    assert loss(Echo(), both).total.item() == pytest.approx(float(one + two) / 2, rel=1e-5)
+    assert loss(Echo(), both, consistency=0.5).total.item() == pytest.approx(float(one + two) / 2 + apart / 2, rel=1e-5)
+
+
+def test_replicas_share_out_both_views() -> None:
+    batch = Batch(FEATURES, LENGTHS, [1, 2], {"view": FEATURES + 1})
+    assert np.array_equal(batch.part(1, 2).targets["view"], FEATURES[1:] + 1)

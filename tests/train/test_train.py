@@ -19,6 +19,7 @@ from megahour.core.errors import MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.decode.tokens import TokenSearcher
 from megahour.models.inference import load
 from megahour.train.data import held_out_speakers
 from megahour.train.params import TrainParams
@@ -84,6 +85,23 @@ def test_a_conformer_learns_to_spell_and_is_heard_at_its_own_rate(tmp_path, data
     outputs, lengths = load(model.url)(np.zeros((2, 21, MELS), np.float32), np.array([21, 8]))
     assert lengths.tolist() == [5, 2]
     assert outputs["log_probs"].shape[:2] == (2, 5)
+
+
+@pytest.mark.parametrize("predictor", ["stateless", "lstm"])
+def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, data, predictor):
+    options = {"join": 24, "ctc": 0.3, "attention": 0.2, "predictor": predictor}
+    values = {"kind": "lstm", "criterion": "transducer", "criterion_options": options, "hidden": 32}
+    model, _ = run(
+        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=8, held_out=0.0, learning_rate=1e-2
+    )
+    curve = rows(model)
+    assert curve[-1]["loss"] < 0.85 * curve[0]["loss"]
+    encoded, _ = load(model.url, outputs="encoded")(np.zeros((1, 5, 3 * MELS), np.float32), np.array([5]))
+    found = load(model.url, outputs="encoded")
+    search = TokenSearcher(found.config, found.module, beams=4)
+    path, none = search([encoded["encoded"][0], np.full((2, 24), np.nan, np.float32)])
+    assert len(path.labels) == 5
+    assert isinstance(none, ValueError)
 
 
 def test_utterances_can_be_held_out_where_speakers_are_few(tmp_path, data):

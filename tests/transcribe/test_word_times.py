@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
-from megahour.transcribe.word_times import spelled_words, word_spans
+from megahour.transcribe.word_times import word_spans
+from megahour.units.tokens import spelled_words
 
 TOKENS = ("<blank>", " ", "a", "b")
 SILENCE = 9

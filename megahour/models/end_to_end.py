@@ -1,0 +1,224 @@
+"""An encoder and heads that spell: a transducer (Graves, 2012), CTC and an attention decoder, in any mixture.
+
+    features (B, T, F) → encoder → encoded (B, T', D) ┬ transducer: tanh(encoded + predictor(tokens)) → V
+                                                      ├ ctc: linear → V
+                                                      └ attention: decoder(tokens, encoded) → V
+
+The encoder is one of `encoders` or a `Conformer` whose head gives D values. Token 0 is the blank of transducer and CTC;
+to predictor and decoder it is what comes before the first token, and to the decoder what comes after the last one.
+A head is there when its weight in the loss is above 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from megahour.losses.ctc import ctc_loss
+from megahour.losses.transducer import check_tokens, fused_transducer_loss
+from megahour.models.encoders import Encoder, dropped_out, recurrent
+
+HEADS = ("transducer", "ctc", "attention")
+BLANK = 0
+State = tuple[Tensor, ...]
+"""What a predictor remembers of N hypotheses; the first axis of each tensor is N."""
+
+
+class Predictor(nn.Module):
+    """What a transducer knows of the tokens so far: (B, U + 1, D) after 0 … U of `tokens` (B, U)."""
+
+    def start(self, hypotheses: int) -> tuple[Tensor, State]:
+        """(N, D) before any token, and the state of `hypotheses` beginnings."""
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """(N, D) after one more of `tokens` (N,), and the new state."""
+        raise NotImplementedError
+
+
+class StatelessPredictor(Predictor):
+    """The last `context` tokens (Ghodsi et al., "Rnn-transducer with stateless prediction network", 2020)."""
+
+    def __init__(self, outputs: int, units: int, context: int) -> None:
+        super().__init__()
+        self.context = context
+        self.embedding = nn.Embedding(outputs, units)
+        self.weighted = nn.Conv1d(units, units, context, groups=units, bias=False)
+        self.out = nn.Linear(units, units)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self._of(functional.pad(tokens, (self.context, 0), value=BLANK))
+
+    def _of(self, tokens: Tensor) -> Tensor:
+        x = self.weighted(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
+        return self.out(functional.relu(x))  # type: ignore[no-any-return]
+
+    def start(self, hypotheses: int) -> tuple[Tensor, State]:
+        state = self.embedding.weight.new_zeros(hypotheses, self.context, dtype=torch.int64)
+        return self._of(state)[:, 0], (state,)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        seen = torch.cat((state[0][:, 1:], tokens[:, None]), dim=1)
+        return self._of(seen)[:, 0], (seen,)
+
+
+class LstmPredictor(Predictor):
+    """All tokens so far, through one LSTM layer."""
+
+    def __init__(self, outputs: int, units: int, context: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(outputs, units)
+        self.layer = recurrent(units, units)
+        self.out = nn.Linear(units, units)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.layer(self.embedding(functional.pad(tokens, (1, 0), value=BLANK)))[0])  # type: ignore[no-any-return]
+
+    def start(self, hypotheses: int) -> tuple[Tensor, State]:
+        nothing = self.embedding.weight.new_zeros(hypotheses, self.embedding.embedding_dim)
+        return self.step(torch.zeros(hypotheses, dtype=torch.int64, device=nothing.device), (nothing, nothing))
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        before = (state[0][None].contiguous(), state[1][None].contiguous())
+        out, (hidden, cell) = self.layer(self.embedding(tokens)[:, None], before)
+        return self.out(out[:, 0]), (hidden[0], cell[0])
+
+
+PREDICTORS: dict[str, Callable[[int, int, int], Predictor]] = {"stateless": StatelessPredictor, "lstm": LstmPredictor}
+
+
+class AttentionDecoder(nn.Module):
+    """A transformer that reads what the encoder gives and writes token after token, token 0 after the last."""
+
+    def __init__(self, outputs: int, units: int, layers: int, smoothing: float) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.embedding = nn.Embedding(outputs, units)
+        heads = max(1, units // 64)
+        self.layers = nn.ModuleList(
+            nn.TransformerDecoderLayer(units, heads, 4 * units, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(layers)
+        )
+        self.norm, self.out = nn.LayerNorm(units), nn.Linear(units, outputs)
+
+    def forward(self, tokens: Tensor, encoded: Tensor, lengths: Tensor) -> Tensor:
+        """Logits (B, U + 1, V) of what follows 0 … U of `tokens` (B, U); `encoded` (B, T, D) of `lengths` (B,)."""
+        x = self.embedding(functional.pad(tokens, (1, 0), value=BLANK))
+        x = x * math.sqrt(x.shape[2]) + _positions(x.shape[1], x.shape[2]).to(x)
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        padding = torch.arange(encoded.shape[1], device=encoded.device)[None, :] >= lengths[:, None]
+        for layer in self.layers:
+            x = layer(x, encoded, tgt_mask=later, memory_key_padding_mask=padding)
+        return self.out(self.norm(x))  # type: ignore[no-any-return]
+
+    def log_likelihoods(
+        self, tokens: Tensor, token_lengths: Tensor, encoded: Tensor, lengths: Tensor, smoothing: float = 0.0
+    ) -> Tensor:
+        """(B,): log probability of each row of `tokens` and of its end, in nats."""
+        logits = self(tokens, encoded, lengths).float()
+        u = torch.arange(logits.shape[1], device=tokens.device)[None, :]
+        ended = functional.pad(tokens, (0, 1)).masked_fill(u >= token_lengths[:, None], BLANK)
+        each = functional.cross_entropy(logits.transpose(1, 2), ended, reduction="none", label_smoothing=smoothing)
+        return -each.masked_fill(u > token_lengths[:, None], 0.0).sum(1)
+
+
+def _positions(length: int, units: int) -> Tensor:
+    """(L, D): sines and cosines (Vaswani et al., 2017)."""
+    angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, units, 2) / units)
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :units]
+
+
+class EndToEnd(nn.Module):
+    """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0."""
+
+    joint = True
+    """Loss is made here, not of logits."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        outputs: int,
+        units: int,
+        weights: Mapping[str, float],
+        *,
+        predictor: str = "stateless",
+        context: int = 2,
+        decoder_layers: int = 1,
+        smoothing: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.outputs, self.weights = encoder, outputs, dict(weights)
+        if "transducer" in weights:
+            self.predictor: Predictor = PREDICTORS[predictor](outputs, units, context)
+            self.joiner = nn.Linear(units, outputs)
+        if "ctc" in weights:
+            self.ctc = nn.Linear(units, outputs)
+        if "attention" in weights:
+            self.decoder = AttentionDecoder(outputs, units, decoder_layers, smoothing)
+
+    subsample = property(lambda self: self.encoder.subsample)
+    draws = property(lambda self: self.encoder.draws)
+    dropout = property(lambda self: self.encoder.dropout)
+
+    @property
+    def recompute(self) -> bool:
+        return self.encoder.recompute
+
+    @recompute.setter
+    def recompute(self, value: bool) -> None:
+        self.encoder.recompute = value
+
+    def encode(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(B, T', D) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+        return self.encoder(features, lengths, generator)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        generator: torch.Generator | None = None,
+        targets: Mapping[str, Tensor] | None = None,
+        keys: Sequence[object] | None = None,
+    ) -> Tensor:
+        """Loss (B,) in nats towards `targets`; without them logits (B, T', V) of CTC, or `encode` if it has none.
+
+        targets: `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) of the encoded frames; on the host, where they
+        are checked. keys: names of the utterances for errors.
+
+        Raises
+        ------
+        ValueError: tokens that do not fit, with the utterance.
+        """
+        encoded = self.encode(features, lengths, generator)
+        if targets is None:
+            return self.ctc(encoded) if "ctc" in self.weights else encoded
+        with torch.autocast(encoded.device.type, enabled=False):  # sums of many terms, in fp32
+            return self._loss(encoded.float(), targets, keys, generator)
+
+    def _loss(
+        self,
+        encoded: Tensor,
+        targets: Mapping[str, Tensor],
+        keys: Sequence[object] | None,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        lengths, tokens, token_lengths = (targets[name] for name in ("lengths", "tokens", "token_lengths"))
+        check_tokens((*encoded.shape[:2], tokens.shape[1] + 1, self.outputs), lengths, tokens, token_lengths, keys=keys)
+        here = tokens.to(encoded.device, non_blocking=True)
+        loss = encoded.new_zeros(len(encoded))
+        for head, weight in self.weights.items():
+            if head == "transducer":
+                predicted = dropped_out(self.predictor(here), self.dropout, generator)
+                weights = self.joiner.weight, self.joiner.bias
+                each = fused_transducer_loss(encoded, predicted, *weights, lengths, tokens, token_lengths, keys=keys)
+            elif head == "ctc":
+                each = ctc_loss(self.ctc(encoded), lengths, tokens, token_lengths, keys=keys)
+            else:
+                ends, frames = (each.to(encoded.device, non_blocking=True) for each in (token_lengths, lengths))
+                each = -self.decoder.log_likelihoods(here, ends, encoded, frames, self.decoder.smoothing)
+            loss = loss + weight * each.to(loss)
+        return loss
