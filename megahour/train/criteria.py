@@ -87,21 +87,30 @@ def loss(
     if joint:
         total = forward(batch.features, batch.lengths, generator, targets, batch.keys).sum()
         return Loss(total, torch.zeros((), dtype=torch.int64, device=total.device))
+    if "view" in targets:
+        return _of_two_views(forward, batch, generator, consistency)
     logits = forward(batch.features, batch.lengths, generator).float()
     if batch.rows is None:
-        spelled = targets["lengths"], targets["tokens"], targets["token_lengths"]
-        total = ctc_loss(logits, *spelled, keys=batch.keys).sum()
-        if "view" in targets:
-            other = forward(targets["view"], batch.lengths, generator).float()
-            total = (total + ctc_loss(other, *spelled, keys=batch.keys).sum()) / 2
-            total = total + consistency * ctc_consistency(logits, other, targets["lengths"]).sum()
-        return Loss(total, torch.zeros((), dtype=torch.int64, device=logits.device))
+        each = ctc_loss(logits, targets["lengths"], targets["tokens"], targets["token_lengths"], keys=batch.keys)
+        return Loss(each.sum(), torch.zeros((), dtype=torch.int64, device=logits.device))
     student = logits.flatten(0, 1).index_select(0, batch.rows)
     if "labels" in targets:
         labels = targets["labels"]
         return Loss(functional.cross_entropy(student, labels, reduction="sum"), _hits(student, labels))
     indices = targets["indices"]
     return Loss(soft_cross_entropy(student, indices, targets["logits"]).sum(), _hits(student, indices[:, 0]))
+
+
+def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generator | None, consistency: float) -> Loss:
+    """Half of CTC on each view, and how far apart the views are; one pass: parts of models count passes."""
+    lengths, tokens, token_lengths = (batch.targets[name] for name in ("lengths", "tokens", "token_lengths"))
+    views = torch.cat((batch.features, batch.targets["view"]))
+    logits = forward(views, batch.lengths.repeat(2), generator).float()
+    twice = lengths.repeat(2), tokens.repeat(2, 1), token_lengths.repeat(2)
+    total = ctc_loss(logits, *twice, keys=[*batch.keys, *batch.keys]).sum() / 2
+    one, other = logits.chunk(2)
+    total = total + consistency * ctc_consistency(one, other, lengths).sum()
+    return Loss(total, torch.zeros((), dtype=torch.int64, device=logits.device))
 
 
 def _hits(logits: Tensor, units: Tensor) -> Tensor:

@@ -509,6 +509,9 @@ class TrainParams(Params):
             "faults continue: without a worker its part is missing": self.faults == "continue",
         }
         mode = self.parallel.mode
+        refused[f"heads, which mode {mode} does not share out; use mode fsdp or zero"] = bool(
+            self.goal.heads and mode in ("pipeline", "tensor")
+        )
         if mode == "tensor":
             refused[
                 f"kind {self.kind}: torch shares out its layers no more than LSTMs; use conformer, or mode fsdp"

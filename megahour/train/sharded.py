@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,15 +64,20 @@ class ShardedTrainer(PartsTrainer):
         torch.autograd.backward(loss.total / weight)
         return loss
 
-    def _forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _forward(self, *inputs: Any) -> Tensor:
         with autocast(self.device, self.p.precision, keep=False):  # what is kept would be all weights in the end
-            logits: Tensor = self.module(features, lengths, generator)
-        return logits
+            outputs: Tensor = self.module(*inputs)
+        return outputs
 
     def _idle(self) -> Tensor:
         """0, from a forward pass on one frame: what a worker without a batch computes beside the others."""
-        frame = torch.zeros(1, 1, self.config["inputs"], device=self.device)
-        return self._forward(frame, torch.ones(1, dtype=torch.int64, device=self.device), None).sum() * 0.0
+        frames = getattr(self.module, "subsample", 1)
+        silence = torch.zeros(1, frames, self.config["inputs"], device=self.device)
+        lengths = torch.full((1,), frames, device=self.device)
+        if not getattr(self.module, "joint", False):
+            return self._forward(silence, lengths, None).sum() * 0.0
+        one = {name: torch.ones(1, dtype=torch.int64) for name in ("lengths", "token_lengths")}
+        return self._forward(silence, lengths, None, {"tokens": torch.ones(1, 1, dtype=torch.int64), **one}).sum() * 0.0
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
         """Summed loss, weight and correct frames of this worker's batches. A collective call of the group."""

@@ -41,6 +41,7 @@ SMALL: dict[str, Any] = {
     **{"hidden": 16, "layers": 2, "batch_frames": 140, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
     **{"threads": 1, "epochs": 2, "whole_epochs": 1, "tensorboard": False, "clip": 0.5, "weight_decay": 0.01},
 }
+HEADS = {"join": 16, "ctc": 0.2}  # gradients of an attention's key biases are noise, which AdamW steps along
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,7 @@ def trained(
         ("zero", {"kind": "blstm", "recompute": True, "optimiser": "sgd"}),
         ("fsdp", {"kind": "tdnn", "precision": "bf16", "recompute": True, "dropout": 0.1}),
         ("pipeline", {"kind": "lstm", "layers": 3, "dropout": 0.1}),
+        ("fsdp", {"kind": "lstm", "criterion": "transducer", "criterion_options": HEADS, "epochs": 0}),
     ],
 )
 def test_two_workers_with_half_a_model_each_train_as_one_process(
@@ -96,6 +98,8 @@ def test_two_workers_with_half_a_model_each_train_as_one_process(
     expected, alone = trained(tmp_path / "one", data, **as_many)
     for row, other in zip(rows, alone, strict=True):
         assert row.pop("data") == other.pop("data")
+        for rate in ("held_out_cer", "held_out_wer"):  # are of models in one piece
+            other.pop(rate, None)
         assert row == pytest.approx(other, rel=1e-5)
     assert rows[-1]["loss"] != pytest.approx(rows[0]["loss"], rel=1e-4), "it moves"
     for name, tensor in expected.items():
