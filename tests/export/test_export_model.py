@@ -11,13 +11,13 @@ import pytest
 import soundfile
 import torch
 from click.testing import CliRunner
-from exported import MELS, TOKENS, model, voice
+from exported import MELS, TOKENS, model, run, voice
 
 from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.export import play
-from megahour.export.clips import Clip
+from megahour.export.clips import Clip, digest
 from megahour.export.command import export_model
 from megahour.export.model import TrainedModel
 from megahour.export.origin import Origin
@@ -220,6 +220,27 @@ def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
     again = CliRunner().invoke(command, asked)
     assert isinstance(again.exception, ConfigError)
     assert "there already" in str(again.exception)
+
+
+def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> None:
+    """Golden clips of speakers that the model has not learnt from, one of each in turn; calibration of the others."""
+    made = run(tmp_path)
+    params = ExportModelParams(precisions=["int8"], int8="static", golden_clips=3, calibration_clips=4)
+    bundle, found = export_model(str(tmp_path), "model", params, (), (), str(tmp_path / "bundle"))
+    assert [clip.name for clip in found.clips] == ["6", "9", "7"]
+    assert [clip.said for clip in bundle.manifest.golden] == ["word 6", "word 9", "word 7"]
+    assert bundle.manifest.quantisation["offline int8"]["wer"] >= 0
+    heard = [Clip("", voice(1.0 + 0.05 * key, key)) for key in (0, 3, 1, 4)]
+    assert bundle.manifest.quantisation["offline int8"]["calibration"] == {"clips": 4, "sha256": digest(heard)}
+    origin = bundle.manifest.provenance
+    assert origin["model"]["digest"] == made.manifest.digest
+    assert {name: each["stage"] for name, each in origin["artifacts"].items()} == {
+        **{"features": "features", "selection": "select", "utterances": "cut"}
+    }
+    hours = sum(1.0 + 0.05 * key for key in range(6)) / 3600
+    (licence,) = bundle.manifest.licences
+    assert licence == {"licence": "CC0-1.0", "attribution": "us", "utterances": 6, "hours": round(hours, 4)}
+    json.dumps(bundle.manifest.model_dump())
 
 
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
