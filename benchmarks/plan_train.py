@@ -39,6 +39,7 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "local_sgd": ("local_sgd", {"period_steps": BLOCK}),
     "bmuf": ("bmuf", {"block_steps": BLOCK}),
     "gtc": ("gtc", {"density": 0.001}),
+    "gtc update": ("gtc", {"form": "update", "density": 0.016}),
     "gossip": ("gossip", {}),
     "gossip cta": ("gossip", {"order": "cta"}),
 }
@@ -126,7 +127,8 @@ def page(rows: list[Row], machines: dict[int, Machines], given: argparse.Namespa
     return [
         "# What `plan train` says, and what comes",
         "",
-        f"Command: `python benchmarks/plan_train.py --seconds {given.seconds:g} --write`",
+        f"Command: `python benchmarks/plan_train.py --parameters {given.parameters} --workers {given.workers} "
+        f"--seconds {given.seconds:g} --write`",
         "",
         f"{machine(python(), load=load)} Load {os.getloadavg()[0]:.1f} at the end. An LSTM of {given.parameters:,}",
         "weights, 32 chunks of 32 frames, SGD, one thread each; wires of "

@@ -8,12 +8,14 @@ from typing import NamedTuple
 from megahour.clock.machines import FLOAT_BYTES, Machines
 from megahour.clock.published import ACCURACY
 from megahour.clock.terms import TRAINERS, step_time
+from megahour.sync.params import TRAINERS as OPTIONS
 
 BLOCKS = (5, 10, 20, 50, 100, 200, 500, 1000)
 BLOCK_OVERHEAD = 0.03  # a block is long enough when agreeing costs less than this share of the time
 ENOUGH_BLOCKS = 20  # blocks per worker below which block momentum lost accuracy
 TOLERATED = 0.03  # a trainer that lost more of the accuracy of dense is not recommended
 MEASURED_BLOCK = 100  # longest block whose accuracy was measured
+UPDATE_LOSS = 0.048  # of gtc's form update on a transformer, above dense (benchmarks/gtc_transformer.md)
 SHORT_BLOCK = 16  # of local_sgd: its default, at which nothing was measured; the loss was with 100
 
 
@@ -65,7 +67,8 @@ def block_size(workers: int, machines: Machines) -> int:
 def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[Prediction]]:
     """Predictions of all trainers for each number of workers, the fastest without a warning first.
 
-    A trainer whose accuracy our own tables show to be worse than `TOLERATED` has one.
+    A trainer whose accuracy our own tables show to be worse than `TOLERATED` has one, as has one that the stage `train`
+    does not take.
     """
     predictions = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
     return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in predictions]
@@ -74,6 +77,8 @@ def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[P
 def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> float:
     if workers == 1:
         return 0.0
+    if trainer == "gtc update":
+        return machines.update_bytes
     if trainer.startswith("gtc"):
         return machines.message_bytes + FLOAT_BYTES
     if trainer.startswith("gossip"):
@@ -99,6 +104,10 @@ def _warning(trainer: str, workers: int, block: int, steps: int, speedup: float)
         return f"less accurate than dense by {-ACCURACY[trainer]:.1%} in our benchmarks"
     if trainer == "local_sgd" and workers > 16:
         return "plain averaging without block momentum learns slower the more workers there are"
+    if trainer == "gtc update" and workers > 1:
+        return f"measured on a transformer only, where its loss was {UPDATE_LOSS:.1%} above dense"
+    if OPTIONS[trainer.partition(" ")[0]].wraps_model:
+        return "for scripts of your own: stage train does not take it"
     return ""
 
 

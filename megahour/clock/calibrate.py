@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
 from megahour.sync.build import build
 from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
+from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
 from megahour.sync.group.base import Group
 
 STEPS = 50  # ten, after a pause, took 0.042 s each where fifty took 0.053, as the training that followed
@@ -75,6 +76,7 @@ def calibrate(
         "jitter": float((together.std(1, correction=0) / means).mean()),
         "density": density,
         **_codec(parameters, density),
+        **_update_codec(parameters, Machines.model_fields["update_density"].default),
     }
     _, figures["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
     link = _network(group.split([[node[0] for node in nodes]]), parameters)
@@ -168,6 +170,24 @@ def _codec(parameters: int, density: float) -> dict[str, float]:
     decode(message[None], threshold, gradient)
     decode_s = statistics.median(_times(lambda: decode(message[None], threshold, gradient), EXCHANGES))
     return {"encode_s": encode_s, "decode_s": decode_s}
+
+
+def _update_codec(parameters: int, density: float) -> dict[str, float]:
+    """The same of form update; what it does around the optimiser's step, sweeps over the model, is of the encoding."""
+    layout = BlockLayout(pieces_of([torch.Size((parameters, 1))], 0, parameters), density, torch.device("cpu"))
+    update, residual, weights = (torch.randn(parameters) for _ in range(3))
+    message = torch.zeros(layout.words, dtype=torch.int32)
+
+    def around() -> None:
+        update.mul_(0.5)
+        residual.add_(update)
+        layout.encode(residual, message)
+        update.zero_()
+        weights.mul_(1.0).add_(update)
+
+    encode_s = statistics.median(_times(around, 1 + EXCHANGES)[1:])
+    decode_s = statistics.median(_times(lambda: layout.decode(message, update), EXCHANGES))
+    return {"update_encode_s": encode_s, "update_decode_s": decode_s}
 
 
 class LstmStep:

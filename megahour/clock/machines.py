@@ -10,6 +10,7 @@ from megahour.clock.terms import Terms
 
 FLOAT_BYTES = 4
 MESSAGE_BYTES = 4  # index and sign of one thresholded element
+PLACE_BYTES, BLOCK = 2, 2**15  # of form update: place and sign within a block, which has a scale
 GBIT = 1e9 / 8
 
 
@@ -33,6 +34,9 @@ class Machines(BaseModel):
     encode_s: float = Field(0.0, ge=0, description="seconds to encode a gradient (GTC)")
     decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC)")
     density: float = Field(0.001, ge=1e-9, le=1, description="share of the gradient that GTC sends")
+    update_encode_s: float = Field(0.0, ge=0, description="seconds to make and encode an update (GTC, form update)")
+    update_decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC, form update)")
+    update_density: float = Field(0.016, ge=1e-9, le=1, description="share of the update that GTC's form update sends")
     knee_flows: float | None = Field(None, ge=1, description="flows into one link at which it congests; none: never")
     worker_mtbf_hours: float | None = Field(None, gt=0, description="hours between failures of one worker; none: never")
     checkpoint_s: float = Field(300.0, gt=0, description="seconds between checkpoints")
@@ -48,6 +52,11 @@ class Machines(BaseModel):
     def message_bytes(self) -> float:
         """Bytes of one worker's thresholded gradient."""
         return self.parameters * self.density * MESSAGE_BYTES
+
+    @property
+    def update_bytes(self) -> float:
+        """Bytes of one worker's message of form update; of a few parameters that travel whole nothing is known here."""
+        return self.parameters * (self.update_density * PLACE_BYTES + FLOAT_BYTES / BLOCK)
 
     def terms(self, *, block: int) -> Terms:
         """The clock's constants, in units of this model's step."""
@@ -65,6 +74,9 @@ class Machines(BaseModel):
             encode=self.encode_s / unit,
             decode=self.decode_s / unit,
             message=self.node_workers * self.message_bytes / link / unit,
+            update_encode=self.update_encode_s / unit,
+            update_decode=self.update_decode_s / unit,
+            update_message=self.node_workers * self.update_bytes / link / unit,
             knee_flows=self.knee_flows or math.inf,
             node_density=self._node_density(),
             low_rank_share=self.low_rank_share,

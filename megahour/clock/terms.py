@@ -14,6 +14,7 @@ of each trainer takes
     ddp_powersgd  as dense with R of its share of the bytes, twice the messages, and its own arithmetic p
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
+    gtc update as gtc with the e, d and g of form update
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
     gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a
     gossip cta max(S, W) + o;  of two nodes, with either order, the harmonic mean with S
@@ -32,7 +33,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +55,9 @@ class Terms:
     encode: float = 0.0  # e
     decode: float = 0.0  # d
     message: float = 0.0  # g
+    update_encode: float = 0.0  # e, d and g of gtc's form update
+    update_decode: float = 0.0
+    update_message: float = 0.0
     knee_flows: float = math.inf  # F₀
     node_density: float = 1.0  # k
     low_rank_share: float = 0.0
@@ -146,6 +150,10 @@ def _gtc(n: int, t: Terms) -> float:
     return _lock_step(n, t) + t.encode + t.decode * n + wire + t.latency
 
 
+def _gtc_update(n: int, t: Terms) -> float:
+    return _gtc(n, replace(t, encode=t.update_encode, decode=t.update_decode, message=t.update_message))
+
+
 def _gtc_nodes(n: int, t: Terms) -> float:
     if n == 1:
         return _alone(n, t) + t.encode
@@ -185,6 +193,7 @@ TRAINERS: dict[str, Callable[[int, Terms], float]] = {
     "local_sgd": _blocks,
     "bmuf": _blocks,
     "gtc": _gtc,
+    "gtc update": _gtc_update,
     "gtc in nodes": _gtc_nodes,
     "gossip": _gossip,
     "gossip cta": _gossip_cta,

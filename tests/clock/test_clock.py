@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from megahour.cli.main import app
@@ -16,7 +17,10 @@ from megahour.clock.machines import Machines
 from megahour.clock.published import ACCURACY, Cell
 from megahour.clock.terms import TRAINERS, Terms, mean_largest, speedup, step_time
 from megahour.core.errors import ConfigError
+from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
+from megahour.train.params import TrainParams
 
+GIVEN = {"gtc": {"density": 0.001}, "gtc in nodes": {"density": 0.001}}  # what a trainer must be given
 MACHINES = Machines(parameters=24_000_000, step_s=0.2, node_workers=8, bandwidth_gbit=10)
 
 
@@ -172,10 +176,39 @@ def test_what_costs_accuracy_in_our_own_tables_is_not_recommended() -> None:
     assert not row[0].warning
 
 
+def test_what_is_recommended_can_be_run_in_a_recipe() -> None:
+    """On this wire PowerSGD is the fastest of those whose accuracy is known; the stage refuses it."""
+    fast = MACHINES.model_copy(
+        update={"bandwidth_gbit": 5.0, "encode_s": 0.05, "decode_s": 0.05, "low_rank_share": 0.0}
+    )
+    for workers in (1, 8, 64):
+        (row,) = table([workers], fast, steps=1_000_000)
+        TrainParams(trainer=row[0].trainer.partition(" ")[0], trainer_options=dict(GIVEN.get(row[0].trainer, {})))
+        found = next(p for p in row if p.trainer == "ddp_powersgd")
+        assert found.warning
+    assert found.warning == "for scripts of your own: stage train does not take it"
+    assert found.step_s < row[0].step_s, "it would be recommended"
+
+
+def test_form_update_sends_half_words_of_a_larger_share() -> None:
+    machines = Machines(parameters=2**20, step_s=0.2, node_workers=1, update_density=0.016)
+    sent = predict("gtc update", 4, machines, 1000).sent_bytes
+    assert sent == 2**20 * 0.016 * 2 + 32 * 4
+    shapes = [torch.Size((2**10, 2**10))]
+    layout = BlockLayout(pieces_of(shapes, 0, 2**20), 0.016, torch.device("cpu"))
+    assert 4 * layout.words == pytest.approx(sent, rel=0.01)
+    slow = machines.model_copy(update={"update_encode_s": 0.1, "update_decode_s": 0.01})
+    extra = (
+        step_time("gtc update", 4, slow.terms(block=1)) - step_time("gtc update", 4, machines.terms(block=1))
+    ) * 0.2
+    assert extra == pytest.approx(0.1 + 4 * 0.01)
+    assert "measured on a transformer only" in predict("gtc update", 4, machines, 1000).warning
+
+
 def test_accuracies_are_those_of_the_pages() -> None:
     pages = Path(__file__).parents[2] / "benchmarks"
     wire = (pages / "sync_wire.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| (\w+).*\| ([\d.]+) \|$", wire, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([\w-]+).*\| ([\d.]+) \|$", wire, re.MULTILINE))
     dense = float(rows["dense"])
     for trainer in ("ddp", "ddp_powersgd", "local_sgd", "gtc", "bmuf"):
         assert ACCURACY[trainer] == pytest.approx(float(rows[trainer]) / dense - 1), trainer
@@ -310,6 +343,8 @@ def test_constants_are_measured_by_real_workers(tmp_path: Path) -> None:
     assert (found["parameters"], found["node_workers"]) == (50_000, 2)
     assert 0 < found["step_s"] < 10
     assert 0 < found["encode_s"] < found["step_s"]
+    assert found["update_encode_s"] > 0
+    assert found["update_decode_s"] > 0
     assert found["node_bandwidth_gbit"] > 0.01
     assert "bandwidth_gbit" not in found
     assert 0 <= found["hidden"] <= 1
