@@ -74,11 +74,11 @@ def features_artifact(folder: Path, shards: Iterable[tuple[str, Sequence[Utteran
     return write_artifact(folder, tables, summary)
 
 
-def units_artifact(folder: Path, made: Sequence[Utterance], senones: int = SENONES) -> Artifact:
+def units_artifact(folder: Path, made: Sequence[Utterance], senones: int = SENONES, shards: int = 1) -> Artifact:
     """A *units* artifact with the alignments of utterances."""
-    arrays = {name: [u[name] for u in made] for name in ("key", "frames", "senones")}
-    table = pa.table(
-        {field.name: pa.array(arrays[field.name], type=field.type) for field in SENONE_ALIGNMENTS},
-        schema=SENONE_ALIGNMENTS,
-    )
-    return write_artifact(folder, [({}, {".alignments.arrow": table})], {"senones": senones})
+    tables = []
+    for first in range(shards):
+        arrays = {name: [u[name] for u in made[first::shards]] for name in ("key", "frames", "senones")}
+        columns = {field.name: pa.array(arrays[field.name], type=field.type) for field in SENONE_ALIGNMENTS}
+        tables.append((dict[str, str](), {".alignments.arrow": pa.table(columns, schema=SENONE_ALIGNMENTS)}))
+    return write_artifact(folder, tables, {"senones": senones})

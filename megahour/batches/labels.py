@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +60,8 @@ class SenoneLabels:
     """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.
 
     `labels` (B, T) int64, −1 on padding. The keys of the labelled set lie sorted in a mapped file (16 bytes an
-    utterance, which machines hold once and processes not at all).
+    utterance, which machines hold once and processes not at all). Of the labels those of open windows are mapped, so
+    that a machine fetches those of its own share of an object store.
     """
 
     units: Artifact
@@ -68,6 +69,7 @@ class SenoneLabels:
     suffix: str = ".alignments.arrow"
     _keys: NDArray[np.int64] = field(init=False, repr=False)
     _place: NDArray[np.int64] = field(init=False, repr=False)  # shard << 32 | row
+    _shards_of: dict[int, list[int]] = field(init=False, repr=False, default_factory=dict)  # of features shards
 
     def __post_init__(self) -> None:
         index = mapped(self.units, f"keys{self.suffix}", self._write_index)
@@ -86,25 +88,31 @@ class SenoneLabels:
             for array in (np.array([len(flat)]), flat[order], np.concatenate(places)[order]):
                 file.write(array.tobytes())
 
-    @cached_property
-    def _columns(self) -> dict[int, Ragged]:
-        shards = [receipt.shard for receipt in self.units.each_receipt() if self.suffix in receipt.files]
-        return {shard: Ragged(self.units.read_table(shard, self.suffix).column("senones")) for shard in shards}
-
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._find(table.column("key").to_numpy()) >= 0
+        places = self.find(table.column("key").to_numpy())
+        self._shards_of[shard] = np.unique(places[places >= 0] >> 32).tolist()
+        return places >= 0
 
-    def _find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of utterances, −1 of unknown ones."""
+    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of utterances, shard << 32 | row; −1 of unknown ones."""
         if not len(self._keys):
             return np.full(len(keys), -1)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[at] == keys, self._place[at], -1)
 
-    def opened(self, features_shards: Sequence[int]) -> SenoneLabels:
-        """All labels are mapped at once."""
-        _ = self._columns
-        return self
+    def opened(self, features_shards: Sequence[int]) -> OpenSenones:
+        """The labels of these shards alone, of which `known` has been asked."""
+        return OpenSenones(self, sorted({shard for f in features_shards for shard in self._shards_of[f]}))
+
+
+class OpenSenones:
+    """The labels in some shards of the units."""
+
+    def __init__(self, labels: SenoneLabels, shards: Sequence[int]) -> None:
+        self.units, self.stack, self._find = labels.units, labels.stack, labels.find
+        read = partial(labels.units.read_table, suffix=labels.suffix)
+        with in_order(read, shards, threads=8, ahead=len(shards)) as tables:
+            self._columns = {s: Ragged(t.column("senones")) for s, t in zip(shards, tables, strict=True)}
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         labels = np.full((len(pieces), frames), IGNORE, dtype=np.int64)

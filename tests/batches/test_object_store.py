@@ -140,11 +140,24 @@ def test_a_job_on_an_object_store_warns_of_what_it_would_fetch_twice(
     assert (tmp_path / "cache").is_dir()
 
 
+def test_a_machine_fetches_the_labels_of_its_windows_alone(corpus: Corpus, s3_url: str, tmp_path: Path) -> None:
+    made = utterances(SHARDS * EACH, frames=2000)
+    units = units_artifact(f"{s3_url}/parted-units", made, shards=SHARDS)  # type: ignore[arg-type]
+    size = sum(receipt.files[".alignments.arrow"].bytes for receipt in units.receipts())
+    loader = rank_of(corpus._replace(units=units.url), tmp_path, window_shards=2)
+    corpus.counts.clear()
+    keys = set(loader.batch(0, 0, offset=0).keys)
+    assert {key % SHARDS for key in keys} < set(range(SHARDS))
+    assert corpus.counts.fetched("parted-units/shards/") < 0.26 * size
+    whole = rank_of(corpus, tmp_path, window_shards=2).batch(0, 0, offset=0)
+    assert (loader.batch(0, 0, offset=0).targets["labels"] == whole.targets["labels"]).all()
+
+
 def test_labels_in_an_object_store_are_those_of_a_local_copy(corpus: Corpus, tmp_path: Path) -> None:
     local = Artifact(tmp_path / "units")
     remote = Artifact(corpus.units)
     remote.fs.get(remote.root, local.root, recursive=True)
     near, there = SenoneLabels(Near(corpus.units, Cache(tmp_path / "c", GB)), 3), SenoneLabels(local, 3)
     keys = np.array([5, 10**9, 0, SHARDS * EACH - 1])
-    assert (near._find(keys) == there._find(keys)).all()
-    assert (near._find(keys) >= 0).tolist() == [True, False, True, True]
+    assert (near.find(keys) == there.find(keys)).all()
+    assert (near.find(keys) >= 0).tolist() == [True, False, True, True]
