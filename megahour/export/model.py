@@ -40,6 +40,12 @@ class TrainedModel:
                 where=parts.model,
                 remedy="give a *model* of `train` with criterion ctc; of a run, name its step with --step",
             )
+        if heads := sorted(self.config.get("heads", {})):
+            raise ConfigError(
+                f"a model with heads ({', '.join(heads)}): only an encoder with CTC alone goes out so far",
+                where=parts.model,
+                remedy="train with criterion: ctc and no other heads",
+            )
         self.recogniser = Recogniser(replace(parts, graph="", units="", lexicon=""), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,14 @@ SHERPA = FeaturesParams(edges="mirrored", scale="unit", high_hz=-400)
 
 
 def model(
-    folder: Path, kind: str, p: FeaturesParams = SHERPA, *, rate_hz: int = 8000, stack: int = 1, layers: int = 2
+    folder: Path,
+    kind: str,
+    p: FeaturesParams = SHERPA,
+    *,
+    rate_hz: int = 8000,
+    stack: int = 1,
+    layers: int = 2,
+    more: Mapping[str, Any] = {},
 ) -> Artifact:
     """A *model* artifact with random weights, whose head is loud enough for the best token to change often."""
     audio = {"input": "stacked", "rate_hz": rate_hz, "low_hz": p.low_hz, "high_hz": p.high_hz, "prior": p.scaled_prior}
@@ -46,7 +54,7 @@ def model(
         module.head.weight.mul_(12.0)
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
-        out.json(config, ".model.json")
+        out.json({**config, **more}, ".model.json")
         with out.open(".safetensors") as file:
             file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
         receipts = [out.commit()]

@@ -248,8 +248,9 @@ def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> Non
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
     with pytest.raises(ConfigError, match="no audio here"):
         export_model(conformer.url, "", ExportModelParams(), (str(tmp_path),), (), str(tmp_path / "bundle"))
-    config = json.loads(conformer.read_bytes(0, ".model.json"))
-    assert config["tokens"] == TOKENS
+    heads = {"heads": {"transducer": 1.0, "ctc": 0.3}}
+    with pytest.raises(ConfigError, match=r"heads \(ctc, transducer\)"):
+        TrainedModel(parts_of(model(tmp_path / "model", "conformer", more=heads).url))
 
 
 def test_a_program_of_torch_export_says_the_same(tmp_path: Path) -> None:
