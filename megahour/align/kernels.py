@@ -6,7 +6,7 @@ import numpy as np
 from numba import int32
 from numba.extending import overload
 
-from megahour.core.compiled import compiled
+from megahour.core.compiled import compiled, put
 
 UNREACHABLE = np.float32(-1e30)
 TILE = 512  # columns whose rows fit the first-level cache
@@ -54,7 +54,7 @@ def _pack_for(costs, t, table):  # type: ignore[no-untyped-def]
         return packed
 
     def plain(costs, t, table):  # type: ignore[no-untyped-def]
-        table[t, :] = costs
+        put(table[t], costs)
 
     return plain
 
@@ -140,8 +140,8 @@ def _sweep(  # type: ignore[no-untyped-def]
         while high < boundaries.shape[0] and boundaries[high] < stop:
             high += 1
         rest, row = np.full(stop - low, UNREACHABLE), np.full(stop - low + 1, UNREACHABLE)
-        rest[: known - low] = rests[block, low:known] - peak
-        row[: known - low] = emits[block, low:known] - peak
+        for i in range(known - low):
+            rest[i], row[i] = rests[block, low + i] - peak, emits[block, low + i] - peak
         if known < n + 1:
             row[known - low] = emits[block, known] - peak
         left[0] = row[0]
@@ -160,8 +160,8 @@ def _sweep(  # type: ignore[no-untyped-def]
             rest,
             row,
         )
-        rests[block + 1, low:known] = rest[: known - low]
-        emits[block + 1, low + 1 : known] = row[1 : known - low]
+        put(rests[block + 1, low:], rest[: known - low])
+        put(emits[block + 1, low + 1 :], row[1 : known - low])
         if known < n + 1:
             emits[block + 1, known] = row[known - low]
         j = high
@@ -199,9 +199,10 @@ def forward(  # type: ignore[no-untyped-def]
         rests[0, boundaries[j + 1]] = max(rests[0, boundaries[j + 1]], rests[0, boundaries[j]] - skip_nats[j])
     columns = -(-(n + 1) // LANES) * LANES
     filled, blocked = np.zeros(columns, np.int32), np.full(columns, UNREACHABLE)
-    filled[:n], blocked[:n] = tokens, repeat
+    put(filled, tokens)
+    put(blocked, repeat)
     before = np.full(star.shape[0], -UNREACHABLE)  # cost of the cue before each boundary
-    before[1:] = skip_nats
+    put(before[1:], skip_nats)
     silences, starreds = np.empty(every, np.float32), np.empty(every, np.float32)
     for block in range(rests.shape[0] - 1):
         begin = block * every

@@ -32,3 +32,13 @@ def compiled(function: Callable[..., Any] | None = None, *, fastmath: bool | set
         if "no locator available" not in str(error):
             raise
         return njit(nogil=True, fastmath=fastmath)(function)
+
+
+@compiled
+def put(to, values):  # type: ignore[no-untyped-def]
+    """`to[:n] = values[:]` in compiled code, both of one dimension, n = len(values), which `to` has room for.
+
+    For numba's own, each process that compiles it spends seconds on the text of an error, about shapes that differ.
+    """
+    for i in range(values.shape[0]):
+        to[i] = values[i]

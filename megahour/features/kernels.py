@@ -21,7 +21,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from megahour.core.compiled import compiled
+from megahour.core.compiled import compiled, put
 
 Float32 = NDArray[np.float32]
 
@@ -106,7 +106,7 @@ def _emphasise(samples: Float32, plain: Float32, sharp: Float32, size: Any) -> N
     """sharp = 100 x_i − 97 x_{i−1}: exact for 16-bit samples, so that silence with an offset becomes exactly zero."""
     now, before = samples[1:], samples[:-1]
     rest = sharp[1:]
-    plain[:size] = samples
+    put(plain, samples)
     for i in range(size - uint64(1)):
         rest[i] = np.float32(100) * now[i] - np.float32(PREEMPHASIS_PERCENT) * before[i]
 
@@ -236,4 +236,4 @@ def _log(
         z = x * x
         y = y * x * z + e * _LN2_LOW - np.float32(0.5) * z
         scratch[i] = x + y + e * _LN2_HIGH
-    values[:] = scratch
+    put(values, scratch)

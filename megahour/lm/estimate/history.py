@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from megahour.core.compiled import compiled
+from megahour.core.compiled import compiled, put
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
@@ -172,7 +172,7 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
                 at = seat[windows[item, level]]
                 scratch[sizes[at]] = item
                 sizes[at] += 1
-            index[begin:end] = scratch[begin:end]
+            put(index[begin:end], scratch[begin:end])
         if level + 1 < order:
             start = begin
             for at in range(children):
