@@ -13,7 +13,7 @@ demo: $(VENV)/installed
 	$(BIN)/megahour run demo
 
 test: $(VENV)/installed-dev
-	$(MAKE) --no-print-directory --jobs 2 --output-sync types style site
+	$(MAKE) --no-print-directory --jobs 2 types style site
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full, and kills at more moments than `test` has
