@@ -44,7 +44,12 @@ CONFORMER = {"kind": "conformer", "layers": 16, "units": 512, "inputs": 80, "out
 
 def parts(workers: int, mode: str, **more: Any) -> Row:
     given = more.pop("settings", {})
-    words = "".join(f", {name}" for name in given) + (f", {more['schedule']}" if "schedule" in more else "")
+    said = (
+        [more["schedule"]]
+        if "schedule" in more
+        else [name if value is True else value for name, value in given.items()]
+    )
+    words = "".join(f", {word}" for word in said)
     return f"{workers} parts, {mode}{words}", workers, {"parallel": {"shard": workers, "mode": mode, **more}, **given}
 
 
@@ -210,6 +215,8 @@ parameters, CTC, 2 steps, fp32 where nothing else is said:
   had before. Activations, and what is sent and received, are in it. Small tables of libraries are in it too, about
   50 MB, which is why the rows of the TDNN say little.
 - *losses apart*: the largest relative difference of a step's mean loss to one process with the same batches.
+
+Workers with parts give blocks of a MB and more back to the system at once, the others do as their C library does.
 
 The parts of a pipeline are not of one size: the first worker has the entry too, the last one the head. Times are not
 in it: on one machine there is no network.

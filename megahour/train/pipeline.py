@@ -59,8 +59,8 @@ class PipelineTrainer(SharedBatchesTrainer):
         whole = skeleton(self.config)
         if not isinstance(whole, Encoder):
             raise ConfigError(
-                f"parallel.mode pipeline: a model of kind {self.config['kind']} with heads of its own is no chain",
-                remedy="use mode: fsdp",
+                f"parallel.mode pipeline: {type(whole).__name__} is no chain of layers, with one head for its loss",
+                remedy="use mode fsdp",
             )
         self._whole = whole
         chain, workers = whole.chain(), self.shards.size
@@ -94,7 +94,7 @@ class PipelineTrainer(SharedBatchesTrainer):
         if training:
             links = (not ends.is_first) + (not ends.is_last)  # each carries activations one way, gradients the other
             self._count(links * self._sent, links * self._sent)
-        found = torch.stack(losses.found) if losses.found else torch.zeros(len(parts), 2, dtype=torch.float64)
+        found = torch.stack(losses.found).cpu() if losses.found else torch.zeros(len(parts), 2, dtype=torch.float64)
         self.shards.broadcast(found, self.shards.size - 1)
         owners = torch.tensor([part.owner for part in parts])
         return torch.zeros(len(everyone), 2, dtype=torch.float64).index_add_(0, owners, found)

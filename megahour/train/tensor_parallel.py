@@ -41,8 +41,8 @@ class TensorTrainer(SharedBatchesTrainer):
         module, workers = skeleton(self.config), self.shards.size
         if not isinstance(module, Conformer):
             raise ConfigError(
-                f"parallel.mode tensor: torch has no plan for kind {self.config['kind']}",
-                remedy="use kind conformer, or mode fsdp",
+                f"parallel.mode tensor: there is a plan for a Conformer alone, not for {type(module).__name__}",
+                remedy="use mode fsdp",
             )
         heads = module.heads
         if heads % workers:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from gloo import run_workers
-from trained_in_parts import NO_CLIP, alone, config, in_parts, near
+from trained_in_parts import NO_CLIP, alone, config, in_parts, made, near
+
+from megahour.core.errors import ConfigError
+from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.params import TrainParams
+from megahour.train.tensor_parallel import TensorTrainer
 
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
@@ -22,6 +28,24 @@ CASES: dict[int, list[Case]] = {
     2: [tensor(2, 128, recompute=True, dropout=0.2)],
     4: [tensor(4, 256, optimiser="sgd"), tensor(2, 128, clip=NO_CLIP)],
 }
+
+
+def refused(model: dict[str, Any]) -> str:
+    p = TrainParams(workers=2, layers=4, **CONFORMER, parallel={"shard": 2, "mode": "tensor"})
+    with pytest.raises(ConfigError) as error:
+        TensorTrainer(p, model, partial(made, p), TorchGroup())
+    return error.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (config("conformer", units=192), "parallel.mode tensor: 3 heads of attention for 2 workers"),
+        (config("tdnn"), "parallel.mode tensor: there is a plan for a Conformer alone, not for Tdnn"),
+    ],
+)
+def test_what_does_not_share_out_is_named(model: dict[str, Any], message: str) -> None:
+    assert run_workers(refused, 2, model) == [message] * 2
 
 
 @pytest.mark.parametrize("workers", CASES)
