@@ -216,7 +216,9 @@ parameters, CTC, 2 steps, fp32 where nothing else is said:
   50 MB, which is why the rows of the TDNN say little.
 - *losses apart*: the largest relative difference of a step's mean loss to one process with the same batches.
 
-Workers with parts give blocks of a MB and more back to the system at once, the others do as their C library does.
+Workers with parts give blocks of a MB and more back to the system at once, the others do as their C library does; one
+process with a whole model also keeps the gradients of each batch of a step until it adds them. `gpipe` keeps as much as
+`1f1b` here: a step has no more parts than there are workers.
 
 The parts of a pipeline are not of one size: the first worker has the entry too, the last one the head. Times are not
 in it: on one machine there is no network.
