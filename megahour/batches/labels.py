@@ -1,4 +1,4 @@
-"""What a batch is trained towards: senones of an alignment, a teacher's top-k logits, or characters.
+"""What a batch is trained towards: senones of an alignment, a teacher's top-k logits, or tokens.
 
 Each source answers two questions: which utterances it knows, and the padded arrays for the pieces of a batch.
 """
@@ -21,7 +21,7 @@ from megahour.core.errors import StageError
 from megahour.core.near import mapped
 from megahour.core.store import Artifact
 from megahour.features.stack import subsample
-from megahour.units.tokens import Characters, frames_needed
+from megahour.units.tokens import Speller, frames_needed
 
 IGNORE = -1
 Arrays = dict[str, NDArray[Any]]
@@ -193,14 +193,14 @@ class OpenTopK:
 
 
 @dataclass(frozen=True)
-class CharacterLabels:
-    """Characters of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
+class TokenLabels:
+    """Tokens of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
 
-    Utterances with an empty text, a foreign character or more symbols than the model has frames are not known.
+    Utterances with an empty text, one that cannot be spelled or more tokens than the model has frames are not known.
     subsample: stacked frames for one of the model's. between: equal neighbours need a frame between them, as in CTC.
     """
 
-    characters: Characters
+    speller: Speller
     subsample: int = 1
     between: bool = True
 
@@ -212,17 +212,17 @@ class CharacterLabels:
         )
 
     def _fits(self, text: str, frames: int) -> bool:
-        if not text or not set(text) <= self.characters.index.keys():
+        if not self.speller.spellable(text):
             return False
-        needed = frames_needed(self.characters.encode(text)) if self.between else len(text)
-        return needed <= frames // self.subsample
+        tokens = self.speller.encode(text)
+        return (frames_needed(tokens) if self.between else len(tokens)) <= frames // self.subsample
 
-    def opened(self, features_shards: Sequence[int]) -> CharacterLabels:
+    def opened(self, features_shards: Sequence[int]) -> TokenLabels:
         """The texts come with the pieces."""
         return self
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
-        spelled = [self.characters.encode(piece.text) for piece in pieces]
+        spelled = [self.speller.encode(piece.text) for piece in pieces]
         token_lengths = np.array([len(symbols) for symbols in spelled], dtype=np.int64)
         tokens = np.zeros((len(pieces), int(token_lengths.max(initial=1))), dtype=np.int64)
         for b, symbols in enumerate(spelled):

@@ -124,6 +124,11 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "MakeLexicon",
         "Pronunciations of all words, by rule, by spelling or from a dictionary.",
     ),
+    "tokens": (
+        "megahour.units.tokens_stage",
+        "MakeTokens",
+        "Pieces of words that a model of tokens spells with, learnt from text (sentencepiece).",
+    ),
     "senones": (
         "megahour.units.stage",
         "Senones",
@@ -132,11 +137,15 @@ STAGES: dict[str, tuple[str, str, str]] = {
     "train": (
         "megahour.train.stage",
         "Train",
-        "Train an acoustic model on frame labels (ce), characters (ctc), or scheduled with a teacher's targets.",
+        "Train an acoustic model on frame labels (ce), tokens (ctc, transducer), or with a teacher's targets.",
     ),
     "targets": ("megahour.teach.stage", "Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
     "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
-    "decode": ("megahour.decode.stage", "Decode", "Beam search over the graph with a model's posteriors."),
+    "decode": (
+        "megahour.decode.stage",
+        "Decode",
+        "Beam search: over the graph with a model's posteriors, or without a graph for a model of tokens.",
+    ),
     "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
     "report": (
         "megahour.report.stage",
@@ -163,6 +172,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "lm-interpolate": ("lm-prune", "lm"),
     "lm-prune": ("graph", "lm"),
     "lexicon": ("graph", "lexicon"),
+    "tokens": ("train", "tokens"),
     "senones": ("train", "units"),
     "targets": ("train", "targets"),
     "train": ("decode", "model"),

@@ -7,7 +7,7 @@ from megahour.core.errors import ConfigError
 EXTRAS = {
     **dict.fromkeys(("av", "scipy", "soundfile", "soxr"), "audio"),
     **dict.fromkeys(("num2words", "py3langid"), "text"),
-    **dict.fromkeys(("safetensors", "torch"), "train"),
+    **dict.fromkeys(("safetensors", "sentencepiece", "torch"), "train"),
     **dict.fromkeys(("kaldi_decoder", "kaldifst"), "decode"),
     "espeakng_loader": "generate",
     "aiohttp": "http",

@@ -30,6 +30,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "tally": ("lm-tally",),
     "lines": ("lm-estimate",),
     "lexicon": ("lexicon",),
+    "tokens": ("tokens",),
     "units": ("senones",),
     "model": ("train", "import-aligner"),
     "targets": ("targets",),

@@ -93,6 +93,9 @@ def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mappi
     config = inputs["model"].read_json(0, ".model.json")
     if "tokens" not in config:
         raise ConfigError("the model has no tokens", where=inputs["model"].url, remedy="train it with criterion: ctc")
+    if config.get("marks"):
+        what = "a graph spells words in characters, the model in pieces"
+        raise ConfigError(what, where=inputs["model"].url, remedy="decode without a graph, or train without `tokens`")
     characters = Characters(tuple(config["tokens"]))
     known = set(characters.tokens[1:])
     unspelled = [word for word in lexicon if not known.issuperset(word)]

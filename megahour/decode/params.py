@@ -19,7 +19,7 @@ class GraphParams(Params):
 
 
 class DecodeParams(Params):
-    """Beam search: over the graph with a model's posteriors, or without a graph for a model of characters."""
+    """Beam search: over the graph with a model's posteriors, or without a graph for a model of tokens."""
 
     sets: list[str] = Field(["test"], description="sets to decode")
     model_name: str = Field("model", description="name of the model in the hypotheses")

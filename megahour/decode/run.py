@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,12 @@ from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions
-from megahour.decode.tokens import TOGETHER, TokenSearcher
 from megahour.features.stack import stack
-from megahour.models.inference import output_without_graph, restore
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from megahour.decode.tokens import TokenSearcher
 
 FRAME_S = 0.01
 Float32 = npt.NDArray[np.float32]
@@ -103,7 +105,7 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
                 for path in tokens(outputs)
             ]
 
-        return [p.acoustic_scale], spell, TOGETHER
+        return [p.acoustic_scale], spell, tokens.together
     searchers = _searchers(p, inputs)
 
     def search(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
@@ -113,6 +115,9 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 
 
 def _token_searcher(model: Artifact, p: DecodeParams) -> TokenSearcher:
+    from megahour.decode.tokens import TokenSearcher  # graphs need no torch
+    from megahour.models.inference import output_without_graph, restore
+
     config = model.read_json(0, ".model.json")
     if output_without_graph(config) == "log_probs":
         return TokenSearcher(config, None, beams=p.beams)

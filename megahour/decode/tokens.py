@@ -14,11 +14,12 @@ from megahour.models.inference import output_without_graph
 from megahour.models.token_search import TokenPath, TransducerSearcher, best_path
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
-TOGETHER = 16  # utterances whose beams are rows of one batch
-
 
 class TokenSearcher:
     """Decodes utterances with a model of tokens."""
+
+    together = 16
+    """Utterances that are best given at a time: their beams are rows of one batch."""
 
     def __init__(self, config: Mapping[str, Any], module: nn.Module | None, *, beams: int) -> None:
         """`config` is of a `.model.json`; `module`, of the model, is for transducers."""

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from megahour.batches.index import small_columns
-from megahour.batches.labels import CharacterLabels, Labels, SenoneLabels
+from megahour.batches.labels import Labels, SenoneLabels, TokenLabels
 from megahour.batches.loader import Loader
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError, StageError
@@ -23,7 +23,7 @@ from megahour.models.in_parts import skeleton
 from megahour.train import data
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
-from megahour.units.tokens import Characters
+from megahour.units.tokens import Characters, Speller
 
 CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
 
@@ -91,11 +91,10 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
     if p.criterion != "ce":
-        characters = Characters.of(_texts(inputs["features"], p.sets))
-        if len(characters) < 2:
-            raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
-        labels = CharacterLabels(characters, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
-        return Goal(labels, len(characters), {"tokens": list(characters.tokens), **_heads(p)})
+        speller = _speller(p, inputs)
+        labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
+        marks = {"marks": True} if "tokens" in inputs else {}
+        return Goal(labels, len(speller.tokens), {"tokens": list(speller.tokens), **marks, **_heads(p)})
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -105,6 +104,18 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             remedy="train the teacher with the same units",
         )
     return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _speller(p: TrainParams, inputs: Inputs) -> Speller:
+    """Pieces of words, or the characters of the labelled texts."""
+    if "tokens" in inputs:
+        from megahour.units.pieces import Pieces
+
+        return Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
+    characters = Characters.of(_texts(inputs["features"], p.sets))
+    if len(characters) < 2:
+        raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
+    return characters
 
 
 def _heads(p: TrainParams) -> dict[str, Any]:

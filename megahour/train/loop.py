@@ -43,7 +43,7 @@ from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import TrainedTotals
-from megahour.units.tokens import Characters
+from megahour.units.tokens import MARK
 
 LOG = logging.getLogger(__name__)
 
@@ -299,7 +299,8 @@ class Run:
         with self.meters.aside("evaluation_s"):
             held = self._together(Sums(*self.trainer.evaluate(self.meters.alive(share()))))
             if tokens:
-                own = misspelled(self.trainer.module, Characters(tuple(tokens)), self.meters.alive(share()))
+                mark = MARK if self.job.config.get("marks") else ""
+                own = misspelled(self.trainer.module, tokens, mark, self.meters.alive(share()))
                 rates = Misspellings(*map(round, self._summed(own))).rates()
         return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **rates}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from megahour.batches.loader import Batch
 from megahour.corpus.text.edit_distance import align
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.token_search import TokenPath, TransducerSearcher, best_path
-from megahour.units.tokens import Characters, spelled_words
+from megahour.units.tokens import spelled_words
 
 
 class Misspellings(NamedTuple):
@@ -32,13 +32,13 @@ class Misspellings(NamedTuple):
         }
 
 
-def misspelled(module: nn.Module, tokens: Characters, batches: Iterable[Batch]) -> Misspellings:
-    """What `module` spells of `batches`, against their tokens."""
+def misspelled(module: nn.Module, tokens: Sequence[str], mark: str, batches: Iterable[Batch]) -> Misspellings:
+    """What `module` spells of `batches`, against their tokens; `mark`: how tokens that begin a word begin."""
     total = np.zeros(4, dtype=np.int64)
     transducer = isinstance(module, EndToEnd) and "transducer" in module.weights
     for batch in batches:
-        for path, text in zip(_paths(module, batch), _texts(batch, tokens), strict=True):
-            found = " ".join(word.text for word in spelled_words(path.labels, tokens.tokens, merge=not transducer))
+        for path, text in zip(_paths(module, batch), _texts(batch, tokens, mark), strict=True):
+            found = " ".join(word.text for word in spelled_words(path.labels, tokens, mark, merge=not transducer))
             characters, words = align(list(text), list(found)).errors, align(text.split(), found.split()).errors
             total += (characters, len(text), words, len(text.split()))
     return Misspellings(*total.tolist())
@@ -58,6 +58,6 @@ def _paths(module: nn.Module, batch: Batch) -> list[TokenPath]:
     return [best_path(row[:n]) for row, n in zip(log_probs, rows, strict=True)]
 
 
-def _texts(batch: Batch, tokens: Characters) -> list[str]:
+def _texts(batch: Batch, tokens: Sequence[str], mark: str) -> list[str]:
     spelled = zip(batch.targets["tokens"].tolist(), batch.targets["token_lengths"].tolist(), strict=True)
-    return ["".join(tokens.tokens[token] for token in row[:n]) for row, n in spelled]
+    return ["".join(tokens[token] for token in row[:n]).replace(mark or " ", " ").strip() for row, n in spelled]

@@ -166,7 +166,7 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 
 
 class TrainParams(Params):
-    """Train an acoustic model on frame labels (ce), characters (ctc, transducer), or with a teacher's targets."""
+    """Train an acoustic model on frame labels (ce), tokens (ctc, transducer), or with a teacher's targets."""
 
     kind: Literal["lstm", "blstm", "tdnn", "conformer"] = Field(
         "lstm",
@@ -191,8 +191,9 @@ class TrainParams(Params):
     )
     criterion: Literal["ce", "ctc", "transducer"] = Field(
         "ce",
-        description="ce: frame labels from `units`; ctc: characters of the text, without an alignment; transducer: "
-        "these, each in view of those before: more accurate than ctc where there are hours to learn from, and slower",
+        description="ce: frame labels from `units`; ctc: characters of the text, or pieces of `tokens`, without an "
+        "alignment; transducer: these, each in view of those before: more accurate than ctc where there are hours to "
+        "learn from, and slower",
     )
     criterion_options: dict[str, Any] = Field(
         {},
@@ -425,6 +426,8 @@ class TrainParams(Params):
         if self.criterion != "ce" and "targets" in roles:
             what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
             raise ConfigError(what, where="train")
+        if self.criterion == "ce" and "tokens" in roles:
+            raise ConfigError("criterion ce learns senones, not `tokens`", where="train", remedy="set criterion: ctc")
         if self.criterion == "ce" and "units" not in roles:
             remedy = "give units: an artifact, or criterion: ctc"
             raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)

@@ -23,6 +23,7 @@ class Train(Stage[TrainParams]):
         Input("features"),
         Input("units", optional=True),
         Input("targets", optional=True),
+        Input("tokens", optional=True),
     )
     local = True
 

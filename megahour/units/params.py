@@ -33,3 +33,21 @@ class LexiconParams(Params):
 
         files = [self.dictionary] if self.dictionary else []
         return {**super().identity(), "dictionary_sha256": files_digest(files)}
+
+
+class TokensParams(Params):
+    """Pieces of words that a model of tokens spells with, learnt from text (sentencepiece)."""
+
+    method: Literal["unigram", "bpe"] = Field(
+        "unigram", description="unigram: Kudo's language model of pieces; bpe: pairs that are merged, as other toolkits"
+    )
+    size: int = Field(
+        500,
+        ge=8,
+        le=65_535,
+        description="pieces, with the blank; 500 suits 100 to 1,000 hours, fewer less. Little text gives fewer",
+    )
+    sets: list[str] = Field(["labelled"], description="sets whose texts they are learnt from; empty: all")
+    most_lines: int = Field(
+        1_000_000, ge=1, description="most lines of text that are looked at, the first ones: what bounds memory"
+    )

@@ -6,12 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 BLANK = "<blank>"
 MARK = "\u2581"  # sentencepiece's sign of a word's beginning
 Span = tuple[int, int]
 """First frame of a word, and the first one after it."""
+
+
+class Speller(Protocol):
+    """What a model of tokens spells with; token 0 is the blank."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def spellable(self, text: str) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,10 @@ class Characters:
             raise KeyError(
                 f"character {error.args[0]!r} of {text[:40]!r} is not among the {len(self)} tokens"
             ) from None
+
+    def spellable(self, text: str) -> bool:
+        """Whether a text has tokens, all of them known."""
+        return bool(text) and set(text) <= self.index.keys()
 
     def decode(self, path: Sequence[int]) -> str:
         """Text of a CTC path: equal neighbours merged, then blanks removed."""

@@ -8,7 +8,7 @@ from made_artifacts import MELS, features_artifact, units_artifact, utterances, 
 
 from megahour.batches.augment import WARPS, Augment, warp_matrices
 from megahour.batches.index import shelves
-from megahour.batches.labels import CharacterLabels, SenoneLabels, TopK
+from megahour.batches.labels import SenoneLabels, TokenLabels, TopK
 from megahour.batches.loader import Loader
 from megahour.batches.window import Front
 from megahour.core.errors import StageError
@@ -124,7 +124,7 @@ def test_characters_go_with_whole_utterances_and_impossible_texts_are_left_out(t
     crowded = {**made[1], "text": "a" * 40}
     foreign = {**made[2], "text": "a z"}
     features = features_artifact(tmp_path / "f", [("labelled", [made[0], crowded, foreign, {**made[3], "text": ""}])])
-    loader = make_loader(features, CharacterLabels(Characters.of(["abcde"])))
+    loader = make_loader(features, TokenLabels(Characters.of(["abcde"])))
     batch = loader.batch(0, 0, offset=0)
     assert batch.keys == [made[0]["key"]]
     assert batch.targets["tokens"][0].tolist() == [1 + "abcde".index(c) for c in made[0]["text"]]

@@ -86,6 +86,7 @@ ASKED: dict[str, list[str]] = {
     "lm-perplexity": ["--text", "EMPTY"],
     "lm-prune": ["--ngrams", "3"],
     "lexicon": ["--lm", "EMPTY"],
+    "tokens": ["--features", "EMPTY"],
     "train": ["--criterion", "ctc"],
     "graph": ["--units", "EMPTY"],
     "score": ["--selection", "EMPTY"],

@@ -39,9 +39,9 @@ def batch(said: list[str], meant: list[str]) -> Batch:
 
 def test_errors_are_counted_in_characters_and_words() -> None:
     batches = [batch(["aa.a b", "b"], ["aa b", "b"]), batch(["ab a"], ["bb a"])]
-    assert misspelled(Says(), TOKENS, batches) == Misspellings(1, 9, 1, 5)
-    assert misspelled(Says(), TOKENS, batches).rates() == {"held_out_cer": 1 / 9, "held_out_wer": 1 / 5}
+    assert misspelled(Says(), TOKENS.tokens, "", batches) == Misspellings(1, 9, 1, 5)
+    assert misspelled(Says(), TOKENS.tokens, "", batches).rates() == {"held_out_cer": 1 / 9, "held_out_wer": 1 / 5}
 
 
 def test_nothing_held_out_is_no_error() -> None:
-    assert misspelled(Says(), TOKENS, []).rates() == {"held_out_cer": 0.0, "held_out_wer": 0.0}
+    assert misspelled(Says(), TOKENS.tokens, "", []).rates() == {"held_out_cer": 0.0, "held_out_wer": 0.0}

@@ -1,0 +1,84 @@
+"""Pieces of words (Sennrich et al., 2016; Kudo, 2018), learnt and found by sentencepiece; token 0 is the blank."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import sentencepiece
+
+from megahour.core.errors import StageError, StoreError
+from megahour.units.params import TokensParams
+from megahour.units.tokens import BLANK
+
+MAX_BYTES = 16 << 20
+
+
+class Pieces:
+    """Spells texts in the pieces of a sentencepiece model.
+
+    Its own token 0, what it cannot spell, is the blank here: a text that would need it is not `spellable`.
+
+    Raises
+    ------
+    StoreError: bytes that are no such model, or one whose token 0 means something else.
+    """
+
+    def __init__(self, model: bytes, *, where: str) -> None:
+        if len(model) > MAX_BYTES:
+            raise StoreError(f"{len(model)} bytes of pieces, at most {MAX_BYTES}", where=where, remedy=_AGAIN)
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise StoreError(f"no sentencepiece model: {error}", where=where, remedy=_AGAIN) from error
+        if self._processor.unk_id() != 0 or any(
+            each() >= 0 for each in (self._processor.bos_id, self._processor.eos_id, self._processor.pad_id)
+        ):
+            remedy = "train it with unk_id=0 and bos_id, eos_id and pad_id of -1, or use stage `tokens`"
+            raise StoreError("token 0 must be the unknown one, and no other special", where=where, remedy=remedy)
+        size = self._processor.get_piece_size()
+        self.tokens = (BLANK, *(self._processor.id_to_piece(number) for number in range(1, size)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return list(self._processor.encode(text))
+
+    def spellable(self, text: str) -> bool:
+        """Whether a text has tokens, all of them known."""
+        return bool(text) and 0 not in self.encode(text)
+
+
+_AGAIN = "the file is damaged or of something else: `megahour verify` it, then make it again"
+
+
+def learn(p: TokensParams, texts: Iterable[str], *, where: str) -> bytes:
+    """A sentencepiece model of `texts`; the same bytes for the same texts.
+
+    Raises StageError: there is no text, or it has more characters than `size` has room for.
+    """
+    made = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=made,
+            vocab_size=p.size,
+            model_type=p.method,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            max_sentence_length=1 << 20,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1][-300:]
+        remedy = "check `sets`, and give `size` room for every character of the texts"
+        raise StageError(f"sentencepiece: {reason}", where=where, remedy=remedy) from error
+    return made.getvalue()
