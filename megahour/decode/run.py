@@ -26,7 +26,7 @@ from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from megahour.decode.tokens import TokenSearcher
+    from megahour.models.token_search import TokenSearcher
 
 FRAME_S = 0.01
 Float32 = npt.NDArray[np.float32]
@@ -115,8 +115,8 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 
 
 def _token_searcher(model: Artifact, p: DecodeParams) -> TokenSearcher:
-    from megahour.decode.tokens import TokenSearcher  # graphs need no torch
     from megahour.models.inference import output_without_graph, restore
+    from megahour.models.token_search import TokenSearcher  # graphs need no torch
 
     config = model.read_json(0, ".model.json")
     if output_without_graph(config) == "log_probs":

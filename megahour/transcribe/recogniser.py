@@ -13,9 +13,9 @@ from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
-from megahour.decode.tokens import TokenSearcher
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph
+from megahour.models.token_search import TokenSearcher
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import word_spans

@@ -19,8 +19,8 @@ from megahour.core.errors import MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.decode.tokens import TokenSearcher
 from megahour.models.inference import load
+from megahour.models.token_search import TokenSearcher
 from megahour.train.data import held_out_speakers
 from megahour.train.params import TrainParams
 from megahour.train.session import train
