@@ -21,7 +21,7 @@ from megahour.core.errors import StageError
 from megahour.core.near import mapped
 from megahour.core.store import Artifact
 from megahour.features.stack import subsample
-from megahour.units.tokens import Speller, frames_needed
+from megahour.units.tokens import TokenSpeller, frames_needed
 
 IGNORE = -1
 Arrays = dict[str, NDArray[Any]]
@@ -200,7 +200,7 @@ class TokenLabels:
     subsample: stacked frames for one of the model's. between: equal neighbours need a frame between them, as in CTC.
     """
 
-    speller: Speller
+    speller: TokenSpeller
     subsample: int = 1
     between: bool = True
 

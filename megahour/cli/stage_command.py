@@ -157,7 +157,8 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 def _trainers() -> list[str]:
     from megahour.sync.params import TRAINERS
-    from megahour.train.params import CHOICES, CRITERIA, OPTIMISERS, Parallel
+    from megahour.train.options import CRITERIA, OPTIMISERS, Parallel
+    from megahour.train.params import CHOICES
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
     lines += ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]

@@ -23,7 +23,7 @@ COLUMNS = ["key", "shard", "offset", "size", "rate_hz", "speaker", "text", "set"
 
 
 @dataclass(frozen=True)
-class Clip:
+class SpokenClip:
     """Mono samples at the model's rate, and what is said in them where that is known."""
 
     name: str
@@ -31,7 +31,7 @@ class Clip:
     said: str = ""
 
 
-def digest(clips: Sequence[Clip]) -> str:
+def digest(clips: Sequence[SpokenClip]) -> str:
     """SHA-256 of all samples, in order."""
     total = hashlib.sha256()
     for clip in clips:
@@ -39,7 +39,7 @@ def digest(clips: Sequence[Clip]) -> str:
     return total.hexdigest()
 
 
-def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[Clip]:
+def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
     """The audio files at `paths`, those of folders in order of their names; `talk.txt` says what is said in `talk.wav`.
 
     Raises
@@ -57,13 +57,13 @@ def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[Clip]:
                 blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
             beside = Path(path).with_suffix(".txt")
             said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
-            clips.append(Clip(Path(path).stem, np.concatenate(blocks)[:, 0], said))
+            clips.append(SpokenClip(Path(path).stem, np.concatenate(blocks)[:, 0], said))
     return clips
 
 
 def clips_of_sets(
     selection: str, utterances: str, most: int, rate_hz: int, *, among: Sequence[str] = (), but: Sequence[str] = ()
-) -> list[Clip]:
+) -> list[SpokenClip]:
     """The first utterances of sets of a *selection*, one of each speaker in turn; among: sets (all), but: left out."""
     by_speaker: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(Artifact(selection), among, but):
@@ -75,7 +75,7 @@ def clips_of_sets(
     clips = []
     for row in rows:
         with ShardAudio(audio, row["shard"]) as shard:
-            clips.append(Clip(str(row["key"]), shard.read(row["offset"], row["size"]), row["text"]))
+            clips.append(SpokenClip(str(row["key"]), shard.read(row["offset"], row["size"]), row["text"]))
     return clips
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megahour.core.errors import ConfigError
-from megahour.export.clips import Clip, clips_of_files, clips_of_sets
-from megahour.export.compare import Comparison
+from megahour.export.clips import SpokenClip, clips_of_files, clips_of_sets
+from megahour.export.compare import GraphComparison
 from megahour.export.model import TrainedModel
-from megahour.export.origin import Origin, origin_of
+from megahour.export.origin import ModelOrigin, origin_of
 from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.transcribe.bundle import Bundle
@@ -17,7 +17,7 @@ from megahour.transcribe.parts import parts_of
 
 def export_model(
     address: str, step: str, params: ExportModelParams, golden: Sequence[str], calibration: Sequence[str], out: str
-) -> tuple[Bundle, Comparison]:
+) -> tuple[Bundle, GraphComparison]:
     """The bundle at `out`, and how it did on the golden clips.
 
     golden, calibration: files or folders; without them clips are taken from the run that the model lies in.
@@ -38,13 +38,15 @@ def export_model(
     return write_bundle(model, params, origin, clips, _calibration(origin, params, calibration, rate_hz), out)
 
 
-def _held_out(origin: Origin, params: ExportModelParams, rate_hz: int) -> list[Clip]:
+def _held_out(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -> list[SpokenClip]:
     if not origin.selection:
         return []
     return clips_of_sets(origin.selection, origin.utterances, params.golden_clips, rate_hz, but=origin.sets)
 
 
-def _calibration(origin: Origin, params: ExportModelParams, files: Sequence[str], rate_hz: int) -> list[Clip]:
+def _calibration(
+    origin: ModelOrigin, params: ExportModelParams, files: Sequence[str], rate_hz: int
+) -> list[SpokenClip]:
     if "int8" not in params.precisions or params.int8 == "dynamic":
         return []
     if files:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.corpus.text.edit_distance import distance
-from megahour.export.clips import Clip
+from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel
 from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaOffline, SherpaStream, Stream, int16_rows, padded
@@ -25,10 +25,10 @@ Float32 = NDArray[np.float32]
 
 
 @dataclass
-class Comparison:
+class GraphComparison:
     """Texts of each clip by form and precision; largest differences of log posteriors; sherpa: version that agreed."""
 
-    clips: Sequence[Clip]
+    clips: Sequence[SpokenClip]
     texts: list[dict[str, dict[str, str]]]
     graphs: list[tuple[str, str]] = field(default_factory=list)
     differences: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -54,9 +54,11 @@ class Comparison:
         return 100 * wrong / max(1, sum(map(len, said)))
 
 
-def compare(model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[Clip]) -> Comparison:
+def compare(
+    model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[SpokenClip]
+) -> GraphComparison:
     """Raises ConfigError: a graph in fp32 gives another text, or log posteriors further away than the tolerance."""
-    found = Comparison(clips, [{} for _ in clips])
+    found = GraphComparison(clips, [{} for _ in clips])
     for form, graphs in bundle.manifest.graphs.items():
         exact = [_expected(model, params, form, clip) for clip in clips]
         for precision in graphs:
@@ -75,13 +77,15 @@ def compare(model: TrainedModel, params: ExportModelParams, bundle: Bundle, clip
     return found
 
 
-def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: Clip) -> Float32:
+def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: SpokenClip) -> Float32:
     if form == "offline":
         return model.log_posteriors(clip.samples)
     return model.streamed(clip.samples, params.chunk, params.left)
 
 
-def _heard(model: TrainedModel, bundle: Bundle, form: str, precision: str, clips: Sequence[Clip]) -> Iterator[Float32]:
+def _heard(
+    model: TrainedModel, bundle: Bundle, form: str, precision: str, clips: Sequence[SpokenClip]
+) -> Iterator[Float32]:
     """What the bundle's own runtime gives: `transcribe`'s recogniser of it, or its stream."""
     rate_hz = bundle.manifest.front_end.rate_hz
     if form == "offline":
@@ -111,7 +115,7 @@ def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: 
         )
 
 
-def _played(model: TrainedModel, bundle: Bundle, clips: Sequence[Clip], found: Comparison) -> None:
+def _played(model: TrainedModel, bundle: Bundle, clips: Sequence[SpokenClip], found: GraphComparison) -> None:
     """sherpa-onnx's texts of fp32 graphs are those of the model too. Raises ConfigError where they are not."""
     forms = bundle.manifest.sherpa_onnx
     players: dict[str, type[SherpaOffline] | type[SherpaStream]] = {"offline": SherpaOffline, "streaming": SherpaStream}

@@ -51,7 +51,7 @@ def without_causal_mean(x: Tensor, mean: Tensor, count: Tensor) -> tuple[Tensor,
     return (x.double() - means).float(), means[:, -1].float()
 
 
-class Front(nn.Module):
+class FrontGraph(nn.Module):
     """Log-mel frames (B, T, F) of a runtime to the encoder's input (B, T // stack, stack · F), for a stream or a whole.
 
     int16: the runtime's samples are int16, the model's in -1 … 1 (whose floor is the higher one).
@@ -85,7 +85,7 @@ class OfflineCtc(nn.Module):
 
     def __init__(self, encoder: nn.Module, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.front, self.encoder = Front(config), encoder
+        self.front, self.encoder = FrontGraph(config), encoder
         self.subsample = int(getattr(encoder, "subsample", 1))
         self.least = self.subsample * self.front.stack  # frames that give a row
 
@@ -111,7 +111,7 @@ class StreamingCtc(nn.Module):
 
     def __init__(self, encoder: Conformer, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.front, self.encoder = Front(config, int16=True), encoder
+        self.front, self.encoder = FrontGraph(config, int16=True), encoder
         self.units, self.blocks = encoder.head.in_features, len(encoder.blocks)
         self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of what else is remembered
         self.columns = -(-sum(self.sizes) // (self.blocks * self.units))

@@ -11,7 +11,7 @@ from megahour.transcribe.parts import RECIPE, steps_of_run
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModelOrigin:
     """What a bundle says of its model. selection, utterances: addresses, "" where no run tells; sets: trained on."""
 
     provenance: dict[str, Any]
@@ -21,14 +21,14 @@ class Origin:
     licences: list[dict[str, Any]] = field(default_factory=list)
 
 
-def origin_of(model: Artifact) -> Origin:
+def origin_of(model: Artifact) -> ModelOrigin:
     """From the manifest, and from the recipe of the run whose folder the artifact lies in, where there is one."""
     manifest = model.manifest
     own = {name: getattr(manifest, name) for name in ("stage", "version", "digest", "fingerprint", "inputs", "params")}
     folder, _, name = model.url.rpartition("/")
     home = Artifact(folder)
     if not home.fs.exists(home.path(RECIPE)) or name not in (steps := steps_of_run(home)):
-        return Origin({"model": own, "artifacts": {}})
+        return ModelOrigin({"model": own, "artifacts": {}})
     made: dict[str, Any] = {}
     _walk(name, home.url, steps, made)
     features = steps.get(steps[name]["inputs"].get("features", "").rpartition("/")[2], {}).get("inputs", {})
@@ -36,7 +36,7 @@ def origin_of(model: Artifact) -> Origin:
     there = all(address and Artifact(address).complete for address in (selection, utterances))
     params = manifest.params
     sets = (*params.get("sets", ()), *(params.get("unlabelled_sets", ()) if "targets" in manifest.inputs else ()))
-    return Origin(
+    return ModelOrigin(
         {"model": own, "artifacts": made},
         selection if there else "",
         utterances if there else "",

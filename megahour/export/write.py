@@ -18,12 +18,12 @@ from megahour.core.errors import ConfigError
 from megahour.core.surroundings import explaining
 from megahour.core.versions import versions
 from megahour.export import quantise, sherpa
-from megahour.export.clips import Clip, digest
-from megahour.export.compare import Comparison, compare
+from megahour.export.clips import SpokenClip, digest
+from megahour.export.compare import GraphComparison, compare
 from megahour.export.graphs import OfflineCtc, StreamingCtc
 from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, write_onnx
-from megahour.export.origin import Origin
+from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import Stream, int16_rows, padded
 from megahour.models.conformer import KERNEL
@@ -41,9 +41,9 @@ class Draft:
     folder: Path
     model: TrainedModel
     params: ExportModelParams
-    clips: Sequence[Clip]
-    calibration: Sequence[Clip]
-    origin: Origin
+    clips: Sequence[SpokenClip]
+    calibration: Sequence[SpokenClip]
+    origin: ModelOrigin
     graphs: dict[str, dict[str, str]] = field(default_factory=dict)
     quantisation: dict[str, dict[str, Any]] = field(default_factory=dict)
     golden: list[GoldenClip] = field(default_factory=list)
@@ -80,9 +80,9 @@ class Draft:
 
 
 def write_bundle(
-    model: TrainedModel, params: ExportModelParams, origin: Origin, clips: Sequence[Clip],
-    calibration: Sequence[Clip], out: str,
-) -> tuple[Bundle, Comparison]:  # fmt: skip
+    model: TrainedModel, params: ExportModelParams, origin: ModelOrigin, clips: Sequence[SpokenClip],
+    calibration: Sequence[SpokenClip], out: str,
+) -> tuple[Bundle, GraphComparison]:  # fmt: skip
     """The bundle at `out`, a local folder that must not be there yet, and how its graphs did on the golden clips.
 
     Raises
@@ -111,7 +111,7 @@ def write_bundle(
     return Bundle.open(out), result
 
 
-def _fill(draft: Draft) -> Comparison:
+def _fill(draft: Draft) -> GraphComparison:
     (draft.folder / "tokens.txt").write_text(sherpa.tokens_text(draft.model.tokens), "utf-8")
     _offline(draft)
     if draft.model.streams:

@@ -26,7 +26,8 @@ from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
-from megahour.train.params import CtcOptions, TrainParams
+from megahour.train.options import CtcOptions
+from megahour.train.params import TrainParams
 from megahour.train.schedule import Data
 
 LOG = logging.getLogger(__name__)

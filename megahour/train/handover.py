@@ -76,14 +76,16 @@ class Round:
 
 
 @dataclass
-class Kept:
+class KeptStates:
     """States of the synchroniser of the group before: `own`, and of who was further, if one was."""
 
     own: dict[str, Tensor]
     peer: dict[str, Tensor] | None = None
 
 
-def agree(trainer: Trainer, at: Position | None, here: Round, kept: Kept, group: Group, *, behind: bool) -> Position:
+def agree(
+    trainer: Trainer, at: Position | None, here: Round, kept: KeptStates, group: Group, *, behind: bool
+) -> Position:
     """Brings this worker to where worker 0 is, all at once or not at all. `here` and `kept` become as they are there.
 
     A collective call, of which worker 0 is as far as any. `at`: None of a worker that is new. `behind`: one is not as
@@ -119,7 +121,7 @@ def far(at: Position | None) -> tuple[int, int]:
     return (-1, -1) if at is None else (at.rounds, len(at.curves.rows))
 
 
-def _settle(trainer: Trainer, here: Round, kept: Kept) -> None:
+def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
     """No one is further: a step that was interrupted has not happened."""
     if here.undo is None:
         return
@@ -135,7 +137,7 @@ def _told(at: Position, here: Round) -> bytes:
     return json.dumps(known | {"audit": at.audit.numbers(), "round": [here.first, here.owed, here.open]}).encode()
 
 
-def _held(trainer: Trainer, kept: Kept) -> bytes:
+def _held(trainer: Trainer, kept: KeptStates) -> bytes:
     """Worker 0's weights and optimiser, and what its synchroniser knew."""
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trainer.model_tensors().items()}
     sync = {f"sync.{name}": tensor.contiguous() for name, tensor in (kept.peer or kept.own).items()}

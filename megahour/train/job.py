@@ -23,7 +23,7 @@ from megahour.models.in_parts import skeleton
 from megahour.train import data
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
-from megahour.units.tokens import Characters, Speller
+from megahour.units.tokens import Characters, TokenSpeller
 
 CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
 
@@ -106,7 +106,7 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
 
 
-def _speller(p: TrainParams, inputs: Inputs) -> Speller:
+def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
     """Pieces of words, or the characters of the labelled texts."""
     if "tokens" in inputs:
         from megahour.units.pieces import Pieces

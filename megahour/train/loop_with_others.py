@@ -31,7 +31,7 @@ from megahour.sync.trainers.regrouping import InBlocks, Regrouping
 from megahour.train import handover, result
 from megahour.train.batch_assignment import Claim, Marks
 from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinished, newest, position_of
-from megahour.train.handover import Kept, Round, Undo
+from megahour.train.handover import KeptStates, Round, Undo
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
 from megahour.train.membership import GroupMember, Place
@@ -78,7 +78,7 @@ class WorkerWithOthers:
         self._job, self._trainer, self._member, self._work, self._progress = job, trainer, member, work, progress
         self._checkpoints = checkpoints_of(work, durable)
         self.at: Position | None = None
-        self._round, self._kept, self._trains = Round(), Kept(trainer.synchroniser.state()), False
+        self._round, self._kept, self._trains = Round(), KeptStates(trainer.synchroniser.state()), False
         self._stepped_s: float | None = None  # when this worker's last step ended
         self._first = False
 
@@ -100,7 +100,7 @@ class WorkerWithOthers:
     def _leave(self) -> None:
         """The group is gone: what its synchroniser knew is kept for the next one."""
         if self._trains:
-            self._kept, self._trains = Kept(self._trainer.synchroniser.state()), False
+            self._kept, self._trains = KeptStates(self._trainer.synchroniser.state()), False
         self._member.leave()
         self._trainer.regroup(synchronise(self._job, TorchGroup()))
 

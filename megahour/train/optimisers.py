@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megahour.train.params import AdamWOptions, MuonOptions, SgdOptions, TrainParams
+from megahour.train.options import AdamWOptions, MuonOptions, SgdOptions
+from megahour.train.params import TrainParams
 
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """Names of what optimisers keep of a parameter, as checkpoints hold them."""

@@ -30,13 +30,13 @@ from megahour.models.in_parts import build_in_parts, skeleton, without
 from megahour.models.precision import autocast
 from megahour.train import criteria
 from megahour.train.parts import lost_peers
-from megahour.train.shared_batches import Numbered, SharedBatchesTrainer
+from megahour.train.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 @dataclass(frozen=True)
-class Part:
+class PipelinePart:
     """A part of a batch in the shape that all have: `lengths` (b,) of which the first `rows` are utterances.
 
     owner: the batch's place in the step. seed: of what training draws; None in evaluation.
@@ -74,13 +74,13 @@ class PipelineTrainer(SharedBatchesTrainer):
         self._shape: tuple[bool, int, int, int] | None = None
         return module
 
-    def _train(self, everyone: Sequence[Numbered], weight: int) -> Tensor:
+    def _train(self, everyone: Sequence[NumberedBatch], weight: int) -> Tensor:
         return self._run_through(everyone, weight, training=True)
 
-    def _score_all(self, everyone: Sequence[Numbered]) -> Tensor:
+    def _score_all(self, everyone: Sequence[NumberedBatch]) -> Tensor:
         return self._run_through(everyone, 1, training=False)
 
-    def _run_through(self, everyone: Sequence[Numbered], weight: int, *, training: bool) -> Tensor:
+    def _run_through(self, everyone: Sequence[NumberedBatch], weight: int, *, training: bool) -> Tensor:
         parts = list(self._parts(everyone, training))
         losses = _Losses(parts, weight, self._whole.subsample, self.device)
         frames = max(each.batch.features.shape[1] for each in everyone)
@@ -99,7 +99,7 @@ class PipelineTrainer(SharedBatchesTrainer):
         owners = torch.tensor([part.owner for part in parts])
         return torch.zeros(len(everyone), 2, dtype=torch.float64).index_add_(0, owners, found)
 
-    def _parts(self, everyone: Sequence[Numbered], training: bool) -> Iterator[Part]:
+    def _parts(self, everyone: Sequence[NumberedBatch], training: bool) -> Iterator[PipelinePart]:
         count = self.p.parallel.microbatches
         rows = max(-(-len(each.batch.keys) // count) for each in everyone)
         for owner, each in enumerate(everyone):
@@ -108,9 +108,9 @@ class PipelineTrainer(SharedBatchesTrainer):
                 lengths = torch.zeros(rows, dtype=torch.int64)
                 lengths[: len(batch.keys)] = torch.from_numpy(batch.lengths)
                 seed = key_of("dropout", self.p.seed, each.number, r) if training else None
-                yield Part(owner, len(batch.keys), batch, lengths.to(self.device), seed)
+                yield PipelinePart(owner, len(batch.keys), batch, lengths.to(self.device), seed)
 
-    def _features(self, parts: Sequence[Part], frames: int) -> Tensor:
+    def _features(self, parts: Sequence[PipelinePart], frames: int) -> Tensor:
         """(M · b, T, F): those of all parts, padded."""
         rows, values = len(parts[0].lengths), self.config["inputs"]
         padded = torch.zeros(len(parts), rows, frames, values)
@@ -181,7 +181,7 @@ class _Stage(nn.Module):
         self.encoder, self.precision = encoder, precision
         self.is_first, self.is_last = own.start == 0, own.stop == links
         self._layers = range(max(own.start - 1, 0), own.stop - 1 - self.is_last)
-        self.parts: list[Part] = []
+        self.parts: list[PipelinePart] = []
 
     def forward(self, x: Tensor, *, number: Tensor) -> Tensor:
         """Features (b, T, F), or what the worker before gave (b, T', D), to (b, T', D) or logits."""
@@ -219,7 +219,7 @@ class _Drop:
 class _Losses:
     """What the last worker makes of logits: `found` has the summed loss and the correct frames of each part."""
 
-    def __init__(self, parts: Sequence[Part], weight: int, subsample: int, device: torch.device) -> None:
+    def __init__(self, parts: Sequence[PipelinePart], weight: int, subsample: int, device: torch.device) -> None:
         self._parts, self._weight, self._subsample, self._device = parts, weight, subsample, device
         self.found: list[Tensor] = []
 

@@ -18,7 +18,7 @@ from megahour.train.parts import PartsTrainer, lost_peers
 from megahour.train.step import Gradients
 
 
-class Numbered(NamedTuple):
+class NumberedBatch(NamedTuple):
     """A batch, its number in the schedule, and the shard of the group whose it is."""
 
     shard: int
@@ -55,19 +55,19 @@ class SharedBatchesTrainer(PartsTrainer):
                 sums += self._own(self._score_all(everyone), everyone).sum(0).cpu()
                 weight += sum(map(criteria.weight, here))
 
-    def _own(self, found: Tensor, everyone: Sequence[Numbered]) -> Tensor:
+    def _own(self, found: Tensor, everyone: Sequence[NumberedBatch]) -> Tensor:
         return found[[i for i, each in enumerate(everyone) if each.shard == self.shards.rank]]
 
-    def _train(self, everyone: Sequence[Numbered], weight: int) -> Tensor:
+    def _train(self, everyone: Sequence[NumberedBatch], weight: int) -> Tensor:
         """Gradients of the summed loss over `weight`; summed loss and correct frames of each batch, (K, 2) float64."""
         raise NotImplementedError
 
-    def _score_all(self, everyone: Sequence[Numbered]) -> Tensor:
+    def _score_all(self, everyone: Sequence[NumberedBatch]) -> Tensor:
         """Summed loss and correct frames of each batch, without gradients and without dropout."""
         raise NotImplementedError
 
 
-def exchanged(group: Group, batches: Sequence[Batch], numbers: Sequence[int]) -> list[Numbered]:
+def exchanged(group: Group, batches: Sequence[Batch], numbers: Sequence[int]) -> list[NumberedBatch]:
     """The batches of all workers, in the order of ranks. A collective call."""
     packed: dict[str, NDArray[Any]] = {}
     for i, (batch, number) in enumerate(zip(batches, numbers, strict=True)):
@@ -86,8 +86,8 @@ def exchanged(group: Group, batches: Sequence[Batch], numbers: Sequence[int]) ->
     return found
 
 
-def _unpacked(shard: int, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Numbered:
+def _unpacked(shard: int, arrays: Mapping[str, NDArray[Any]], prefix: str) -> NumberedBatch:
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     targets = {name.removeprefix("targets."): array for name, array in own.items() if name.startswith("targets.")}
     batch = Batch(own["features"], own["lengths"], own["keys"].tolist(), targets)
-    return Numbered(shard, own["number"].item(), batch)
+    return NumberedBatch(shard, own["number"].item(), batch)

@@ -24,7 +24,8 @@ from megahour.models.precision import autocast
 from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria, optimisers
 from megahour.train.device import scaler_of
-from megahour.train.params import CtcOptions, TrainParams
+from megahour.train.options import CtcOptions
+from megahour.train.params import TrainParams
 
 T = TypeVar("T")
 
@@ -89,16 +90,17 @@ class Trainer:
     def gradients(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients:
         """Gradients of the mean loss over `batches`; dropout is drawn from (seed, the batch's number, replica)."""
         weight = max(1, sum(map(criteria.weight, batches)))
-        shares = [
-            share
-            for batch, number in zip(batches, numbers, strict=True)
-            for share in self._shared(batch, partial(self._share, weight, number))
-        ]
-        values = list(shares[0].values)
-        for share in shares[1:]:
-            torch._foreach_add_(values, share.values)
-        loss = torch.stack([share.loss for share in shares]).sum()
-        return Gradients(values, loss, weight, torch.stack([share.correct for share in shares]).sum())
+        values: list[Tensor] = []
+        losses, correct = [], []
+        for batch, number in zip(batches, numbers, strict=True):
+            for share in self._shared(batch, partial(self._share, weight, number)):
+                if values:
+                    torch._foreach_add_(values, share.values)
+                else:
+                    values = share.values
+                losses.append(share.loss)
+                correct.append(share.correct)
+        return Gradients(values, torch.stack(losses).sum(), weight, torch.stack(correct).sum())
 
     def _shared(self, batch: Batch, work: Callable[[Batch, int], T]) -> list[T]:
         """`work` of each replica's part of a batch, in order."""

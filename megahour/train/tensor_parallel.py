@@ -25,7 +25,7 @@ from megahour.models.conformer import Conformer
 from megahour.models.in_parts import skeleton
 from megahour.train import criteria
 from megahour.train.parts import dimension
-from megahour.train.shared_batches import Numbered, SharedBatchesTrainer
+from megahour.train.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 JOINED = "attention.inputs."
 """Query, key and value in one matrix, (3 · D, D): a worker has rows of each."""
@@ -70,7 +70,7 @@ class TensorTrainer(SharedBatchesTrainer):
     def _everywhere(self, parameter: Tensor) -> bool:
         return not isinstance(parameter, DTensor) or dimension(parameter) is None
 
-    def _train(self, everyone: Sequence[Numbered], weight: int) -> Tensor:
+    def _train(self, everyone: Sequence[NumberedBatch], weight: int) -> Tensor:
         found = []
         for each in everyone:
             loss = self._loss(each.batch, each.number)
@@ -79,7 +79,7 @@ class TensorTrainer(SharedBatchesTrainer):
             self._count_sums(each.batch.features.shape)
         return torch.stack(found).cpu()
 
-    def _score_all(self, everyone: Sequence[Numbered]) -> Tensor:
+    def _score_all(self, everyone: Sequence[NumberedBatch]) -> Tensor:
         return torch.stack([_numbers(self._score(each.batch, 0)) for each in everyone]).cpu()
 
     def _count_sums(self, shape: tuple[int, ...]) -> None:

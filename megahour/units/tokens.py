@@ -14,7 +14,7 @@ Span = tuple[int, int]
 """First frame of a word, and the first one after it."""
 
 
-class Speller(Protocol):
+class TokenSpeller(Protocol):
     """What a model of tokens spells with; token 0 is the blank."""
 
     @property

@@ -16,9 +16,9 @@ from exported import model, voice
 
 from megahour.cli.transcribe import command
 from megahour.core.errors import ConfigError, StoreError
-from megahour.export.clips import Clip
+from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel
-from megahour.export.origin import Origin
+from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
@@ -31,7 +31,7 @@ from megahour.transcribe.recogniser import Recogniser
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = model(tmp_path_factory.mktemp("model"), "tdnn", FeaturesParams())
     folder = tmp_path_factory.mktemp("sound") / "bundle"
-    clips, origin = [Clip("c", voice(1.0, 1))], Origin({"model": {"digest": "d" * 64}})
+    clips, origin = [SpokenClip("c", voice(1.0, 1))], ModelOrigin({"model": {"digest": "d" * 64}})
     write_bundle(TrainedModel(parts_of(made.url)), ExportModelParams(), origin, clips, (), str(folder))
     return folder
 

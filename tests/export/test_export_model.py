@@ -17,10 +17,10 @@ from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.export import play
-from megahour.export.clips import Clip, digest
+from megahour.export.clips import SpokenClip, digest
 from megahour.export.command import export_model
 from megahour.export.model import TrainedModel
-from megahour.export.origin import Origin
+from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
@@ -29,11 +29,11 @@ from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import transcribe
 
-ORIGIN = Origin({"model": {"digest": "d" * 64}})
-CLIPS = [Clip(f"c{seed}", voice(2.0 + 0.37 * seed, seed)) for seed in range(3)]
+ORIGIN = ModelOrigin({"model": {"digest": "d" * 64}})
+CLIPS = [SpokenClip(f"c{seed}", voice(2.0 + 0.37 * seed, seed)) for seed in range(3)]
 
 
-def written(made: Artifact, out: Path, clips: list[Clip] = CLIPS, **values: object) -> Bundle:
+def written(made: Artifact, out: Path, clips: list[SpokenClip] = CLIPS, **values: object) -> Bundle:
     params = ExportModelParams.model_validate({"chunk": 8, "left": 2, **values})
     return write_bundle(TrainedModel(parts_of(made.url)), params, ORIGIN, clips, CLIPS, str(out))[0]
 
@@ -96,7 +96,7 @@ def test_the_front_end_of_sherpa_onnx_is_ours_frame_by_frame(form: str, rate_hz:
     pytest.importorskip("sherpa_onnx")
     p = FeaturesParams() if form == "fire_red_asr_ctc" else FeaturesParams(edges="mirrored", scale="unit", high_hz=-400)
     made = model(tmp_path / "model", "conformer", p, rate_hz=rate_hz)
-    bundle = written(made, tmp_path / "bundle", [Clip("c", voice(1.0, 1, rate_hz))])
+    bundle = written(made, tmp_path / "bundle", [SpokenClip("c", voice(1.0, 1, rate_hz))])
     probe(tmp_path / "bundle", form)
     samples = voice(4.0, 3, rate_hz)
     front = Recogniser(parts_of(made.url)).front
@@ -230,7 +230,7 @@ def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> No
     assert [clip.name for clip in found.clips] == ["6", "9", "7"]
     assert [clip.said for clip in bundle.manifest.golden] == ["word 6", "word 9", "word 7"]
     assert bundle.manifest.quantisation["offline int8"]["wer"] >= 0
-    heard = [Clip("", voice(1.0 + 0.05 * key, key)) for key in (0, 3, 1, 4)]
+    heard = [SpokenClip("", voice(1.0 + 0.05 * key, key)) for key in (0, 3, 1, 4)]
     assert bundle.manifest.quantisation["offline int8"]["calibration"] == {"clips": 4, "sha256": digest(heard)}
     origin = bundle.manifest.provenance
     assert origin["model"]["digest"] == made.manifest.digest

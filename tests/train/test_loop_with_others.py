@@ -26,7 +26,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import handover, result, worker
 from megahour.train.checkpoints import Position
 from megahour.train.coordinator import Coordinator
-from megahour.train.handover import Kept, Round
+from megahour.train.handover import KeptStates, Round
 from megahour.train.job import prepare
 from megahour.train.launch import SPEC
 from megahour.train.loop import execute
@@ -202,7 +202,7 @@ def behind_by_a_step(folder: str) -> tuple[list[list[float]], tuple[int, int], i
             trainer.optimiser.step()
             at = Position(done=8, steps=2, row_due=4, rounds=1)
             at.audit.add([5, 6])
-        kept = Kept(trainer.synchroniser.state())
+        kept = KeptStates(trainer.synchroniser.state())
         at = handover.agree(trainer, at, Round(), kept, group, behind=True)
         held = torch.cat([model.weight.detach(), trainer.optimiser.state[model.weight]["exp_avg"]]).tolist()
         return held, (at.audit.pieces, at.audit.keys), at.row_due
