@@ -23,6 +23,7 @@ EXTRA_FOR = {
     "s3": "artifacts on S3",
     "spark": "the Spark engine",
     "onnx": "aligners from ONNX files",
+    "export": "trained models as ONNX bundles",
     "kenlm": "models in KenLM's binary form",
     "tensorboard": "training curves in TensorBoard",
     "mlflow": "training curves in MLflow",

