@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from megahour.core.errors import ConfigError
 from megahour.export.clips import SpokenClip, clips_of_files, clips_of_sets
@@ -28,7 +30,7 @@ def export_model(
     """
     model = TrainedModel(parts_of(address, step))
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
-    clips = clips_of_files(golden, rate_hz) if golden else _held_out(origin, params, rate_hz)
+    clips = clips_of_files(golden, rate_hz) if golden else golden_clips(origin, params, rate_hz)
     if not clips:
         raise ConfigError(
             "no golden clips: no run with held-out sets tells where there are some",
@@ -38,10 +40,13 @@ def export_model(
     return write_bundle(model, params, origin, clips, _calibration(origin, params, calibration, rate_hz), out)
 
 
-def _held_out(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -> list[SpokenClip]:
+def golden_clips(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -> list[SpokenClip]:
+    """Clips of the run that the model lies in, with their texts where it has not learnt from them; [] without a run."""
     if not origin.selection:
         return []
-    return clips_of_sets(origin.selection, origin.utterances, params.golden_clips, rate_hz, but=origin.sets)
+    found = partial(clips_of_sets, origin.selection, origin.utterances, params.golden_clips, rate_hz)
+    # Clips that the model has learnt from show what a runtime does with it, and no error rate.
+    return found(but=origin.sets) or [replace(clip, said="") for clip in found(among=origin.sets)]
 
 
 def _calibration(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.export import play
 from megahour.export.clips import SpokenClip, digest
-from megahour.export.command import export_model
+from megahour.export.command import export_model, golden_clips
 from megahour.export.model import TrainedModel
-from megahour.export.origin import ModelOrigin
+from megahour.export.origin import ModelOrigin, origin_of
 from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
@@ -241,6 +242,9 @@ def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> No
     (licence,) = bundle.manifest.licences
     assert licence == {"licence": "CC0-1.0", "attribution": "us", "utterances": 6, "hours": round(hours, 4)}
     json.dumps(bundle.manifest.model_dump())
+    every = replace(origin_of(made), sets=("labelled", "test"))
+    learnt = golden_clips(every, params, 8000)
+    assert [(clip.name, clip.said) for clip in learnt] == [("0", ""), ("3", ""), ("6", "")], "no error rate of these"
 
 
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
