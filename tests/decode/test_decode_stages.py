@@ -84,12 +84,15 @@ def features_artifact(folder: Path, spoken: Any, mels: int) -> Artifact:
 
 
 def model_artifact(folder: Path, outputs: int, extra: Mapping[str, Any]) -> Artifact:
-    """A network whose logit m is 8 times mel m of the second of three stacked frames."""
+    """A network whose logit m is 8 times mel m of the second of three stacked frames; of a transducer about that."""
     sizes = {"kind": "tdnn", "inputs": 3 * outputs, "outputs": outputs, "layers": 1, "units": outputs, "lookahead": 0}
-    module = build(sizes)
+    module = build(sizes | dict(extra))
     weights = {name: torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
-    weights["entry.weight"][:, outputs : 2 * outputs] = torch.eye(outputs)
-    weights["head.weight"] = 8 * torch.eye(outputs)
+    encoder = "encoder." if "heads" in extra else ""
+    weights[f"{encoder}entry.weight"][:, outputs : 2 * outputs] = torch.eye(outputs)
+    weights[f"{encoder}head.weight"] = (1 if encoder else 8) * torch.eye(outputs)
+    if encoder:
+        weights["joiner.weight"] = 10 * torch.eye(outputs)
     stats = {"mean": [0.0] * outputs, "inv_std": [1.0] * outputs}
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
@@ -197,6 +200,29 @@ def test_characters_are_decoded_with_a_ctc_graph(
     inputs, output = roles(made, "features", "model", "graph", prefix="ctc_"), Artifact(tmp_path / "hypotheses")
     run_stage(Decode(), DecodeParams(), inputs, output, engine, work=tmp_path / "work")
     assert texts(output) == EXPECTED
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_model_of_tokens_is_decoded_without_a_graph(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path, beams: int
+) -> None:
+    """CTC's equal neighbours are one character, a transducer's are two."""
+    output = Artifact(tmp_path / "ctc")
+    run_stage(Decode(), DecodeParams(), roles(made, "features", "model", prefix="ctc_"), output, engine, work=tmp_path)
+    assert texts(output) == EXPECTED
+    heads = {"tokens": TOKENS, "heads": {"transducer": 1.0}, "join": len(TOKENS), "context": 2, "decoder_layers": 1}
+    inputs = {
+        "model": model_artifact(tmp_path / "model", len(TOKENS), heads),
+        "features": features_artifact(tmp_path / "features", lambda text: list(map(TOKENS.index, text)), len(TOKENS)),
+    }
+    output = Artifact(tmp_path / "transducer")
+    manifest = run_stage(Decode(), DecodeParams(beams=beams), inputs, output, engine, work=tmp_path)
+    assert texts(output) == EXPECTED
+    assert manifest.counts == Counts(10, 8, 0, {"too-short": 2})
+    with pytest.raises(ConfigError, match="are for the search of a graph"):
+        run_stage(Decode(), DecodeParams(scales=[1.0]), inputs, output, engine, work=tmp_path)
+    with pytest.raises(ConfigError, match="only a graph makes words of"):
+        run_stage(Decode(), DecodeParams(), roles(made, "features", "model"), output, engine, work=tmp_path)
 
 
 def test_scales_are_tried_on_their_own_set_and_the_best_is_used(
