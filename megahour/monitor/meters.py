@@ -95,8 +95,11 @@ class MLflow:
 
     def add(self, row: dict[str, float], step: int) -> None:
         with self._failures_as_oserror():
-            sent = self._mlflow.log_metrics(row, step=step, synchronous=False, run_id=self._run.info.run_id)
-            self._pending.append(sent)
+            # Not `log_metrics`: it reads the run's rows back, which may be half written.
+            now_ms = time.time_ns() // 1_000_000
+            metrics = [self._mlflow.entities.Metric(name, value, now_ms, step) for name, value in row.items()]
+            client = self._mlflow.MlflowClient()
+            self._pending.append(client.log_batch(self._run.info.run_id, metrics, synchronous=False))
             while len(self._pending) > self.MAX_PENDING:
                 self._pending.popleft().wait()
 

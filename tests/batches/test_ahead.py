@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -143,6 +144,16 @@ def test_an_error_of_a_thread_is_raised_where_its_batch_would_be(inputs, tmp_pat
     assert schedule(loader, good[-1] + 1).batch().keys  # the error is not kept
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell starts behind `&` ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_does_not_wait_for_what_is_being_made() -> None:
     go_on: Future[None] = Future()
     began: list[int] = []
