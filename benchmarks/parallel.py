@@ -203,7 +203,7 @@ A TDNN of {TDNN["layers"]} × {TDNN["units"]} with {OUTPUTS} outputs, fp32, 4 st
 {NEWLINE.join(small)}
 
 A Conformer of {CONFORMER["layers"]} × {CONFORMER["units"]} with {OUTPUTS} outputs, {_size(CONFORMER) / 1e6:.0f} million
-parameters, CTC, 2 steps, fp32 where nothing else is said:
+parameters, CTC, 2 steps, fp32 unless a row differs:
 
 {head}
 {NEWLINE.join(large)}

@@ -24,7 +24,7 @@ COLUMNS = ["key", "shard", "offset", "size", "rate_hz", "speaker", "text", "set"
 
 @dataclass(frozen=True)
 class SpokenClip:
-    """Mono samples at the model's rate, and what is said in them where that is known."""
+    """Mono samples at the model's rate, and their text where it is known."""
 
     name: str
     samples: NDArray[np.int16]

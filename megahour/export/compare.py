@@ -16,7 +16,7 @@ from megahour.corpus.text.edit_distance import distance
 from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel
 from megahour.export.params import ExportModelParams
-from megahour.export.play import SherpaOffline, SherpaStream, Stream, int16_rows, padded
+from megahour.export.play import GraphStream, SherpaOffline, SherpaStream, int16_rows, padded
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -47,7 +47,7 @@ class GraphComparison:
         return found
 
     def wer(self, form: str, precision: str) -> float:
-        """Percent of the words that are said in all clips."""
+        """Percent of the words of all clips that are wrong."""
         said = [clip.said.split() for clip in self.clips]
         heard = [each[form][precision].split() for each in self.texts]
         wrong = sum(distance(one, other) for one, other in zip(said, heard, strict=True))
@@ -94,7 +94,7 @@ def _heard(
             blocks = iter([clip.samples.astype(np.float32)])
             yield recogniser.log_posteriors(np.concatenate(list(recogniser.front.rows_of(blocks, []))))
         return
-    stream = Stream(bundle, precision)
+    stream = GraphStream(bundle, precision)
     for clip in clips:
         samples = padded(clip.samples, rate_hz, stream.chunk * stream.frames / 100)
         yield stream.log_posteriors(int16_rows(model.recogniser.front, samples))

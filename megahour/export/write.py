@@ -25,7 +25,7 @@ from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
-from megahour.export.play import Stream, int16_rows, padded
+from megahour.export.play import GraphStream, int16_rows, padded
 from megahour.models.conformer import KERNEL
 from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
 
@@ -200,7 +200,7 @@ def _smaller(draft: Draft, precision: str) -> None:
 def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
     """What a graph takes for the calibration clips."""
     model = draft.model
-    stream = Stream(draft.bundle()) if form == "streaming" else None
+    stream = GraphStream(draft.bundle()) if form == "streaming" else None
     for clip in draft.calibration:
         if stream is not None:
             tail_s = draft.params.chunk * model.frames / 100

@@ -59,16 +59,16 @@ class TransducerSearcher:
             return [[TokenPath((), (), 0.0)] for _ in encoded]
         rows = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(each) for each in encoded], batch_first=True)
         with torch.inference_mode():
-            return self._search(rows, torch.tensor(lengths))
+            device = self.module.joiner.weight.device
+            return self._search(rows.to(device), torch.tensor(lengths, device=device))
 
     def _search(self, encoded: Tensor, lengths: Tensor) -> list[list[TokenPath]]:
-        batch, frames, _ = encoded.shape
-        beams = self.beams
+        (batch, frames, _), beams, device = encoded.shape, self.beams, encoded.device
         predicted, state = self.module.predictor.start(batch * beams)
-        scores = torch.full((batch, beams), -torch.inf, dtype=torch.float64)
+        scores = torch.full((batch, beams), -torch.inf, dtype=torch.float64, device=device)
         scores[:, 0] = 0.0
-        hashes = torch.zeros(batch, beams, dtype=torch.int64)
-        first = torch.arange(batch)[:, None] * beams
+        hashes = torch.zeros(batch, beams, dtype=torch.int64, device=device)
+        first, same = torch.arange(batch, device=device)[:, None] * beams, torch.arange(beams, device=device)
         parents, labels, chances = [], [], []
         for t in range(frames):
             hidden = torch.tanh(encoded[:, t].repeat_interleave(beams, 0) + predicted)
@@ -77,7 +77,7 @@ class TransducerSearcher:
             best, place = grown.topk(beams, dim=1)
             parent, label = place // each.shape[2], place % each.shape[2]
             over = (t >= lengths)[:, None]  # what has ended stays as it is
-            parent = torch.where(over, torch.arange(beams), parent)
+            parent = torch.where(over, same, parent)
             label = torch.where(over, BLANK, label)
             best = torch.where(over, scores, best)
             hashes = hashes.gather(1, parent)
@@ -100,7 +100,7 @@ def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
         return scores
     same = hashes[:, :, None] == hashes[:, None, :]
     summed = torch.where(same, scores[:, None, :], -torch.inf).logsumexp(2)
-    earlier = torch.ones(scores.shape[1], scores.shape[1], dtype=torch.bool).tril(-1)
+    earlier = torch.ones_like(same[0]).tril(-1)
     return torch.where((same & earlier).any(2), -torch.inf, summed)
 
 

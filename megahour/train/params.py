@@ -370,6 +370,9 @@ class TrainParams(Params):
         refused[f"heads, which mode {mode} does not share out; use mode fsdp or zero"] = bool(
             self.goal.heads and mode in ("pipeline", "tensor")
         )
+        refused[f"consistency, whose views mode {mode} does not share out; use mode fsdp or zero"] = bool(
+            isinstance(self.goal, CtcOptions) and self.goal.consistency and mode in ("pipeline", "tensor")
+        )
         if mode == "tensor":
             refused[
                 f"kind {self.kind}: torch shares out its layers no more than LSTMs; use conformer, or mode fsdp"

@@ -65,7 +65,7 @@ def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) 
 
 def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle: Bundle) -> None:
     """Chunk after chunk as `Conformer.chunk`, at rows that no golden clip has."""
-    trained, stream, samples = TrainedModel(parts_of(conformer.url)), play.Stream(bundle), voice(7.0, 11)
+    trained, stream, samples = TrainedModel(parts_of(conformer.url)), play.GraphStream(bundle), voice(7.0, 11)
     expected = trained.streamed(samples, 8, 2)
     rows = play.int16_rows(trained.recogniser.front, play.padded(samples, 8000, 8 * 0.04))
     got = stream.log_posteriors(rows)

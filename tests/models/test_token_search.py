@@ -70,6 +70,14 @@ def test_one_beam_takes_the_likeliest_label_of_every_frame() -> None:
     assert tokens, "something is said"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_finds_what_the_cpu_finds() -> None:
+    utterances = [encoded(9, seed) for seed in range(3)]
+    expected = TransducerSearcher(model(), beams=3)(utterances)
+    found = TransducerSearcher(model().to("cuda"), beams=3)(utterances)
+    assert [path.labels for path in found] == [path.labels for path in expected]
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_batch_changes_nothing(beams: int) -> None:
     search = TransducerSearcher(model("lstm"), beams=beams)

@@ -52,6 +52,17 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
             "trainer bmuf, under",
         ),
         *(
+            (CONFORMER | {"workers": 2, "layers": 2, "parallel": {"shard": 2, "mode": mode}, **values}, message)
+            for mode in ("pipeline", "tensor")
+            for values, message in [
+                ({"criterion": "transducer"}, f"heads, which mode {mode} does not share out"),
+                (
+                    {"criterion_options": {"consistency": 0.2}, "time_masks": 1},
+                    f"consistency, whose views mode {mode} does not share out",
+                ),
+            ]
+        ),
+        *(
             ({"workers": 2, "parallel": {"shard": 2}, **values}, f"does not go with {reason}")
             for values, reason in [
                 ({"trainer": "gossip"}, "trainer gossip: .*; use another"),
