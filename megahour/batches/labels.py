@@ -5,11 +5,12 @@ Each source answers two questions: which utterances it knows, and the padded arr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,13 @@ class Labels(Protocol):
 
 class OpenLabels(Protocol):
     """Labels of some shards, ready to be read."""
+
+    @property
+    def timed(self) -> Mapping[str, int]:
+        """The arrays with a row for each stacked frame, and the value of their padding."""
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        """(B,) stacked frames that each piece must keep when its tempo changes."""
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         """Targets of a batch of `pieces` padded to `frames`, for features stacked at `offset`."""
@@ -108,6 +116,8 @@ class SenoneLabels:
 class OpenSenones:
     """The labels in some shards of the units."""
 
+    timed: Mapping[str, int] = MappingProxyType({"labels": IGNORE})
+
     def __init__(self, labels: SenoneLabels, shards: Sequence[int]) -> None:
         self.units, self.stack, self._find = labels.units, labels.stack, labels.find
         read = partial(labels.units.read_table, suffix=labels.suffix)
@@ -128,6 +138,9 @@ class OpenSenones:
             own = subsample(senones, offset, self.stack)[piece.start : piece.start + piece.length]
             labels[b, : piece.length] = own
         return {"labels": labels}
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        return np.ones(len(arrays["labels"]), dtype=np.int64)
 
 
 @dataclass
@@ -162,6 +175,8 @@ class TopK:
 class OpenTopK:
     """The targets of some shards."""
 
+    timed: Mapping[str, int] = MappingProxyType({"indices": 0, "logits": 0})
+
     def __init__(self, targets: Artifact, k: int, shards: Sequence[int]) -> None:
         self.where, self.k = targets.url, k
         self._rows: dict[tuple[int, int], tuple[int, int]] = {}
@@ -191,6 +206,9 @@ class OpenTopK:
             logits[b, : piece.length] = all_logits.row(row)[own]
         return {"indices": indices, "logits": logits}
 
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        return np.ones(len(arrays["indices"]), dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class TokenLabels:
@@ -203,6 +221,7 @@ class TokenLabels:
     speller: TokenSpeller
     subsample: int = 1
     between: bool = True
+    timed: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
@@ -228,3 +247,10 @@ class TokenLabels:
         for b, symbols in enumerate(spelled):
             tokens[b, : len(symbols)] = symbols
         return {"tokens": tokens, "token_lengths": token_lengths}
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        tokens, needed = arrays["tokens"], arrays["token_lengths"]
+        if self.between:
+            needed = needed + ((tokens[:, 1:] == tokens[:, :-1]) & (tokens[:, 1:] > 0)).sum(axis=1)
+        fewest: NDArray[np.int64] = np.maximum(needed * self.subsample, 1)
+        return fewest

@@ -15,6 +15,7 @@ from megahour.batches.augment import Augment
 from megahour.batches.in_order import in_order
 from megahour.batches.labels import Arrays, Labels
 from megahour.batches.plan import EpochPlan, ShardSize
+from megahour.batches.tempo import drawn_lengths, stretched, stretched_labels
 from megahour.batches.window import Front, Shelf, Window
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
@@ -44,8 +45,9 @@ class Loader:
 
     Threads may ask for batches at a time. The `open_windows` used last stay open.
 
-    `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`. With
-    `two_views` a batch has its features a second time among the targets, as `view`, augmented by draws of its own.
+    `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`.
+    Pieces are made faster or slower by up to `tempo`. With `two_views` a batch has its features a second time among the
+    targets, as `view`, augmented by draws of its own.
     """
 
     def __init__(
@@ -60,12 +62,13 @@ class Loader:
         window_shards: int = 8,
         lanes: int = 1,
         augment: Augment | None = None,
+        tempo: float = 0.0,
         two_views: bool = False,
         open_windows: int = 2,
     ) -> None:
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front
         self.seed, self.batch_frames, self.window_shards, self.lanes = seed, batch_frames, window_shards, lanes
-        self.augment, self.two_views, self.open_windows = augment, two_views, open_windows
+        self.augment, self.tempo, self.two_views, self.open_windows = augment, tempo, two_views, open_windows
         self._lock = threading.RLock()
         self._plans: OrderedDict[int, EpochPlan] = OrderedDict()
         self._windows: OrderedDict[Name, Future[Window]] = OrderedDict()
@@ -95,12 +98,18 @@ class Loader:
         _, within, _ = self.plan(epoch).locate(number)
         window = self.window(epoch, number, offset=offset, chunk=chunk)
         features, lengths, pieces = window.pieces(within)
+        targets = window.labels.arrays(pieces, offset, features.shape[1])
+        rng = np.random.Generator(np.random.PCG64(key_of("augment", self.seed, epoch, number, offset)))
+        if self.tempo:
+            to = drawn_lengths(lengths, window.labels.shortest(targets), self.tempo, rng)
+            features = stretched(features, lengths, to, self.front.stack)
+            for name, padding in window.labels.timed.items():
+                targets[name] = stretched_labels(targets[name], lengths, to, padding)
+            lengths = to
         views = [features, features.copy()] if self.two_views else [features]
         if self.augment is not None:
-            rng = np.random.Generator(np.random.PCG64(key_of("augment", self.seed, epoch, number, offset)))
             for view in views:
                 self.augment.apply(view, lengths, self.front.inv_std, rng)
-        targets = window.labels.arrays(pieces, offset, features.shape[1])
         if self.two_views:
             targets["view"] = views[1]
         return Batch(features, lengths, [piece.key for piece in pieces], targets)

@@ -58,6 +58,17 @@ def read_cepstra(data: bytes, dims: int) -> NDArray[np.float32]:
     return np.frombuffer(data, f"{order}f4", offset=4).astype(np.float32).reshape(-1, dims)
 
 
+def mel_matrix(dims: int, mels: int) -> NDArray[np.float32]:
+    """(dims, mels): cepstra (T, dims) @ matrix are log mel energies without the detail that higher cepstra would have.
+
+    The inverse of Sphinx's transform, c_k = 1/M · Σ x_j cos(π k (j + ½) / M) over M mels.
+    """
+    angles = np.pi * np.arange(dims)[:, None] * (np.arange(mels)[None, :] + 0.5) / mels
+    matrix = 2 * np.cos(angles)
+    matrix[0] = 1.0
+    return matrix.astype(np.float32)
+
+
 def clean_transcript(text: str) -> str:
     """Words in lower case, without fillers and without the numbers of pronunciations, `READ(2)`."""
     words = (_VARIANT.sub("", word) for word in text.split() if not _FILLER.match(word))
@@ -165,7 +176,8 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
     fs, root, _ = open_source(p.source)
     prior = np.array(p.prior or [0.0] * p.dims, np.float32)
     speaker, mean = None, CausalMean(prior)
-    moments = Moments.zero(p.dims)
+    moments = Moments.zero(p.mels or p.dims)
+    to_mels = mel_matrix(p.dims, p.mels) if p.mels else None
     rows: list[dict[str, Any]] = []
     arrays: list[NDArray[np.float16]] = []
     for utterance in utterances:
@@ -182,6 +194,8 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
             out.quarantine(utterance.name, bad.reason, bad.detail, source=utterance.path or p.source)
             continue
         features = mean.apply(cepstra)
+        if to_mels is not None:
+            features = features @ to_mels
         moments.add(features)
         arrays.append(features.astype(np.float16))
         rows.append(

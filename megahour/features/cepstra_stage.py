@@ -41,4 +41,4 @@ class ImportFeatures(Stage[ImportFeaturesParams]):
     def finish(self, p: ImportFeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         from megahour.features.stage import global_statistics
 
-        return {"mels": p.dims, **global_statistics(receipts, p.stats_sets)}
+        return {"mels": p.mels or p.dims, **global_statistics(receipts, p.stats_sets)}

@@ -55,6 +55,14 @@ class ImportFeaturesParams(Params):
     source: str = Field("", description="directory, glob or URL of files of cepstra, 100 frames per second")
     extension: str = Field(".mfc", min_length=1, description="how the names of these files end")
     dims: int = Field(13, ge=1, le=256, description="cepstra per frame")
+    mels: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="store that many log mel energies, as smooth as the cepstra leave them, so that `warp`, "
+        "`mel_masks` and `noise` of `train` mean what they say; 0: cepstra as they are",
+        json_schema_extra=LATER,
+    )
     train: str = Field("", description="transcription file of the training set, lines `WORDS (utterance)`")
     test: str = Field("", description="transcription file of the test set")
     speaker_pattern: str = Field(
@@ -75,6 +83,10 @@ class ImportFeaturesParams(Params):
     def _check(self) -> ImportFeaturesParams:
         if self.prior and len(self.prior) != self.dims:
             raise ValueError(f"prior has {len(self.prior)} values, dims is {self.dims}")
+        if 0 < self.mels < self.dims:
+            raise ValueError(
+                f"mels = {self.mels} is below dims, {self.dims}: cepstra have no more dimensions than mels"
+            )
         try:
             groups = re.compile(self.speaker_pattern).groups
         except re.error as error:

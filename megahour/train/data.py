@@ -56,7 +56,7 @@ def choose(
     keep = None if held is None else lambda table: ~held(table)
     shelf = shelves(features, p.sets, labels, p.stack, keep, dropped)
     two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
-    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment, two_views=two_views)}
+    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment, tempo=p.tempo, two_views=two_views)}
     if not loaders["labelled"].utterances:
         sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
         raise StageError(
@@ -67,7 +67,7 @@ def choose(
     if "targets" in inputs:
         targets = _targets(p, inputs["targets"])
         shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
-        loaders["unlabelled"] = load(shelf, targets, augment=augment)
+        loaders["unlabelled"] = load(shelf, targets, augment=augment, tempo=p.tempo)
         if not loaders["unlabelled"].utterances:
             raise StageError(
                 f"no utterance of sets {p.unlabelled_sets} has targets",

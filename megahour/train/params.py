@@ -154,6 +154,13 @@ class TrainParams(Params):
         le=0.5,
         description="largest stretch of the mel axis, as by another vocal tract; try 0.1 on few speakers",
     )
+    tempo: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="largest change of tempo, up or down; try 0.1 on few speakers",
+        json_schema_extra=LATER,
+    )
     noise: float = Field(
         0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
     )

@@ -17,7 +17,7 @@ from megahour.core.records import key_of
 from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.features.cepstra import clean_transcript, parse_transcription, read_cepstra
+from megahour.features.cepstra import clean_transcript, mel_matrix, parse_transcription, read_cepstra
 from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
 from megahour.features.params import ImportFeaturesParams
@@ -56,6 +56,16 @@ def test_a_count_that_disagrees_with_the_size_is_a_bad_record(data: bytes, reaso
     with pytest.raises(BadRecord) as bad:
         read_cepstra(data, DIMS)
     assert bad.value.reason == reason
+
+
+def test_mels_are_what_the_cepstra_were_made_from() -> None:
+    mels, dims = 40, 13
+    angles = np.pi * np.arange(mels)[:, None] * (np.arange(mels) + 0.5) / mels
+    x = np.random.default_rng(1).normal(size=(5, mels))
+    cepstra = x @ np.cos(angles).T / mels
+    np.testing.assert_allclose(cepstra @ mel_matrix(mels, mels), x, atol=1e-5)
+    smooth = cepstra[:, :dims] @ mel_matrix(dims, mels)
+    np.testing.assert_allclose(smooth @ np.cos(angles[:dims]).T / mels, cepstra[:, :dims], atol=1e-5)
 
 
 def test_transcripts_lose_fillers_and_pronunciation_numbers() -> None:
@@ -120,6 +130,17 @@ def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> N
     assert (summary["mels"], summary["frame_shift_ms"], summary["frames"]) == (DIMS, 10, len(training))
     np.testing.assert_allclose(summary["mean"], training.astype(np.float32).mean(axis=0), atol=2e-3)
     np.testing.assert_allclose(1 / np.array(summary["inv_std"]), training.astype(np.float32).std(axis=0), atol=2e-3)
+
+
+def test_cepstra_may_be_stored_as_mels(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    output = Artifact(tmp_path / "features")
+    run_stage(ImportFeatures(), params(corpus, mels=8), {}, output, engine)
+    row = next(row for row in rows(output) if row["key"] == key_of("cepstra", "toy", "u9"))
+    expected = CausalMean(np.array(PRIOR, np.float32)).apply(cepstra(9)) @ mel_matrix(DIMS, 8)
+    np.testing.assert_array_equal(row["features"], expected.astype(np.float16).ravel())
+    assert (output.summary["mels"], len(output.summary["mean"])) == (8, 8)
+    with pytest.raises(ValueError, match=f"mels = 2 is below dims, {DIMS}"):
+        params(corpus, mels=2)
 
 
 def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:

@@ -1,0 +1,38 @@
+"""Pieces of a batch faster or slower, as another speaker would be; the spectrum stays.
+
+Ko et al., "Audio augmentation for speech recognition", 2015, whose tempo perturbation this is, on frames that are stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+
+def drawn_lengths(lengths: Index, shortest: Index, tempo: float, rng: np.random.Generator) -> Index:
+    """(B,) stacked frames of each piece at a rate from 1 − `tempo` to 1 + `tempo`, never below `shortest`."""
+    rates = rng.uniform(1 - tempo, 1 + tempo, len(lengths))
+    return np.maximum(np.round(lengths / rates).astype(np.int64), np.minimum(shortest, lengths))
+
+
+def stretched(features: NDArray[np.float32], lengths: Index, to: Index, stack: int) -> NDArray[np.float32]:
+    """(B, T', stack · F): `to` frames of each piece instead of `lengths`, between neighbours linearly, then zeros."""
+    out = np.zeros((len(to), int(to.max()), features.shape[2]), dtype=np.float32)
+    for b, (old, new) in enumerate(zip((lengths * stack).tolist(), (to * stack).tolist(), strict=True)):
+        frames = features[b].reshape(-1, features.shape[2] // stack)[:old]
+        at = np.arange(new, dtype=np.float64) * ((old - 1) / max(1, new - 1))
+        low = np.minimum(at.astype(np.int64), max(0, old - 2))
+        share = (at - low).astype(np.float32)[:, None]
+        high = np.minimum(low + 1, old - 1)
+        out[b].reshape(-1, frames.shape[1])[:new] = frames[low] * (1 - share) + frames[high] * share
+    return out
+
+
+def stretched_labels(labels: NDArray[np.generic], lengths: Index, to: Index, padding: int) -> NDArray[np.generic]:
+    """(B, T', …): the label (B, T, …) of the frame that each new frame is from, and `padding` past the end."""
+    out = np.full((len(to), int(to.max()), *labels.shape[2:]), padding, dtype=labels.dtype)
+    for b, (old, new) in enumerate(zip(lengths.tolist(), to.tolist(), strict=True)):
+        out[b, :new] = labels[b, (2 * np.arange(new) + 1) * old // (2 * new)]
+    return out
