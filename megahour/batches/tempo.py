@@ -1,6 +1,6 @@
 """Pieces of a batch faster or slower, as another speaker would be; the spectrum stays.
 
-Ko et al., "Audio augmentation for speech recognition", 2015, whose tempo perturbation this is, on frames that are stored.
+Ko et al., "Audio augmentation for speech recognition", 2015: its tempo perturbation, on stored frames.
 """
 
 from __future__ import annotations
