@@ -76,13 +76,13 @@ class Searcher:
         Raises ValueError on a wrong shape, NaN, or when nothing survives (T too short for any sentence gives the best
         unfinished path instead).
         """
-        decoder = kaldi_decoder.FasterDecoder(self._fst, self._config)
-        decoder.decode(kaldi_decoder.DecodableCtc(self.scaled(log_posteriors)))
-        final = bool(decoder.reached_final())
-        reached, path = decoder.get_best_path()
-        if not reached:
-            raise ValueError(f"no path survives {len(log_posteriors)} frames; raise beam {self.options.beam}")
-        return self._read(path, final)
+        stream = self.begin()
+        stream.advance(log_posteriors)
+        return stream.best
+
+    def begin(self) -> GraphStream:
+        """The search of an utterance that comes in parts."""
+        return GraphStream(self, kaldi_decoder.FasterDecoder(self._fst, self._config))
 
     def n_best(self, log_posteriors: Float32, n: int, lattice_beam: float = 8.0) -> list[Hypothesis]:
         """At most `n` best paths with different words, best first, from a lattice within `lattice_beam` nats."""
@@ -96,7 +96,7 @@ class Searcher:
         while len(best) < n:
             paths = kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(lattice, wanted))
             for path in paths:
-                hypothesis = self._read(path, final)
+                hypothesis = self.read(path, final)
                 best.setdefault(hypothesis.words, hypothesis)
             if len(paths) < wanted or wanted >= 64 * n:  # all paths seen, or the rest says the same words
                 break
@@ -114,7 +114,8 @@ class Searcher:
             values -= self._log_priors
         return np.ascontiguousarray(values * np.float32(self.options.acoustic_scale))
 
-    def _read(self, path: Any, final: bool) -> Hypothesis:
+    def read(self, path: Any, final: bool) -> Hypothesis:
+        """Of a linear kaldifst path."""
         _, inputs, outputs, weight = kaldifst.get_linear_symbol_sequence(path)
         return Hypothesis(
             tuple(self.words[number] for number in outputs),
@@ -122,3 +123,25 @@ class Searcher:
             tuple(label - 1 for label in inputs),
             final,
         )
+
+
+class GraphStream:
+    """The search of one utterance that comes in parts; in the end it has found what it finds in the whole."""
+
+    def __init__(self, searcher: Searcher, decoder: Any) -> None:
+        self._searcher, self._decoder, self._frames = searcher, decoder, 0
+        decoder.init_decoding()
+
+    def advance(self, log_posteriors: Float32) -> None:
+        """The next frames, float32 (C, V). Raises ValueError on a wrong shape or NaN."""
+        self._decoder.advance_decoding(kaldi_decoder.DecodableCtc(self._searcher.scaled(log_posteriors), self._frames))
+        self._frames += len(log_posteriors)
+
+    @property
+    def best(self) -> Hypothesis:
+        """The best path so far. Raises ValueError when nothing survives."""
+        final = bool(self._decoder.reached_final())
+        reached, path = self._decoder.get_best_path()
+        if not reached:
+            raise ValueError(f"no path survives {self._frames} frames; raise beam {self._searcher.options.beam}")
+        return self._searcher.read(path, final)

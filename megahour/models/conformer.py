@@ -7,7 +7,7 @@ chunks to the left it sees are drawn for every batch, the whole utterance among 
 
     features (B, T, F) → subsampling by 4 → blocks of (½ feed-forward, attention, convolution, ½ feed-forward) → logits
 
-`forward` computes a whole batch with a mask, `chunk` the next frames with what earlier ones left in a `StreamState`; a
+`forward` computes a whole batch with a mask, `step` the next frames with what earlier ones left in a `StreamState`; a
 test holds that both give the same. Positions are rotations of queries and keys (Su et al., "RoFormer", 2021): attention
 depends on the distance of frames alone, so a stream has no last position.
 """
@@ -51,6 +51,10 @@ class AttentionContext(NamedTuple):
         return (seen | (t[:, None] == t[None, :]))[:, None]  # padding sees itself: no NaN
 
 
+STREAMED = AttentionContext(16, 4)
+"""Of a stream for which nothing else was chosen: chunks of 0.64 s, and 2.56 s before."""
+
+
 def drawn(generator: torch.Generator | None) -> AttentionContext:
     """The context of a training batch, from the seed of its generator; none: whole utterances."""
     if generator is None:
@@ -72,7 +76,11 @@ class StreamState:
     values: list[Tensor] = field(default_factory=list)
     convolved: list[Tensor] = field(default_factory=list)
     mask: Tensor | None = None
-    """(B, 1, 1, L + C), true where keys are of frames that have come: for states of a fixed length L."""
+    """(B, 1, 1 or C, L + C), true where keys are of frames that have come: for states of a fixed length L, and for
+    streams that end in different frames of a chunk."""
+    context: AttentionContext = STREAMED
+    waiting: Tensor | None = None
+    """(B, W, F), features of a chunk that is not whole yet."""
 
 
 class Causal(nn.Module):
@@ -169,6 +177,17 @@ class ConformerBlock(nn.Module):
         return self.mix(functional.silu(self.mix_norm(x)))  # type: ignore[no-any-return]
 
 
+def _ending(left: Tensor, part: Tensor, before: int) -> Tensor | None:
+    """What a chunk of features sees of `before` frames before it and of itself where streams have `left` (B,) to come,
+    (B, 1, C, before + C); None: all of it.
+    """
+    if int(left.min()) >= part.shape[1]:
+        return None
+    rows = part.shape[1] // SUBSAMPLE
+    mask = AttentionContext().mask(left // SUBSAMPLE, rows)
+    return functional.pad(mask, (before, 0), value=True)
+
+
 def _feed_forward(units: int) -> nn.Sequential:
     return nn.Sequential(nn.LayerNorm(units), nn.Linear(units, 4 * units), nn.SiLU(), nn.Linear(4 * units, units))
 
@@ -181,6 +200,7 @@ class Conformer(Encoder):
 
     subsample = SUBSAMPLE
     draws = True
+    streams = True
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
         super().__init__()
@@ -229,12 +249,27 @@ class Conformer(Encoder):
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(drop(x))  # type: ignore[no-any-return]
 
-    def state(self, streams: int = 1) -> StreamState:
-        """Of `streams` streams that have heard nothing."""
+    def state(self, streams: int = 1, context: AttentionContext = STREAMED) -> StreamState:
+        """Of `streams` streams that have heard nothing, and hear in chunks of `context`, whose `chunk` is above 0."""
         units, blocks, zeros = self.head.in_features, len(self.blocks), self.head.weight.new_zeros
         none = [zeros(streams, 0, units) for _ in range(blocks)]
         past = [zeros(streams, KERNEL - 1, units) for _ in range(blocks)]
-        return StreamState([zeros(streams, 1, size) for size in (self.inputs, units)], none, list(none), past)
+        tails = [zeros(streams, 1, size) for size in (self.inputs, units)]
+        return StreamState(tails, none, list(none), past, context=context)
+
+    def step(
+        self, features: Tensor, lengths: Tensor, state: StreamState, *, last: bool = False
+    ) -> tuple[Tensor, Tensor, StreamState]:
+        x = features if state.waiting is None else torch.cat((state.waiting, features), dim=1)
+        lengths, size = lengths + (x.shape[1] - features.shape[1]), SUBSAMPLE * state.context.chunk
+        end = x.shape[1] // (SUBSAMPLE if last else size) * (SUBSAMPLE if last else size)
+        logits = [x.new_zeros(len(x), 0, self.head.out_features)]
+        for first in range(0, end, size):
+            part = x[:, first : min(end, first + size)]
+            state.mask = _ending(lengths - first, part, state.keys[0].shape[1]) if last else None
+            logits.append(self.chunk(part, state, state.context))
+        state.waiting = x[:, end:]
+        return torch.cat(logits, dim=1), lengths.clamp(max=end) // SUBSAMPLE, state
 
     def chunk(self, features: Tensor, state: StreamState, context: AttentionContext) -> Tensor:
         """Logits (B, C, V) of the next 4 C frames of features, C = `context.chunk`; the last chunk may be shorter.

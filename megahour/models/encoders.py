@@ -4,11 +4,15 @@ Rows at or after an utterance's length never influence the rows before it: input
 a `Blstm` starts at each utterance's own last frame, and a `Tdnn` masks again before every convolution.
 Dropout draws from a generator that the caller passes in (none: no dropout), so that a training step is a pure function
 of its position, also when several threads run the same module.
+
+An encoder that `streams` also takes utterances in parts, as they come: (features, lengths, state) to (logits, lengths,
+state). All parts together give what `forward` gives for the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,12 +49,12 @@ def _layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
     return _call(module, x)
 
 
-def _call(module: nn.Module, x: Tensor) -> Any:
+def _call(module: nn.Module, x: Tensor, *more: Any) -> Any:
     """In the precision of the context; LSTMs on a CPU in fp32, as only some CPUs have kernels of less for them."""
     if isinstance(module, nn.LSTM) and x.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):
-            return module(x.float())
-    return module(x)
+            return module(x.float(), *more)
+    return module(x, *more)
 
 
 def recurrent(inputs: int, units: int) -> nn.LSTM:
@@ -81,6 +85,8 @@ class Encoder(nn.Module):
     """Frames of the input for one of the output."""
     draws = False
     """Whether training draws something besides dropout."""
+    streams = False
+    """Whether there are `state` and `step`."""
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T // subsample, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
@@ -111,6 +117,26 @@ class Encoder(nn.Module):
         """Logits of what the last layer gives."""
         return self.head(x)  # type: ignore[no-any-return]
 
+    def state(self, streams: int = 1) -> Any:
+        """Of `streams` streams that have heard nothing, for `step`."""
+        raise NotImplementedError
+
+    def step(self, features: Tensor, lengths: Tensor, state: Any, *, last: bool = False) -> tuple[Tensor, Tensor, Any]:
+        """Logits (B, T', V) that the next frames (B, T, F) of B streams make certain, their rows (B,), and the state.
+
+        Without dropout. The state that was given is not to be used again. T' may be 0: rows come when what they depend
+        on has come. last: the streams end here; `lengths` (B,) may differ only now, before they are all T.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class LstmState:
+    """Of each layer its output and its cell (1, B, D), and how many frames come before the first row is read."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    ahead: int
+
 
 class Lstm(Encoder):
     """Unidirectional LSTM stack with look-ahead (Parthasarathi et al., section II-B: 5 × 768 units, 3 frames).
@@ -118,6 +144,8 @@ class Lstm(Encoder):
     The logits of frame t are read after the network has seen frame t + `lookahead`; frames past the end are zeros,
     which is the global mean of normalised features.
     """
+
+    streams = True
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, lookahead: int, dropout: float) -> None:
         super().__init__()
@@ -136,6 +164,25 @@ class Lstm(Encoder):
 
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(x[:, self.lookahead :])  # type: ignore[no-any-return]
+
+    def state(self, streams: int = 1) -> LstmState:
+        nothing = self.head.weight.new_zeros(1, streams, self.head.in_features)
+        return LstmState([(nothing, nothing) for _ in self.layers], self.lookahead)
+
+    def step(
+        self, features: Tensor, lengths: Tensor, state: LstmState, *, last: bool = False
+    ) -> tuple[Tensor, Tensor, LstmState]:
+        after = self.lookahead if last else 0
+        x = functional.pad(masked(features, lengths), (0, 0, 0, after))
+        if not x.shape[1]:
+            return x.new_zeros(len(x), 0, self.head.out_features), lengths, state
+        layers = []
+        for module, before in zip(self.layers, state.layers, strict=True):
+            x, remembered = _call(module, x, before)
+            layers.append(remembered)
+        skipped = min(state.ahead, x.shape[1])
+        rows = (lengths + after - skipped).clamp(min=0)
+        return self.head(x[:, skipped:]), rows, LstmState(layers, state.ahead - skipped)
 
 
 class Blstm(Encoder):

@@ -162,6 +162,7 @@ class EndToEnd(nn.Module):
 
     subsample = property(lambda self: self.encoder.subsample)
     draws = property(lambda self: self.encoder.draws)
+    streams = property(lambda self: self.encoder.streams)
     dropout = property(lambda self: self.encoder.dropout)
 
     @property

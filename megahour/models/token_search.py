@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megahour.models.end_to_end import BLANK, EndToEnd
+from megahour.models.end_to_end import BLANK, EndToEnd, State
 from megahour.models.inference import output_without_graph
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
 Float32 = NDArray[np.float32]
+NOT_FINITE = "what the model gives is not finite; check it and its features"
 PRIME = 1_000_003  # of the running hash that says which hypotheses have the same tokens
 
 
@@ -63,12 +64,26 @@ class TransducerSearcher:
             return self._search(rows.to(device), torch.tensor(lengths, device=device))
 
     def _search(self, encoded: Tensor, lengths: Tensor) -> list[list[TokenPath]]:
-        (batch, frames, _), beams, device = encoded.shape, self.beams, encoded.device
-        predicted, state = self.module.predictor.start(batch * beams)
-        scores = torch.full((batch, beams), -torch.inf, dtype=torch.float64, device=device)
+        return _ranked(self.advanced(self.start(len(encoded)), encoded, lengths), lengths)
+
+    def start(self, batch: int = 1) -> Hypotheses:
+        """Of `batch` utterances of which nothing has come."""
+        shape, device = (batch, self.beams), self.module.joiner.weight.device
+        predicted, state = self.module.predictor.start(batch * self.beams)
+        scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
         scores[:, 0] = 0.0
-        hashes = torch.zeros(batch, beams, dtype=torch.int64, device=device)
-        first, same = torch.arange(batch, device=device)[:, None] * beams, torch.arange(beams, device=device)
+        hashes = torch.zeros(shape, dtype=torch.int64, device=device)
+        labels = torch.zeros(*shape, 0, dtype=torch.int64, device=device)
+        return Hypotheses(predicted, state, scores, hashes, labels, labels.double())
+
+    def advanced(self, before: Hypotheses, encoded: Tensor, lengths: Tensor) -> Hypotheses:
+        """After the next frames (B, T, D), of which `lengths` (B,) are real; in an utterance's last part they may be
+        fewer than T.
+        """
+        (batch, frames, _), beams = encoded.shape, self.beams
+        predicted, state, scores, hashes, *_ = before
+        first = torch.arange(batch, device=encoded.device)[:, None] * beams
+        same = torch.arange(beams, device=encoded.device)
         parents, labels, chances = [], [], []
         for t in range(frames):
             hidden = torch.tanh(encoded[:, t].repeat_interleave(beams, 0) + predicted)
@@ -91,7 +106,21 @@ class TransducerSearcher:
             grew = (label.flatten() != BLANK)[:, None]
             predicted = torch.where(grew, stepped, predicted[row])
             state = tuple(torch.where(grew, new, old[row]) for new, old in zip(after, state, strict=True))
-        return _traced(torch.stack(parents, 1), torch.stack(labels, 1), torch.stack(chances, 1), scores, lengths)
+        joined = (_extended(before.labels, parents, labels), _extended(before.chances, parents, chances))
+        return Hypotheses(predicted, state, scores, hashes, *joined)
+
+
+class Hypotheses(NamedTuple):
+    """Those of B utterances, K each: what the predictor says and remembers (B · K, …), log probabilities and hashes of
+    their tokens (B, K), and of all T frames the labels and their chances (B, K, T).
+    """
+
+    predicted: Tensor
+    state: State
+    scores: Tensor
+    hashes: Tensor
+    labels: Tensor
+    chances: Tensor
 
 
 def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
@@ -104,19 +133,26 @@ def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
     return torch.where((same & earlier).any(2), -torch.inf, summed)
 
 
-def _traced(parents: Tensor, labels: Tensor, chances: Tensor, scores: Tensor, lengths: Tensor) -> list[list[TokenPath]]:
-    """Paths of each utterance, best first, from (B, T, K) back pointers."""
-    order = scores.argsort(stable=True, dim=1, descending=True)
-    back, on_path, sure = order, [], []
-    for t in range(parents.shape[1] - 1, -1, -1):
-        on_path.append(labels[:, t].gather(1, back))
-        sure.append(chances[:, t].gather(1, back))
-        back = parents[:, t].gather(1, back)
-    found, certain = (torch.stack(each[::-1], 2).tolist() for each in (on_path, sure))  # (B, K, T)
-    ranked = scores.gather(1, order).tolist()
+def _extended(earlier: Tensor, parents: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """(B, K, T + C): what each hypothesis had, (B, K, T), and what C frames added; `parents`, `values`: (B, K) each."""
+    back = torch.arange(earlier.shape[1], device=earlier.device).expand(earlier.shape[:2])
+    added = []
+    for parent, value in zip(reversed(parents), reversed(values), strict=True):
+        added.append(value.gather(1, back))
+        back = parent.gather(1, back)
+    kept = earlier.gather(1, back[:, :, None].expand(-1, -1, earlier.shape[2]))
+    return torch.cat((kept, *(each[:, :, None] for each in reversed(added))), dim=2)
+
+
+def _ranked(found: Hypotheses, lengths: Tensor) -> list[list[TokenPath]]:
+    """Paths of each utterance, best first."""
+    order = found.scores.argsort(stable=True, dim=1, descending=True)
+    whole = order[:, :, None].expand(-1, -1, found.labels.shape[2])
+    labels, chances = (each.gather(1, whole).tolist() for each in (found.labels, found.chances))  # (B, K, T)
+    ranked = found.scores.gather(1, order).tolist()
     return [
         [
-            TokenPath(tuple(found[b][k][:length]), tuple(certain[b][k][:length]), score)
+            TokenPath(tuple(labels[b][k][:length]), tuple(chances[b][k][:length]), score)
             for k, score in enumerate(ranked[b])
             if score > -float("inf")
         ]
@@ -150,9 +186,41 @@ class TokenSearcher:
         finite = [bool(np.isfinite(output).all()) for output in outputs]
         good = [output for output, is_so in zip(outputs, finite, strict=True) if is_so]
         paths = iter(self._transducer(good) if self._transducer is not None else map(best_path, good))
-        wrong = ValueError("what the model gives is not finite; check it and its features")
+        wrong = ValueError(NOT_FINITE)
         return [next(paths) if is_so else wrong for is_so in finite]
+
+    def begin(self) -> TokenStream:
+        """The search of an utterance that comes in parts."""
+        return TokenStream(self._transducer)
 
     def words(self, labels: Sequence[int]) -> list[SpelledWord]:
         """Words of a path, with their frames."""
         return spelled_words(labels, self.tokens, self._mark, merge=self._transducer is None)
+
+
+class TokenStream:
+    """The search of one utterance that comes in parts: its path grows, and in the end is that of the whole."""
+
+    def __init__(self, transducer: TransducerSearcher | None) -> None:
+        self._transducer = transducer
+        self._path = TokenPath((), (), 0.0)
+        self._found = None if transducer is None else transducer.start()
+
+    def advance(self, output: NDArray[np.float32]) -> None:
+        """`output`: the next rows (C, V) or (C, D) of the model. Raises ValueError where they are not finite."""
+        if not np.isfinite(output).all():
+            raise ValueError(NOT_FINITE)
+        if self._transducer is None or self._found is None:
+            (labels, chances, score), more = self._path, best_path(output)
+            self._path = TokenPath(labels + more.labels, chances + more.chances, score + more.score)
+        elif len(output):
+            with torch.inference_mode():
+                rows = torch.from_numpy(output).to(self._found.scores.device)[None]
+                self._found = self._transducer.advanced(self._found, rows, torch.tensor([len(output)]).to(rows.device))
+
+    @property
+    def path(self) -> TokenPath:
+        """The best one so far."""
+        if self._found is None:
+            return self._path
+        return _ranked(self._found, torch.tensor([self._found.labels.shape[2]]))[0][0]

@@ -72,9 +72,18 @@ class Cutter:
         """The speech that has not been given out yet, of all frames that are here."""
         if self._tracker is None and self._new:
             list(self._look(np.concatenate(self._new).tolist()))  # shorter than the beginning
-        if self._speech < LEAST_FRAMES:
-            return None
-        return self._piece(len(self._levels), copy.deepcopy(self._mean))
+        return self._begun(len(self._levels))
+
+    @property
+    def certain(self) -> SpeechPiece | None:
+        """What the piece under way has whatever comes: speech, and the margin after it. Only where it becomes longer
+        than the longest it may be cut before its end.
+        """
+        return self._begun(min(self._last + MARGIN_FRAMES, len(self._levels)))
+
+    def _begun(self, frames: int) -> SpeechPiece | None:
+        """The first frames of those that are held, if there is speech among them."""
+        return self._piece(frames, copy.deepcopy(self._mean)) if self._speech >= LEAST_FRAMES else None
 
     def rows(self, blocks: Iterator[NDArray[np.float32]]) -> Iterator[Rows]:
         """Rows, for `add`, of samples in the int16 scale at the model's rate."""

@@ -15,14 +15,14 @@ from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph
-from megahour.models.token_search import TokenSearcher
+from megahour.models.token_search import TokenPath, TokenSearcher
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import word_spans
 from megahour.units.tokens import MARK, Span, spelled_words
 
 if TYPE_CHECKING:
-    from megahour.decode.search import Searcher
+    from megahour.decode.search import Hypothesis, Searcher
 
 Float32 = NDArray[np.float32]
 
@@ -86,11 +86,11 @@ class Recogniser:
             )
         self.front = FrontEnd.of(config, tokens=False)
         self.mark = MARK if config.get("marks") else ""
-        self._searcher: Searcher | None = None
+        self.searcher: Searcher | None = None
         self._silence = 0
-        self._speller = TokenSearcher(config, getattr(self.model, "module", None), beams=parts.search.beams)
+        self.speller = TokenSearcher(config, getattr(self.model, "module", None), beams=parts.search.beams)
         if parts.graph:
-            self._searcher, self._silence = self._search(Artifact(parts.model))
+            self.searcher, self._silence = self._search(Artifact(parts.model))
         self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
 
     def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
@@ -101,9 +101,15 @@ class Recogniser:
         log_probs = self.log_posteriors(rows)
         if not len(log_probs):
             return []
-        if self._searcher is None:
-            return self._spelled(log_probs, start_s)
-        best = self._searcher(log_probs)
+        if self.searcher is not None:
+            return self.words_of_graph(self.searcher(log_probs), log_probs, start_s)
+        (path,) = self.speller([log_probs])
+        if isinstance(path, ValueError):
+            raise path
+        return self.words_of_tokens(path, start_s)
+
+    def words_of_graph(self, best: Hypothesis, log_probs: Float32, start_s: float) -> list[TimedWord]:
+        """Of the graph's best path for `log_probs` (T, V)."""
         labels = np.array(best.labels)
         if self.tokens:
             spans: Sequence[Span] = [word.span for word in spelled_words(best.labels, self.tokens, self.mark)]
@@ -113,15 +119,11 @@ class Recogniser:
             return [TimedWord(word) for word in best.words]
         return self._timed(best.words, spans, labels, np.exp(log_probs[np.arange(len(labels)), labels]), start_s)
 
-    def _spelled(self, output: Float32, start_s: float) -> list[TimedWord]:
-        """Words of a model of tokens, without a graph."""
-        (path,) = self._speller([output])
-        if isinstance(path, ValueError):
-            raise path
-        words, chances = self._speller.words(path.labels), np.array(path.chances)
-        return self._timed(
-            [word.text for word in words], [word.span for word in words], np.array(path.labels), chances, start_s
-        )
+    def words_of_tokens(self, path: TokenPath, start_s: float) -> list[TimedWord]:
+        """Of the best path of a model of tokens, without a graph."""
+        words = self.speller.words(path.labels)
+        texts, spans = [word.text for word in words], [word.span for word in words]
+        return self._timed(texts, spans, np.array(path.labels), np.array(path.chances), start_s)
 
     def log_posteriors(self, rows: Rows) -> Float32:
         """Of the model's outputs (T, V), for a piece of rows as `FrontEnd.rows_of` gives them.
@@ -139,9 +141,10 @@ class Recogniser:
         """What the model takes for a piece of rows, (T', F)."""
         if self.front.kind == "stacked":
             rows = rows.astype(np.float16).astype(np.float32)  # as features are stored: the model has seen no others
-        return self.front.shape(rows[: len(rows) // self._joined() * self._joined()])
+        return self.front.shape(rows[: len(rows) // self.joined * self.joined])
 
-    def _joined(self) -> int:
+    @property
+    def joined(self) -> int:
         """Rows of 10 ms, or samples of an output frame, that the model takes together."""
         return 1 if self.front.kind == "waveform" else self.front.rows
 

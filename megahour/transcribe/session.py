@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import AudioLimits, Decoder
+from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import Cutter, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
+from megahour.transcribe.streaming import USUAL, Chunks, PieceStream, StreamPlan, plan_of
 
 LONGEST_S = 20.0
 UPDATE_S = 0.5  # of a stream: audio between two partial results
@@ -54,6 +56,7 @@ def transcribe(
     name: str = "",
     longest_s: float = LONGEST_S,
     whole: bool = False,
+    chunks: Chunks | None = None,
 ) -> Transcription:
     """The transcript of a recording of any length, in bounded memory.
 
@@ -64,18 +67,21 @@ def transcribe(
     model: a recogniser, or the address of a model or run to make one of.
     longest_s: speech without a pause is cut where it is quietest after half of this; lower it where memory is short.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
+    chunks: the model hears no more than it would in a stream with these; None: all of a piece.
 
     Raises
     ------
     BadRecord: the audio cannot be decoded, with the reason.
-    ConfigError: as `parts_of` and `Recogniser`.
+    ConfigError: as `parts_of` and `Recogniser`; `chunks` in milliseconds that the model cannot hear in.
 
     Example: `transcribe("talk.mp3", "runs/demo").text`. Make a `Recogniser` first where there are many recordings.
     """
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str):
         with Path(audio).open("rb") as file:
-            return transcribe(file, recogniser, name=name or audio, longest_s=longest_s, rate_hz=rate_hz, whole=whole)
+            how: dict[str, Any] = {"longest_s": longest_s, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
+            return transcribe(file, recogniser, name=name or audio, **how)
+    plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name)
     if isinstance(audio, np.ndarray):
         blocks = _samples(audio, rate_hz, recogniser)
@@ -86,55 +92,109 @@ def transcribe(
     counted = _counted(blocks, result, recogniser)
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
-            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), result)
+            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result)
         return result
     cutter = Cutter(recogniser.front, longest_s)
     for some in cutter.rows(counted):
         for piece in cutter.add(some):
-            _recognise(recogniser, piece, result)
+            _recognise(recogniser, piece, plan, result)
     if (held := cutter.held) is not None:
-        _recognise(recogniser, held, result)
+        _recognise(recogniser, held, plan, result)
     return result
 
 
 def stream(
-    recogniser: Recogniser, blocks: Iterable[NDArray[np.float32]], *, longest_s: float = LONGEST_S
+    recogniser: Recogniser,
+    blocks: Iterable[NDArray[np.float32]],
+    *,
+    longest_s: float = LONGEST_S,
+    chunks: Chunks = USUAL,
+    meter: StreamMeter | None = None,
 ) -> Iterator[Update]:
     """Words while the audio comes; `blocks` of float32 samples in the int16 scale, at the model's rate.
 
-    Every half second of audio the piece under way is recognised again, with any model: what is not `final` may change.
+    A model that carries its state (lstm, conformer) takes the audio in `chunks` and goes on from what it has. With any
+    other the piece under way is recognised again every half second. What is not `final` may change. `meter` measures.
+
+    Raises
+    ------
+    ConfigError: `chunks` in milliseconds that the model cannot hear in.
     """
-    cutter, waiting = Cutter(recogniser.front, longest_s), 0
-    update_samples = round(UPDATE_S * recogniser.front.rate_hz)
-
-    def watched() -> Iterator[NDArray[np.float32]]:
-        nonlocal waiting
-        for block in blocks:
-            waiting += len(block)
-            yield block
-
-    for rows in cutter.rows(watched()):
+    cutter, plan = Cutter(recogniser.front, longest_s), plan_of(recogniser, chunks)
+    under_way: _Carried | _Repeated = _Repeated(recogniser) if plan is None else _Carried(recogniser, plan)
+    meter = meter or StreamMeter()
+    meter.latency_ms = round(UPDATE_S * 1000) if plan is None else plan.latency_ms
+    for rows in cutter.rows(meter.watch(blocks, recogniser.front.rate_hz)):
         for piece in cutter.add(rows):
-            yield Update(_words(recogniser, piece), final=True)
-            waiting = 0
-        if waiting >= update_samples:
-            waiting = 0
-            if (held := cutter.held) is not None:
-                yield Update(_words(recogniser, held), final=False)
+            yield Update(under_way.ended(piece, meter.heard_s), final=True)
+            meter.shown()
+        if (words := under_way.grown(cutter, meter.heard_s)) is not None:
+            yield Update(words, final=False)
+            meter.shown()
     if (held := cutter.held) is not None:
-        yield Update(_words(recogniser, held), final=True)
+        yield Update(under_way.ended(held, meter.heard_s), final=True)
+        meter.shown()
 
 
-def _words(recogniser: Recogniser, piece: SpeechPiece) -> list[TimedWord]:
+class _Repeated:
+    """The piece under way, recognised again and again."""
+
+    def __init__(self, recogniser: Recogniser) -> None:
+        self._recogniser, self._next_s = recogniser, UPDATE_S
+
+    def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
+        """Its words, if half a second has come since the last ones."""
+        if heard_s < self._next_s:
+            return None
+        self._next_s = heard_s + UPDATE_S
+        held = cutter.held
+        return None if held is None else self._words(held)
+
+    def ended(self, piece: SpeechPiece, heard_s: float) -> list[TimedWord]:
+        """Its words, now that it is whole."""
+        self._next_s = heard_s + UPDATE_S
+        return self._words(piece)
+
+    def _words(self, piece: SpeechPiece) -> list[TimedWord]:
+        try:
+            return self._recogniser.words(piece.rows, piece.start_s)
+        except ValueError:  # no path survives: noise that no word is like
+            return []
+
+
+class _Carried:
+    """The piece under way, of which nothing is computed twice."""
+
+    def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
+        self._recogniser, self._plan = recogniser, plan
+        self._piece = PieceStream(recogniser, plan)
+
+    def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
+        """Its words, if a chunk has become whole."""
+        certain = cutter.certain
+        try:
+            grew = certain is not None and self._piece.grow(certain)
+            return self._piece.words(certain.start_s) if grew and certain is not None else None
+        except ValueError:  # no path survives: noise that no word is like
+            return []
+
+    def ended(self, piece: SpeechPiece, heard_s: float) -> list[TimedWord]:
+        """Its words, now that it is whole."""
+        under_way, self._piece = self._piece, PieceStream(self._recogniser, self._plan)
+        if under_way.heard > len(piece.rows):  # longer than the longest: cut where it was quietest
+            under_way = PieceStream(self._recogniser, self._plan)
+        try:
+            return under_way.ended(piece)
+        except ValueError:
+            return []
+
+
+def _recognise(recogniser: Recogniser, piece: SpeechPiece, plan: StreamPlan | None, result: Transcription) -> None:
     try:
-        return recogniser.words(piece.rows, piece.start_s)
-    except ValueError:  # no path survives: noise that no word is like
-        return []
-
-
-def _recognise(recogniser: Recogniser, piece: SpeechPiece, result: Transcription) -> None:
-    try:
-        result.words += recogniser.words(piece.rows, piece.start_s)
+        if plan is None:
+            result.words += recogniser.words(piece.rows, piece.start_s)
+        else:
+            result.words += PieceStream(recogniser, plan).ended(piece)
     except ValueError as error:
         result.lost.append(f"{piece.start_s:.2f} s: {error}")
 

@@ -123,6 +123,18 @@ def test_n_best_lists_fall_and_begin_with_the_best(seed: int, n: int) -> None:
     assert scores[0] == pytest.approx(best.score, abs=1e-3)
 
 
+@given(seeds, st.lists(st.integers(1, 6), min_size=1, max_size=4))
+@settings(max_examples=20, deadline=None)
+def test_a_search_in_parts_finds_what_it_finds_in_the_whole(seed: int, split: list[int]) -> None:
+    searcher = Searcher(build_graph(language_model(), LEXICON, 4, silence=0), [0.4, 0.2, 0.2, 0.2], USUAL)
+    frames, seen = random_posteriors(seed, sum(split), 4), 0
+    stream = searcher.begin()
+    for part in split:
+        stream.advance(frames[seen : seen + part])
+        seen += part
+        assert stream.best == searcher(frames[:seen])
+
+
 def test_priors_and_scale_change_the_likelihoods_as_written() -> None:
     graph = build_graph(language_model(), LEXICON, 4, silence=0)
     frames, priors = random_posteriors(0, 3, 4), [0.7, 0.1, 0.1, 0.1]

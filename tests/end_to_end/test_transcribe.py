@@ -114,6 +114,7 @@ def test_from_a_pipe_as_it_comes(undisturbed: Path) -> None:
     assert [(new["final"], new["text"]) for new in news] == [
         (update.final, " ".join(word.text for word in update.words)) for update in updates
     ]
+    assert b"s of audio, real-time factor" in done.stderr
     assert news[-1]["final"]
     assert any(not new["final"] for new in news)
     finals = [new["text"] for new in news if new["final"]]

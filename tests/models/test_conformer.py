@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,24 @@ def test_chunks_with_state_are_the_masked_pass(chunk: int, left: int) -> None:
     parts = [model.chunk(part, state, context) for part in x.split(4 * chunk, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=0)
     assert all(keys.shape[1] <= chunk * left for keys in state.keys), "what is kept is bounded"
+
+
+@pytest.mark.parametrize("context", [AttentionContext(1, 0), AttentionContext(5, 1), AttentionContext(16, 4)])
+@pytest.mark.parametrize("split", [[83], [1] * 83, [3, 0, 40, 40], [64, 19]])
+def test_any_split_of_the_features_is_the_masked_pass(context: AttentionContext, split: list[int]) -> None:
+    """Also of streams that end in different chunks, and in different frames of one."""
+    model, x = made(), features(83, 3)
+    model.context = context
+    lengths = torch.tensor([83, 83 - split[-1] // 2, 83 - split[-1]])
+    whole, state, parts, rows = model(x, lengths), model.state(3, context), [], torch.zeros(3, dtype=torch.int64)
+    for first, part in zip(itertools.accumulate([0, *split]), x.split(split, dim=1), strict=False):
+        given = (lengths - first).clamp(max=part.shape[1])
+        logits, came, state = model.step(part, given, state, last=first + part.shape[1] == 83)
+        parts.append(logits)
+        rows += came
+    assert rows.tolist() == (lengths // 4).tolist()
+    for stream, length in enumerate(rows.tolist()):
+        torch.testing.assert_close(torch.cat(parts, 1)[stream, :length], whole[stream, :length], atol=1e-5, rtol=0)
 
 
 def test_a_stream_of_an_hour_is_as_exact_at_its_end() -> None:

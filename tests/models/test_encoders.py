@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from megahour.core.errors import ConfigError
-from megahour.models.build import build, shapes
+from megahour.models.build import KINDS, build, shapes
 
 SMALL = {"inputs": 6, "outputs": 7, "layers": 2, "units": 8}
 CONFIGS = {
@@ -97,3 +97,26 @@ def test_shapes_are_those_of_the_module(config):
 def test_impossible_models_are_refused_by_name(change, words):
     with pytest.raises(ConfigError, match=words):
         build({**CONFIGS["lstm"], **change})
+
+
+@pytest.mark.parametrize("lookahead", [0, 3])
+@pytest.mark.parametrize("split", [[23], [1] * 23, [2, 0, 1, 20], [11, 12, 0]])
+def test_an_lstm_in_parts_is_the_whole(lookahead, split):
+    """The state goes from part to part; streams may end in different frames of the last one."""
+    module = build(CONFIGS["lstm"] | {"lookahead": lookahead}, seed=1).eval()
+    x, lengths = torch.randn(2, 23, 6), torch.tensor([23, 23 - split[-1] // 2])
+    whole, state, parts, rows = module(x, lengths), module.state(2), [], torch.zeros(2, dtype=torch.int64)
+    for number, part in enumerate(x.split(split, dim=1), 1):
+        last = number == len(split)
+        given = lengths - sum(split[:-1]) if last else torch.full((2,), part.shape[1])
+        logits, came, state = module.step(part, given, state, last=last)
+        assert logits.shape[1] == came.max()
+        parts.append(logits)
+        rows += came
+    assert rows.tolist() == lengths.tolist()
+    for stream, length in enumerate(rows.tolist()):
+        torch.testing.assert_close(torch.cat(parts, 1)[stream, :length], whole[stream, :length], atol=1e-5, rtol=0)
+
+
+def test_what_looks_ahead_without_end_does_not_stream():
+    assert [kind for kind in KINDS if KINDS[kind].streams] == ["lstm", "conformer"]

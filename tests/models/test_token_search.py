@@ -11,7 +11,7 @@ import torch
 
 from megahour.models.build import build
 from megahour.models.end_to_end import EndToEnd
-from megahour.models.token_search import TransducerSearcher
+from megahour.models.token_search import TokenStream, TransducerSearcher, best_path
 
 FRAMES, OUTPUTS, WIDTH = 4, 3, 6
 
@@ -68,6 +68,32 @@ def test_one_beam_takes_the_likeliest_label_of_every_frame() -> None:
             tokens = (*tokens, label) if label else tokens
     assert tokens == path.tokens
     assert tokens, "something is said"
+
+
+@pytest.mark.parametrize("predictor", ["stateless", "lstm"])
+@pytest.mark.parametrize("split", [[9], [1] * 9, [4, 0, 5]])
+def test_a_search_in_parts_is_that_of_the_whole(predictor: str, split: list[int]) -> None:
+    """Labels, chances and score; the path on the way is that of the frames so far."""
+    search, rows, seen = TransducerSearcher(model(predictor), beams=3), encoded(9), 0
+    stream = TokenStream(search)
+    for part in split:
+        stream.advance(rows[seen : seen + part])
+        seen += part
+        (path,) = search([rows[:seen]])
+        assert stream.path.labels == path.labels
+        assert stream.path.chances == pytest.approx(path.chances, abs=1e-6)
+        assert stream.path.score == pytest.approx(path.score, abs=1e-5)
+
+
+def test_the_best_path_in_parts_is_that_of_the_whole() -> None:
+    log_probs = torch.from_numpy(encoded(9)).log_softmax(1).numpy()
+    stream = TokenStream(None)
+    for part in np.split(log_probs, [2, 3, 3]):
+        stream.advance(part)
+    assert stream.path.labels == best_path(log_probs).labels
+    assert stream.path.score == pytest.approx(best_path(log_probs).score)
+    with pytest.raises(ValueError, match="not finite"):
+        stream.advance(np.full((1, WIDTH), np.nan, np.float32))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -48,13 +48,14 @@ def model(
     config |= {"units": 32, "stack": stack, "tokens": TOKENS, "stats": {"mean": [0.3] * MELS, "inv_std": [0.4] * MELS}}
     config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": MELS}
     config |= {"lookahead": 3} if kind == "lstm" else {}
+    config |= more
     module = build(config, seed=5)
     config |= {"subsample": module.subsample} if module.subsample > 1 else {}
     with torch.no_grad():
-        module.head.weight.mul_(12.0)
+        (module.joiner if "heads" in config else module.head).weight.mul_(12.0)
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
-        out.json({**config, **more}, ".model.json")
+        out.json(config, ".model.json")
         with out.open(".safetensors") as file:
             file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
         receipts = [out.commit()]

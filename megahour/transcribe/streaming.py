@@ -1,0 +1,121 @@
+"""A piece of speech that is recognised while it comes, by a model that carries its state from chunk to chunk.
+
+Nothing is computed twice: the encoder keeps its state, the search its hypotheses, and both go on with the next chunk.
+In the end the words are those of the whole piece, heard through the same chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megahour.align.frontend import Rows
+from megahour.core.errors import ConfigError
+from megahour.models.conformer import STREAMED, AttentionContext
+from megahour.models.inference import Model
+from megahour.models.streaming import ModelStream, encoder_of, look_ahead
+from megahour.transcribe.pieces import SpeechPiece
+from megahour.transcribe.recogniser import Float32, Recogniser, TimedWord
+
+CHUNK_MS = {"conformer": 640, "lstm": 160}
+"""Where nothing else is chosen. An LSTM hears the same in any chunk: a short one costs calls, not words."""
+WINDOW_MS, SHIFT_MS = 25, 10
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How a stream is heard: `ms` of audio at a time (0: `CHUNK_MS`), and by conformers `left` chunks before it."""
+
+    ms: int = 0
+    left: int = STREAMED.left
+
+
+USUAL = Chunks()
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What `Chunks` are for a recogniser: rows of the front end and of the model's output in a chunk, chunks that
+    attention sees before, and milliseconds that a sound waits at most until what is needed for its words has come.
+    """
+
+    rows: int
+    context: AttentionContext
+    latency_ms: int
+
+
+def plan_of(recogniser: Recogniser, chunks: Chunks) -> StreamPlan | None:
+    """None: the model does not carry a state.
+
+    Raises ConfigError where it does not and `chunks` asks for milliseconds, or these are less than an output frame.
+    """
+    model = recogniser.model
+    encoder = encoder_of(model.module) if isinstance(model, Model) else None
+    kind = str(model.config.get("kind"))
+    if encoder is None:
+        if not chunks.ms:
+            return None
+        what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not hear in chunks"
+        raise ConfigError(what, where=recogniser.parts.model, remedy="use an lstm or a conformer that was trained here")
+    frame_ms = recogniser.front.shift_s * 1000
+    frames = round((chunks.ms or CHUNK_MS[kind]) / frame_ms)
+    if chunks.ms and not frames:
+        what, remedy = f"chunks of {chunks.ms} ms", f"an output frame of the model has {frame_ms:.0f} ms"
+        raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
+    frames = max(1, frames)
+    ahead = look_ahead(encoder) * frame_ms
+    latency_ms = round(frames * frame_ms + ahead) + WINDOW_MS - SHIFT_MS
+    return StreamPlan(frames * recogniser.joined, AttentionContext(frames, chunks.left), latency_ms)
+
+
+class PieceStream:
+    """One piece under way: `grow` with its rows from the beginning, as often as there are more, then `ended`."""
+
+    def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
+        assert isinstance(recogniser.model, Model)
+        self._recogniser, self._plan = recogniser, plan
+        self._model = ModelStream(recogniser.model, plan.context)
+        self._graph = None if recogniser.searcher is None else recogniser.searcher.begin()
+        self._tokens = recogniser.speller.begin()
+        self._heard = 0
+        self._outputs: list[Float32] = []  # of a graph, for confidences
+
+    @property
+    def heard(self) -> int:
+        """Rows that the model has taken."""
+        return self._heard
+
+    def grow(self, piece: SpeechPiece) -> bool:
+        """Takes the chunks of `piece` that are whole and new; returns whether there were any."""
+        end = len(piece.rows) // self._plan.rows * self._plan.rows
+        if end <= self._heard:
+            return False
+        for first in range(self._heard, end, self._plan.rows):
+            self._take(piece.rows[first : first + self._plan.rows], last=False)
+        return True
+
+    def ended(self, piece: SpeechPiece) -> list[TimedWord]:
+        """Takes what is left of `piece`, which is whole now, and returns its words, or raises as `words` does."""
+        self.grow(piece)
+        self._take(piece.rows[self._heard :], last=True)
+        return self.words(piece.start_s)
+
+    def words(self, start_s: float) -> list[TimedWord]:
+        """All words so far. Raises ValueError where no path survives the search."""
+        if self._graph is None:
+            return self._recogniser.words_of_tokens(self._tokens.path, start_s)
+        if not self._outputs:
+            return []
+        return self._recogniser.words_of_graph(self._graph.best, np.concatenate(self._outputs), start_s)
+
+    def _take(self, rows: Rows, *, last: bool) -> None:
+        output = self._model(self._recogniser.features(rows), last=last)
+        self._heard += len(rows)
+        if not len(output):
+            return
+        if self._graph is None:
+            self._tokens.advance(output)
+        else:
+            self._graph.advance(output)
+            self._outputs.append(output)

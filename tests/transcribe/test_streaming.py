@@ -1,0 +1,140 @@
+"""Streams of models that carry their state: the words of the whole, chunk by chunk, nothing computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from exported import model, voice
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.decode.params import DecodeParams
+from megahour.models.conformer import AttentionContext, Conformer
+from megahour.models.inference import Model
+from megahour.models.streaming import encoder_of
+from megahour.transcribe.parts import RecogniserParts
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import Update, stream, transcribe
+from megahour.transcribe.streaming import Chunks, plan_of
+
+TRANSDUCER = {"heads": {"transducer": 1.0}, "join": 24, "predictor": "lstm", "context": 2, "decoder_layers": 1}
+SEARCH = DecodeParams(beams=2)
+CHUNKS = Chunks(ms=320, left=2)
+
+
+def recogniser(folder: Path, kind: str, heads: Mapping[str, Any] = MappingProxyType({})) -> Recogniser:
+    return Recogniser(RecogniserParts(model(folder / "model", kind, more=heads).url, search=SEARCH))
+
+
+@pytest.fixture(
+    params=[("conformer", {}), ("lstm", {}), ("conformer", TRANSDUCER), ("lstm", TRANSDUCER)],
+    ids=["conformer", "lstm", "conformer-transducer", "lstm-transducer"],
+)
+def streaming(request: pytest.FixtureRequest, tmp_path: Path) -> Recogniser:
+    return recogniser(tmp_path, *request.param)
+
+
+def sound() -> NDArray[np.float32]:
+    """Two stretches of speech: the first is longer than the longest piece of these tests."""
+    return np.concatenate([voice(3.0, 1), np.zeros(8_000, np.int16), voice(1.0, 2)]).astype(np.float32)
+
+
+def updates(heard: Recogniser, samples: NDArray[np.float32], block: int, **how: Any) -> list[Update]:
+    blocks = (samples[start : start + block] for start in range(0, len(samples), block))
+    return list(stream(heard, blocks, **how))
+
+
+def texts(found: list[Update]) -> list[str]:
+    return [" ".join(word.text for word in update.words) for update in found if update.final]
+
+
+@pytest.mark.parametrize("longest_s", [20.0, 1.5])
+def test_finals_are_the_offline_words_of_the_same_chunk_mask(streaming: Recogniser, longest_s: float) -> None:
+    """Offline: whole pieces at once, a conformer's attention masked. Also where a piece is cut before its end."""
+    assert isinstance(streaming.model, Model)
+    encoder = encoder_of(streaming.model.module)
+    plan = plan_of(streaming, CHUNKS)
+    assert plan is not None
+    if isinstance(encoder, Conformer):
+        encoder.context = plan.context
+    samples = sound()
+    offline = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, longest_s=longest_s)
+    found = updates(streaming, samples, 800, longest_s=longest_s, chunks=CHUNKS)
+    words = [word for update in found if update.final for word in update.words]
+    assert [word.text for word in words] == [word.text for word in offline.words]
+    assert [(word.start_s, word.end_s) for word in words] == [(word.start_s, word.end_s) for word in offline.words]
+    confidences = [word.confidence for word in offline.words]
+    assert [word.confidence for word in words] == pytest.approx(confidences, abs=2e-3)
+    assert len(offline.text) > 10
+    in_chunks = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, longest_s=longest_s, chunks=CHUNKS)
+    assert in_chunks.text == offline.text
+
+
+def test_the_model_hears_every_row_once(streaming: Recogniser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way is kept and extended: rows of all steps together are those of the pieces."""
+    assert isinstance(streaming.model, Model)
+    encoder = encoder_of(streaming.model.module)
+    assert encoder is not None
+    steps, step = [], encoder.step
+
+    def counted(features: Any, *given: Any, **how: Any) -> Any:
+        steps.append(features.shape[1])
+        return step(features, *given, **how)
+
+    monkeypatch.setattr(encoder, "step", counted)
+    samples = sound()
+    found = updates(streaming, samples, 800, chunks=CHUNKS)
+    assert sum(update.final for update in found) == 2
+    assert sum(steps) <= len(samples) // 80
+    assert max(steps) == 32
+    partial, whole = sum(not update.final for update in found), sum(rows == 32 for rows in steps)
+    assert 8 < partial <= whole <= partial + 2, "words after every chunk"
+
+
+def test_words_that_are_there_stay_until_the_end_of_a_greedy_piece(tmp_path: Path) -> None:
+    """Greedy CTC: partial results only grow, but for the last word, which may not be whole."""
+    heard: list[str] = []
+    for update in updates(recogniser(tmp_path, "conformer"), sound(), 400, chunks=CHUNKS):
+        words = [word.text for word in update.words]
+        assert words[: max(0, len(heard) - 1)] == heard[:-1]
+        heard = [] if update.final else words
+
+
+@pytest.mark.parametrize("block", [80, 3001, 10**6])
+def test_finals_do_not_depend_on_blocks(tmp_path: Path, block: int) -> None:
+    heard = recogniser(tmp_path, "conformer")
+    assert texts(updates(heard, sound(), block)) == texts(updates(heard, sound(), 800))
+
+
+def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
+    conformer, lstm = recogniser(tmp_path / "a", "conformer"), recogniser(tmp_path / "b", "lstm")
+    default, short, odd = plan_of(conformer, Chunks()), plan_of(lstm, Chunks()), plan_of(conformer, Chunks(90, 3))
+    assert default is not None
+    assert short is not None
+    assert odd is not None
+    assert (default.rows, default.context, default.latency_ms) == (64, AttentionContext(16, 4), 640 + 15)
+    assert (short.rows, short.latency_ms) == (16, 160 + 3 * 10 + 15)  # three frames of look-ahead
+    assert (odd.rows, odd.context) == (8, AttentionContext(2, 3))
+    with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*an output frame of the model has 40 ms"):
+        plan_of(conformer, Chunks(15))
+
+
+def test_a_model_that_does_not_stream_is_recognised_again_and_refuses_chunks(tmp_path: Path) -> None:
+    heard = recogniser(tmp_path, "blstm")
+    found = updates(heard, sound(), 800)
+    assert texts(found) == [transcribe(sound().astype(np.int16), heard, rate_hz=8000).text] or len(texts(found)) == 2
+    assert any(not update.final for update in found)
+    with pytest.raises(ConfigError, match="chunks of 320 ms: a model of kind blstm does not hear in chunks"):
+        updates(heard, sound(), 800, chunks=CHUNKS)
+
+
+def test_noise_that_no_model_can_read_gives_no_words(tmp_path: Path) -> None:
+    heard = recogniser(tmp_path, "lstm")
+    heard.front = replace(heard.front, stats=(np.full(16, np.nan, np.float32), np.ones(16, np.float32)))
+    assert all(update.words == [] for update in updates(heard, sound(), 800))
