@@ -105,7 +105,7 @@ def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Ca
 
     return {
         "onnxruntime, offline": lambda x: model.text(own.log_posteriors(rows(x))),
-        "onnxruntime, streaming": lambda x: model.text(stream.log_posteriors(play.int16_rows(front, tail(x)))),
+        "onnxruntime, streaming": lambda x: model.text(stream.outputs(play.stream_rows(bundle, front, tail(x)))),
         "sherpa-onnx, offline": lambda x: " ".join(offline.text(x).split()),
         "sherpa-onnx, streaming": lambda x: " ".join(streaming.text(tail(x)).split()),
     }
@@ -133,7 +133,7 @@ def lines(asked: argparse.Namespace) -> list[str]:
         "# Exported models in sherpa-onnx", "",
         f"Command: `python benchmarks/export_model.py FSDD --clips {asked.clips} --write`", "",
         f"{machine(python(), 'torch ' + torch.__version__)} One thread.",
-        f"A conformer of {sum(p.numel() for p in model.module.parameters()) / 1e6:.2f} M parameters.",
+        f"A conformer of {sum(p.numel() for p in model.encoder.parameters()) / 1e6:.2f} M parameters.",
         f"{asked.clips} strings of {sum(len(said.split()) for _, said in spoken)} digits by {asked.held_out},",
         "who is not in the training data.", "",
         "| graphs | played by | size of fp32 | texts as the model's | WER, % | the model's |",
@@ -147,7 +147,7 @@ def lines(asked: argparse.Namespace) -> list[str]:
         stream = bundle.manifest.streaming
         assert stream is not None
         if not exact:
-            exact["offline"] = [model.text(model.log_posteriors(samples)) for samples, _ in spoken]
+            exact["offline"] = [model.text(model.output(samples)) for samples, _ in spoken]
             exact["streaming"] = [
                 model.text(model.streamed(samples, stream.chunk, stream.left)) for samples, _ in spoken
             ]

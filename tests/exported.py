@@ -23,6 +23,7 @@ from megahour.models.build import build
 
 TOKENS = ["<blank>", " ", *"abcdefgh"]
 MELS = 16
+LOUD = {"head.weight": 12.0, "ctc.weight": 12.0, "joiner.weight": 12.0, "encoder.head.weight": 4.0}
 SHERPA = FeaturesParams(edges="mirrored", scale="unit", high_hz=-400)
 
 
@@ -34,9 +35,12 @@ def model(
     rate_hz: int = 8000,
     stack: int = 1,
     layers: int = 2,
-    more: Mapping[str, Any] = {},
+    heads: Mapping[str, Any] = {},
 ) -> Artifact:
-    """A *model* artifact with random weights, whose head is loud enough for the best token to change often."""
+    """A *model* artifact with random weights, whose head is loud enough for the best token to change often.
+
+    heads: what `.model.json` says of an end-to-end model's heads.
+    """
     audio = {"input": "stacked", "rate_hz": rate_hz, "low_hz": p.low_hz, "high_hz": p.high_hz, "prior": p.scaled_prior}
     config: dict[str, Any] = {
         "kind": kind,
@@ -48,11 +52,13 @@ def model(
     config |= {"units": 32, "stack": stack, "tokens": TOKENS, "stats": {"mean": [0.3] * MELS, "inv_std": [0.4] * MELS}}
     config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": MELS}
     config |= {"lookahead": 3} if kind == "lstm" else {}
-    config |= more
+    config |= {"join": 24, "context": 2, "decoder_layers": 1, **heads} if heads else {}
     module = build(config, seed=5)
     config |= {"subsample": module.subsample} if module.subsample > 1 else {}
     with torch.no_grad():
-        (module.joiner if "heads" in config else module.head).weight.mul_(12.0)
+        for name, parameter in module.named_parameters():
+            if name in LOUD:
+                parameter.mul_(LOUD[name])
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
         out.json(config, ".model.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,8 +121,8 @@ def _token_searcher(model: Artifact, p: DecodeParams) -> TokenSearcher:
     config = model.read_json(0, ".model.json")
     if output_without_graph(config) == "log_probs":
         return TokenSearcher(config, None, beams=p.beams)
-    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url)
-    return TokenSearcher(config, module.eval(), beams=p.beams)
+    module: Any = restore(config, model.read_bytes(0, ".safetensors"), where=model.url).eval()
+    return TokenSearcher(config, module, beams=p.beams)
 
 
 def _with_each(searchers: Iterable[Searcher], log_probs: Float32) -> list[Hypothesis] | ValueError:

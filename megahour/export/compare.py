@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError
 from megahour.corpus.text.edit_distance import distance
 from megahour.export.clips import SpokenClip
-from megahour.export.model import TrainedModel
+from megahour.export.model import TrainedModel, greedy, text_of
 from megahour.export.params import ExportModelParams
-from megahour.export.play import GraphStream, SherpaOffline, SherpaStream, int16_rows, padded
+from megahour.export.play import GraphStream, SherpaOffline, SherpaStream, padded, stream_rows
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -26,7 +26,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class GraphComparison:
-    """Texts of each clip by form and precision; largest differences of log posteriors; sherpa: version that agreed."""
+    """Texts of each clip by form and precision; largest differences of outputs; sherpa: version that agreed."""
 
     clips: Sequence[SpokenClip]
     texts: list[dict[str, dict[str, str]]]
@@ -40,7 +40,7 @@ class GraphComparison:
         found: dict[str, Any] = {
             "same_texts": sum(one == other for one, other in pairs),
             "clips": len(pairs),
-            "largest_difference_nats": round(self.differences[form, precision], 6),
+            "largest_difference": round(self.differences[form, precision], 6),
         }
         if all(clip.said for clip in self.clips):
             found["wer"] = round(self.wer(form, precision), 4)
@@ -57,16 +57,17 @@ class GraphComparison:
 def compare(
     model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[SpokenClip]
 ) -> GraphComparison:
-    """Raises ConfigError: a graph in fp32 gives another text, or log posteriors further away than the tolerance."""
+    """Raises ConfigError: a graph in fp32 gives another text, or outputs further away than the tolerance."""
     found = GraphComparison(clips, [{} for _ in clips])
-    for form, graphs in bundle.manifest.graphs.items():
-        exact = [_expected(model, params, form, clip) for clip in clips]
-        for precision in graphs:
+    for form in ("offline", "streaming"):
+        exact = [_expected(model, params, form, clip) for clip in clips] if form in bundle.manifest.graphs else []
+        for precision in bundle.manifest.graphs.get(form, {}):
             found.graphs.append((form, precision))
             worst = 0.0
-            heard = _heard(model, bundle, form, precision, clips)
+            recogniser = Recogniser(greedy(parts_of(bundle.url, precision)))
+            heard = _heard(recogniser, bundle, form, precision, clips)
             for number, (mine, values) in enumerate(zip(exact, heard, strict=True)):
-                text = model.text(values)
+                text = text_of(recogniser, values)
                 found.texts[number].setdefault(form, {})[precision] = text
                 worst = max(worst, float(np.abs(mine - values).max(initial=0.0)))
                 if precision == "fp32":
@@ -79,25 +80,23 @@ def compare(
 
 def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: SpokenClip) -> Float32:
     if form == "offline":
-        return model.log_posteriors(clip.samples)
+        return model.output(clip.samples)
     return model.streamed(clip.samples, params.chunk, params.left)
 
 
 def _heard(
-    model: TrainedModel, bundle: Bundle, form: str, precision: str, clips: Sequence[SpokenClip]
+    recogniser: Recogniser, bundle: Bundle, form: str, precision: str, clips: Sequence[SpokenClip]
 ) -> Iterator[Float32]:
     """What the bundle's own runtime gives: `transcribe`'s recogniser of it, or its stream."""
-    rate_hz = bundle.manifest.front_end.rate_hz
     if form == "offline":
-        recogniser = Recogniser(parts_of(bundle.url, precision))
         for clip in clips:
             blocks = iter([clip.samples.astype(np.float32)])
             yield recogniser.log_posteriors(np.concatenate(list(recogniser.front.rows_of(blocks, []))))
         return
-    stream = GraphStream(bundle, precision)
+    stream, rate_hz = GraphStream(bundle, precision), bundle.manifest.front_end.rate_hz
     for clip in clips:
         samples = padded(clip.samples, rate_hz, stream.chunk * stream.frames / 100)
-        yield stream.log_posteriors(int16_rows(model.recogniser.front, samples))
+        yield stream.outputs(stream_rows(bundle, recogniser.front, samples))
 
 
 def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: float) -> None:
@@ -109,7 +108,7 @@ def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: 
         )
     if worst > tolerance:
         raise ConfigError(
-            f"log posteriors of the {form} graph are {worst:.2g} nats from the model's, at most {tolerance}",
+            f"what the {form} graph gives is {worst:.2g} from what the model does, at most {tolerance}",
             where=f"clip {clip}",
             remedy="raise --tolerance if the texts are what counts",
         )

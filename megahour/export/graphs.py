@@ -1,4 +1,4 @@
-"""What an exported graph computes: the rest of the front end, the encoder, and log posteriors.
+"""What an exported graph computes: the rest of the front end, the encoder, and log posteriors or a transducer's parts.
 
 A runtime makes log-mel frames x_t; our models want more of them (`features.normalise`): the causal mean m_t off, values
 rounded as they are stored, the global mean and variance, neighbours joined. All of this is in the graph. The mean
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.nn import functional
 from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES
 from megahour.features.params import UNIT
 from megahour.models.conformer import KERNEL, AttentionContext, Conformer, StreamState
+from megahour.models.end_to_end import EndToEnd, StatelessPredictor
 
 FLOOR = math.log(torch.finfo(torch.float32).eps)
 """Of log energies, in whatever scale the samples are (`features.fbank`)."""
@@ -78,14 +80,18 @@ class FrontGraph(nn.Module):
         return x, mean - self.prior
 
 
-class OfflineCtc(nn.Module):
-    """Whole utterances: `x` (B, T, F) and `x_lens` (B,) to log posteriors (B, T', V) and their lengths (B,)."""
+class OfflineGraph(nn.Module):
+    """Whole utterances: `x` (B, T, F) and `x_lens` (B,) to outputs (B, T', V) and their lengths (B,).
 
-    inputs, outputs = ("x", "x_lens"), ("log_probs", "log_probs_lens")
+    top: makes outputs of the encoder's. An encoder of a transducer has none, and outputs named `encoder_out`.
+    """
 
-    def __init__(self, encoder: nn.Module, config: Mapping[str, Any]) -> None:
+    inputs = ("x", "x_lens")
+
+    def __init__(self, encoder: nn.Module, config: Mapping[str, Any], top: nn.Module, output: str) -> None:
         super().__init__()
-        self.front, self.encoder = FrontGraph(config), encoder
+        self.front, self.encoder, self.top = FrontGraph(config), encoder, top
+        self.outputs = output, f"{output}_lens"
         self.subsample = int(getattr(encoder, "subsample", 1))
         self.least = self.subsample * self.front.stack  # frames that give a row
 
@@ -94,54 +100,165 @@ class OfflineCtc(nn.Module):
         x = functional.pad(x, (0, 0, 0, self.least))  # never too short for the convolutions; cropped below
         features, _ = self.front(x, x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(x_lens))
         logits = self.encoder(features, x_lens // self.front.stack)
-        return logits[:, :rows].log_softmax(2), x_lens // self.least
+        return self.top(logits[:, :rows]), x_lens // self.least
 
 
-class StreamingCtc(nn.Module):
+class StreamingGraph(nn.Module):
+    """The next chunk of streams, by a Conformer whose state is packed into two caches that are zero at first.
+
+    The caches hold N blocks' keys and values of L frames, the last K - 1 frames of each block's convolution and, in
+    more room of the second cache, what else a stream remembers: the last inputs of the subsampling, and how far the
+    causal mean has moved.
+    """
+
+    def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module, *, int16: bool) -> None:
+        super().__init__()
+        self.front, self.encoder, self.top = FrontGraph(config, int16=int16), encoder, top
+        self.units, self.blocks = encoder.head.in_features, len(encoder.blocks)
+        self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of what else is remembered
+        self.frames = encoder.subsample * self.front.stack
+
+    def _next(
+        self, x: Tensor, attention: Tensor, convolved: Tensor, others: Tensor, heard: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Outputs (B, C, V) of `x` (B, T, F) and the same state after it.
+
+        attention (N, B, L, 2 D), convolved (N, B, K - 1, D), others (B, sum of `sizes`), heard (B,) output frames.
+        """
+        first, second, moved = torch.split(others, self.sizes, dim=1)
+        features, moved = self.front(x, moved, heard * self.frames)
+        before, rows = attention.shape[2], x.shape[1] // self.frames
+        place = torch.arange(before + rows, device=x.device)
+        keys, values = ([part[0] for part in torch.split(half, 1)] for half in attention.chunk(2, dim=3))
+        mask = (place[None, :] >= before - heard[:, None])[:, None, None, :]
+        pieces = [part[0] for part in torch.split(convolved, 1)]
+        state = StreamState([first[:, None], second[:, None]], keys, values, pieces, mask)
+        logits = self.encoder.chunk(features, state, AttentionContext(before, 1))
+        attention = torch.cat((torch.stack(state.keys), torch.stack(state.values)), dim=3)
+        others = torch.cat([*(tail.flatten(1) for tail in state.tails), moved], dim=1)
+        return self.top(logits), attention, torch.stack(state.convolved), others
+
+
+class StreamingCtc(StreamingGraph):
     """The next chunk of one stream, in the form that WeNet's streaming CTC models have.
 
-    `attn_cache` (N, 1, L, 2 D): keys and values of each of N blocks. `conv_cache` (N, 1, D, K - 1 + E): the last frames
-    of each block's convolution, and in E more columns what else a stream remembers: the last inputs of the
-    subsampling, and how far the causal mean has moved. All of it is zero at first. `offset` counts output frames from
+    `attn_cache` (N, 1, L, 2 D), `conv_cache` (N, 1, D, K - 1 + E). `offset` counts output frames from
     `required_cache_size` on; `attn_mask` of the runtime is not used.
     """
 
     inputs = ("chunk", "offset", "required_cache_size", "attn_cache", "conv_cache", "attn_mask")
     outputs = ("log_probs", "next_attn_cache", "next_conv_cache")
 
-    def __init__(self, encoder: Conformer, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.front, self.encoder = FrontGraph(config, int16=True), encoder
-        self.units, self.blocks = encoder.head.in_features, len(encoder.blocks)
-        self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of what else is remembered
+    def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module) -> None:
+        super().__init__(encoder, config, top, int16=True)
         self.columns = -(-sum(self.sizes) // (self.blocks * self.units))
-        self.frames = encoder.subsample * self.front.stack
+
+    def example(self, chunk: int, before: int, mels: int) -> tuple[Tensor, ...]:
+        """Inputs to trace it with."""
+        return (
+            torch.zeros(1, chunk * self.frames, mels),
+            torch.tensor([before]),
+            torch.tensor([before]),
+            torch.zeros(self.blocks, 1, before, 2 * self.units),
+            torch.zeros(self.blocks, 1, self.units, KERNEL - 1 + self.columns),
+            torch.ones(1, 1, before + chunk, dtype=torch.bool),
+        )
+
+    free: Mapping[str, Mapping[int, str]] = MappingProxyType(
+        {"chunk": {1: "T"}, "attn_cache": {2: "L"}, "attn_mask": {2: "M"}, "log_probs": {1: "C"}}
+        | {"next_attn_cache": {2: "L"}}
+    )
 
     def forward(
         self, chunk: Tensor, offset: Tensor, required_cache_size: Tensor, attn_cache: Tensor, conv_cache: Tensor,
         attn_mask: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        last, more = conv_cache[..., : KERNEL - 1], conv_cache[..., KERNEL - 1 :]
+        others = more.reshape(1, -1)[:, : sum(self.sizes)]
         heard = offset - required_cache_size
-        first, second, moved = self._unpacked(conv_cache)
-        features, moved = self.front(chunk, moved, heard * self.frames)
-        before, rows = attn_cache.shape[2], chunk.shape[1] // self.frames
-        place = torch.arange(before + rows, device=chunk.device)
-        pairs = attn_cache[:, 0].chunk(2, dim=2)
-        keys, values = (list(torch.split(part, 1)) for part in pairs)
-        convolved = [part[0].transpose(1, 2) for part in torch.split(conv_cache[..., : KERNEL - 1], 1)]
-        mask = (place >= before - heard)[None, None, None, :]
-        state = StreamState([first, second], keys, values, convolved, mask)
-        logits = self.encoder.chunk(features, state, AttentionContext(before, 1))
-        attention = torch.cat((torch.cat(state.keys), torch.cat(state.values)), dim=2)[:, None]
-        last = torch.cat(state.convolved).transpose(1, 2)[:, None]
-        return logits.log_softmax(2), attention, torch.cat((last, self._packed([*state.tails, moved])), dim=3)
-
-    def _unpacked(self, cache: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        flat = cache[..., KERNEL - 1 :].reshape(-1)[: sum(self.sizes)]
-        first, second, moved = torch.split(flat, self.sizes)
-        return first[None, None], second[None, None], moved[None]
-
-    def _packed(self, parts: list[Tensor]) -> Tensor:
-        flat = torch.cat([part.reshape(-1) for part in parts])
+        out, attention, convolved, others = self._next(chunk, attn_cache, last.transpose(2, 3), others, heard)
         room = self.blocks * self.units * self.columns
-        return functional.pad(flat, (0, room - sum(self.sizes))).reshape(self.blocks, 1, self.units, self.columns)
+        more = functional.pad(others, (0, room - sum(self.sizes))).reshape(self.blocks, 1, self.units, self.columns)
+        return out, attention, torch.cat((convolved.transpose(2, 3), more), dim=3)
+
+
+class StreamingEncoder(StreamingGraph):
+    """The next chunk of B streams, in the form that icefall's streaming Conformer transducers have.
+
+    `attn_cache` (N, L, B, 2 D), `cnn_cache` (N, R, B, 2 D) with rows enough for the rest. `processed_lens` (B,): frames
+    of `x` that each stream has given before.
+    """
+
+    inputs = ("x", "attn_cache", "cnn_cache", "processed_lens")
+    outputs = ("encoder_out", "new_attn_cache", "new_cnn_cache")
+    free: Mapping[str, Mapping[int, str]] = MappingProxyType(
+        {"x": {0: "B"}, "attn_cache": {2: "B"}, "cnn_cache": {2: "B"}, "processed_lens": {0: "B"}}
+        | {"encoder_out": {0: "B"}, "new_attn_cache": {2: "B"}, "new_cnn_cache": {2: "B"}}
+    )
+
+    def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module) -> None:
+        super().__init__(encoder, config, top, int16=False)
+        self.convolved = (KERNEL - 1) * self.units  # values of a block
+        more = -(-sum(self.sizes) // self.blocks)
+        self.rows = -(-(self.convolved + more) // (2 * self.units))
+
+    def example(self, chunk: int, before: int, mels: int) -> tuple[Tensor, ...]:
+        """Inputs of two streams to trace it with."""
+        return (
+            torch.zeros(2, chunk * self.frames, mels),
+            torch.zeros(self.blocks, before, 2, 2 * self.units),
+            torch.zeros(self.blocks, self.rows, 2, 2 * self.units),
+            torch.zeros(2, dtype=torch.int64),
+        )
+
+    def forward(
+        self, x: Tensor, attn_cache: Tensor, cnn_cache: Tensor, processed_lens: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        flat = cnn_cache.transpose(1, 2).flatten(2)  # (N, B, R · 2 D)
+        last = flat[..., : self.convolved].reshape(self.blocks, -1, KERNEL - 1, self.units)
+        others = flat[..., self.convolved :].transpose(0, 1).flatten(1)[:, : sum(self.sizes)]
+        heard = processed_lens // self.frames
+        out, attention, convolved, others = self._next(x, attn_cache.transpose(1, 2), last, others, heard)
+        room = 2 * self.units * self.rows - self.convolved
+        more = functional.pad(others, (0, self.blocks * room - sum(self.sizes)))
+        more = more.reshape(-1, self.blocks, room).transpose(0, 1)
+        flat = torch.cat((convolved.flatten(2), more), dim=2)
+        rows = flat.reshape(self.blocks, -1, self.rows, 2 * self.units)
+        return out, attention.transpose(1, 2), rows.transpose(1, 2)
+
+
+class LogPosteriors(nn.Module):
+    """Log posteriors of CTC, of what the encoder gives or of its `head`."""
+
+    def __init__(self, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.head = nn.Identity() if head is None else head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x).log_softmax(2)  # type: ignore[no-any-return]
+
+
+class PredictorGraph(nn.Module):
+    """A stateless predictor: `y` (N, context) of tokens to (N, D); runtimes begin with -1, which is no token."""
+
+    inputs, outputs = ("y",), ("decoder_out",)
+
+    def __init__(self, predictor: StatelessPredictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.predictor.of_last(y.clamp(min=0))
+
+
+class JoinerGraph(nn.Module):
+    """Logits (N, V) of a frame (N, D) and what the predictor says (N, D)."""
+
+    inputs, outputs = ("encoder_out", "decoder_out"), ("logit",)
+
+    def __init__(self, module: EndToEnd) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, encoder_out: Tensor, decoder_out: Tensor) -> Tensor:
+        return self.module.joined(encoder_out, decoder_out)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
 from megahour.models.conformer import AttentionContext, Conformer
-from megahour.models.foreign import log_softmax
+from megahour.models.end_to_end import EndToEnd
 from megahour.models.inference import Model
 from megahour.transcribe.bundle import FrontEndSettings
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
-from megahour.units.tokens import spelled_words
 
 Float32 = NDArray[np.float32]
 
 
 class TrainedModel:
-    """A trained CTC model, as `transcribe --whole` recognises with it: the frame's best tokens, without a graph.
+    """A trained CTC model or transducer, as `transcribe --whole --beams 1` recognises with it, without a graph.
+
+    Its output (T, V) is log posteriors of tokens, or (T, D) of a transducer what its encoder gives.
 
     Raises
     ------
@@ -40,17 +43,34 @@ class TrainedModel:
                 where=parts.model,
                 remedy="give a *model* of `train` with criterion ctc; of a run, name its step with --step",
             )
-        if heads := sorted(self.config.get("heads", {})):
+        heads = self.config.get("heads", {})
+        if heads and not {"transducer", "ctc"}.intersection(heads):
             raise ConfigError(
-                f"a model with heads ({', '.join(heads)}): only an encoder with CTC alone goes out so far",
+                f"a model with heads {', '.join(heads)}, none of which goes out",
                 where=parts.model,
-                remedy="train with criterion: ctc and no other heads",
+                remedy="train with criterion ctc or transducer",
             )
-        self.recogniser = Recogniser(replace(parts, graph="", units="", lexicon=""), threads=threads)
+        if "transducer" in heads and self.config.get("predictor", "stateless") != "stateless":
+            raise ConfigError(
+                "a transducer whose predictor is an LSTM: runtimes give it the last tokens only",
+                where=parts.model,
+                remedy="train with criterion_options: {predictor: stateless}",
+            )
+        self.recogniser = Recogniser(greedy(replace(parts, graph="", units="", lexicon="")), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
-        self.module = loaded.module
+        module = loaded.module
+        self.joint = module if isinstance(module, EndToEnd) else None
+        self.encoder = module if self.joint is None else self.joint.encoder
+        self.criterion: Literal["ctc", "transducer"] = "transducer" if "transducer" in heads else "ctc"
         self.tokens = list(self.recogniser.tokens)
+
+    @property
+    def top(self) -> nn.Module:
+        """What makes the output of what the encoder gives."""
+        if self.criterion == "transducer":
+            return nn.Identity()
+        return LogPosteriors(None if self.joint is None else self.joint.ctc)
 
     @property
     def front_end(self) -> FrontEndSettings:
@@ -67,7 +87,7 @@ class TrainedModel:
 
     @property
     def streams(self) -> bool:
-        return isinstance(self.module, Conformer)
+        return isinstance(self.encoder, Conformer)
 
     @property
     def look_ahead_s(self) -> float | None:
@@ -78,30 +98,36 @@ class TrainedModel:
         rows = self.config["lookahead"] if kind == "lstm" else sum(2 ** (i % 4) for i in range(self.config["layers"]))
         return float(rows) * self.frames / 100
 
-    def log_posteriors(self, samples: NDArray[np.int16]) -> Float32:
-        """(T, V) of a whole clip."""
+    def output(self, samples: NDArray[np.int16]) -> Float32:
+        """Of a whole clip."""
         return self.recogniser.log_posteriors(self._rows(samples))
 
     def streamed(self, samples: NDArray[np.int16], chunk: int, left: int) -> Float32:
-        """(T, V) of a clip in chunks of output frames, those that a runtime would take."""
-        assert isinstance(self.module, Conformer)
+        """The output of a clip in chunks of output frames, those that a runtime would take."""
+        assert isinstance(self.encoder, Conformer)
         rate_hz, size = self.recogniser.front.rate_hz, chunk * self.frames
         rows = self._rows(padded(samples, rate_hz, size / 100))
         features, context = torch.from_numpy(self.recogniser.features(rows)), AttentionContext(chunk, left)
-        state, stack = self.module.state(), int(self.config["stack"])
+        state, stack = self.encoder.state(), int(self.config["stack"])
         parts = [slice(each.start // stack, each.stop // stack) for each in chunks(len(rows), size)]
         with torch.inference_mode():
-            found = [self.module.chunk(features[None, part], state, context)[0] for part in parts]
-        return log_softmax(torch.cat(found).numpy())
+            found = [self.encoder.chunk(features[None, part], state, context) for part in parts]
+            together: Float32 = self.top(torch.cat(found, dim=1))[0].numpy()
+        return together
 
-    def text(self, log_probs: Float32) -> str:
+    def text(self, output: Float32) -> str:
         """The words of the best path."""
-        return self.text_of(log_probs.argmax(axis=1))
-
-    def text_of(self, labels: NDArray[Any]) -> str:
-        """The words of a path, a token a frame."""
-        words = spelled_words(labels.tolist(), self.tokens, self.recogniser.mark)
-        return " ".join(word.text for word in words)
+        return text_of(self.recogniser, output)
 
     def _rows(self, samples: NDArray[np.int16]) -> Float32:
         return np.concatenate(list(self.recogniser.front.rows_of(iter([samples.astype(np.float32)]), [])))
+
+
+def greedy(parts: RecogniserParts) -> RecogniserParts:
+    """The same with the search that every runtime has."""
+    return replace(parts, search=parts.search.model_copy(update={"beams": 1}))
+
+
+def text_of(recogniser: Recogniser, output: Float32) -> str:
+    """The words that a recogniser without a graph reads in a model's output."""
+    return " ".join(word.text for word in recogniser.spelled(output))

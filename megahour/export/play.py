@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,48 +38,75 @@ class GraphStream:
 
         assert bundle.manifest.streaming is not None
         self.chunk, self.left = bundle.manifest.streaming.chunk, bundle.manifest.streaming.left
-        self.frames = bundle.manifest.frames
+        self.frames, self.transducer = bundle.manifest.frames, bundle.manifest.criterion == "transducer"
         data = bundle.graph("streaming", precision)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         try:
             self._session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
             shapes = {each.name: each.shape for each in self._session.get_inputs()}
-            self._attention, self._convolved = shapes["attn_cache"], shapes["conv_cache"]
+            self._state = self._nothing(shapes)
         except Exception as error:  # onnxruntime's own classes share no base
             raise StoreError(f"no streaming graph: {error}", where=f"{bundle.url}: streaming, {precision}") from None
 
+    def _nothing(self, shapes: Mapping[str, list[Any]]) -> dict[str, Any]:
+        """The caches before a stream begins."""
+        if self.transducer:
+            return {name: _zeros([*shapes[name][:2], 1, shapes[name][3]]) for name in ("attn_cache", "cnn_cache")}
+        attention = shapes["attn_cache"]
+        return {
+            "attn_cache": _zeros([*attention[:2], self.chunk * self.left, attention[3]]),
+            "conv_cache": _zeros(shapes["conv_cache"]),
+        }
+
     def feeds(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """What the graph takes for each chunk of log-mel frames of int16 samples."""
+        """What the graph takes for each chunk of log-mel frames in the scale of its runtime (`stream_rows`)."""
         for feed, _ in self._run(rows):
             yield feed
 
-    def log_posteriors(self, rows: Rows) -> Float32:
+    def outputs(self, rows: Rows) -> Float32:
         """(T, V) of all whole chunks."""
         return np.concatenate([values[0] for _, values in self._run(rows)])
 
     def _run(self, rows: Rows) -> Iterator[tuple[dict[str, Any], Float32]]:
-        length = self.chunk * self.left
-        attention = np.zeros([*self._attention[:2], length, self._attention[3]], np.float32)
-        convolved, heard = np.zeros(self._convolved, np.float32), 0
+        state, heard = self._state, 0
         for part in chunks(len(rows), self.chunk * self.frames):
-            feed = {
-                "chunk": rows[None, part],
-                "offset": np.array([length + heard]),
-                "required_cache_size": np.array([length]),
-                "attn_cache": attention,
-                "conv_cache": convolved,
-                "attn_mask": np.ones((1, 1, length + self.chunk), bool),
-            }
-            values, attention, convolved = self._session.run(None, feed)
+            feed = {**self._place(rows[None, part], heard), **state}
+            values, *after = self._session.run(None, feed)
+            state = dict(zip(state, after, strict=True))
             heard += self.chunk
             yield feed, values
 
+    def _place(self, chunk: Rows, heard: int) -> dict[str, Any]:
+        if self.transducer:
+            return {"x": chunk, "processed_lens": np.array([heard * self.frames])}
+        length = self.chunk * self.left
+        return {
+            "chunk": chunk,
+            "offset": np.array([length + heard]),
+            "required_cache_size": np.array([length]),
+            "attn_mask": np.ones((1, 1, length + self.chunk), bool),
+        }
 
-def int16_rows(front: FrontEnd, samples: NDArray[np.int16]) -> Rows:
-    """Log-mel frames of int16 samples, whatever scale the model was trained in."""
-    own = replace(front, scale=1.0)
+
+def _zeros(shape: Sequence[int]) -> Float32:
+    return np.zeros(shape, np.float32)
+
+
+def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> Rows:
+    """Log-mel frames of the samples as the streaming form scales them, whatever scale the model was trained in."""
+    own = front if bundle.manifest.criterion == "transducer" else replace(front, scale=1.0)
     return np.concatenate(list(own.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))
+
+
+def _parts(bundle: Bundle, form: str, precision: str) -> dict[str, str]:
+    """Files of a transducer, by sherpa-onnx's names of them; {} of another model."""
+    graphs = bundle.manifest.graphs
+    if "joiner" not in graphs:
+        return {}
+    files = {"encoder": graphs[form], "decoder": graphs["decoder"], "joiner": graphs["joiner"]}
+    names = {part: each[precision] for part, each in files.items()} | {"tokens": "tokens.txt"}
+    return {part: f"{bundle.url}/{name}" for part, name in names.items()}
 
 
 class SherpaOffline:
@@ -89,10 +116,14 @@ class SherpaOffline:
         import sherpa_onnx
 
         manifest = bundle.manifest
-        self.rate_hz = manifest.front_end.rate_hz
+        self.rate_hz, parts = manifest.front_end.rate_hz, _parts(bundle, "offline", precision)
         model, tokens = (f"{bundle.url}/{name}" for name in (manifest.graphs["offline"][precision], "tokens.txt"))
-        if manifest.sherpa_onnx["offline"] == "zipformer2_ctc":
-            self._recogniser: Any = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
+        if manifest.criterion == "transducer":
+            self._recogniser: Any = sherpa_onnx.OfflineRecognizer.from_transducer(
+                **parts, num_threads=1, sample_rate=self.rate_hz, feature_dim=manifest.front_end.mels
+            )
+        elif manifest.sherpa_onnx["offline"] == "zipformer2_ctc":
+            self._recogniser = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
                 model=model, tokens=tokens, num_threads=1, sample_rate=self.rate_hz, feature_dim=manifest.front_end.mels
             )
         else:
@@ -125,6 +156,12 @@ class SherpaStream:
         manifest = bundle.manifest
         assert manifest.streaming is not None
         self.rate_hz = manifest.front_end.rate_hz
+        if manifest.criterion == "transducer":
+            parts = _parts(bundle, "streaming", precision)
+            self._recogniser: Any = sherpa_onnx.OnlineRecognizer.from_transducer(
+                **parts, num_threads=1, sample_rate=self.rate_hz, feature_dim=manifest.front_end.mels
+            )
+            return
         model, tokens = (f"{bundle.url}/{name}" for name in (manifest.graphs["streaming"][precision], "tokens.txt"))
         self._recogniser = sherpa_onnx.OnlineRecognizer.from_wenet_ctc(
             tokens=tokens, model=model, chunk_size=manifest.streaming.chunk, num_left_chunks=manifest.streaming.left,

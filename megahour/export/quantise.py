@@ -102,21 +102,29 @@ def ranges(path: Path) -> dict[str, list[float]]:
 
 
 def divergences(source: Path, feeds: Sequence[Feed], output: str) -> dict[str, float]:
-    """For each layer the mean Kullback-Leibler divergence, in nats a frame, of posteriors when it alone is int8."""
-    exact = posteriors(source, feeds, output)
+    """How far each layer moves the output when it alone is int8.
+
+    Of log posteriors the mean Kullback-Leibler divergence, in nats a frame; of an encoder's output the mean square of
+    the difference, as a share of the output's.
+    """
+    exact = outputs_of(source, feeds, output)
     found = {}
     names = layers(source)
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             target = Path(folder) / "one.onnx"
             to_int8(source, target, leave=[other for other in names if other != name])
-            pairs = zip(exact, posteriors(target, feeds, output), strict=True)
-            each = [(np.exp(one) * (one - other)).sum(axis=-1).ravel() for one, other in pairs]
-            found[name] = float(np.concatenate(each).mean())
+            pairs = list(zip(exact, outputs_of(target, feeds, output), strict=True))
+            if output == "log_probs":
+                each = [(np.exp(one) * (one - other)).sum(axis=-1).ravel() for one, other in pairs]
+                found[name] = float(np.concatenate(each).mean())
+            else:
+                moved = sum(float(np.square(one - other).sum()) for one, other in pairs)
+                found[name] = moved / max(1e-12, sum(float(np.square(one).sum()) for one, _ in pairs))
     return found
 
 
-def posteriors(path: Path, feeds: Sequence[Feed], output: str) -> list[Any]:
+def outputs_of(path: Path, feeds: Sequence[Feed], output: str) -> list[Any]:
     """What a graph gives for each of `feeds`."""
     import onnxruntime
 

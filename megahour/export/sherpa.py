@@ -6,6 +6,8 @@ its own front end is that one. All forms hear 25 ms windows from 20 Hz on, and n
     zipformer2_ctc    offline     mirrored ends, samples in -1 … 1, up to 400 Hz below Nyquist
     fire_red_asr_ctc  offline     whole windows only, int16 samples, up to Nyquist: our defaults
     wenet_ctc         streaming   mirrored ends, int16 samples, up to 400 Hz below Nyquist
+    transducer        offline     as zipformer2_ctc
+    conformer         streaming   as zipformer2_ctc: a transducer
 
 WeNet's offline form adds noise to the samples (dither), NeMo's takes a mean over the utterance.
 """
@@ -15,21 +17,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from megahour.export.graphs import StreamingCtc
+from megahour.export.graphs import StreamingCtc, StreamingEncoder, StreamingGraph
 from megahour.models.conformer import KERNEL
 from megahour.transcribe.bundle import FrontEndSettings
 from megahour.units.tokens import MARK
 
 MIRRORED = {"low_hz": 20.0, "high_hz": -400.0, "edges": "mirrored", "scale": "unit"}
 INSIDE = {"low_hz": 20.0, "high_hz": 0.0, "edges": "inside", "scale": "int16"}
+PLAYED = {"ctc": ("zipformer2_ctc", "wenet_ctc"), "transducer": ("transducer", "conformer")}
+"""Offline and streaming form of a model that hears `MIRRORED`."""
 REMEDY = "train on features with edges: mirrored, scale: unit, high_hz: -400"
 
 
-def forms(front: FrontEndSettings, *, streams: bool) -> dict[str, Any]:
+def forms(front: FrontEndSettings, criterion: str, *, streams: bool) -> dict[str, Any]:
     """{"offline": form, "streaming": form} of what sherpa-onnx plays, "" with a `reason` where it does not."""
     heard = front.model_dump(exclude={"rate_hz", "mels"})
-    offline = {True: "zipformer2_ctc"}.get(heard == MIRRORED, "fire_red_asr_ctc" if heard == INSIDE else "")
-    streaming = "wenet_ctc" if streams and heard == MIRRORED else ""
+    if heard == MIRRORED:
+        offline, streaming = PLAYED[criterion]
+    else:
+        offline, streaming = "fire_red_asr_ctc" if heard == INSIDE and criterion == "ctc" else "", ""
+    streaming = streaming if streams else ""
     reasons = [] if offline else [f"it makes other features: {REMEDY}"]
     if not streaming:
         reasons.append(f"no streams: {REMEDY}" if streams else "no streams: only a conformer has them")
@@ -37,22 +44,34 @@ def forms(front: FrontEndSettings, *, streams: bool) -> dict[str, Any]:
 
 
 def offline_metadata(form: str, mels: int, tokens: int, frames: int) -> dict[str, Any]:
-    """Of an offline graph; `frames` of 10 ms for a row."""
+    """Of an offline graph of CTC; `frames` of 10 ms for a row."""
     if form == "fire_red_asr_ctc":
         means = {"cmvn_mean": ",".join(["0"] * mels), "cmvn_inv_stddev": ",".join(["1"] * mels)}
         return {"model_type": "fire-red-asr-2-ctc", "subsampling_factor": frames, **means}
     return {"model_type": "zipformer2_ctc", "version": 1, "vocab_size": tokens, "subsampling_factor": frames}
 
 
-def streaming_metadata(graph: StreamingCtc, tokens: int) -> dict[str, Any]:
-    """Of a streaming graph: the sizes of its caches, and a chunk without frames of the next one."""
+def streaming_metadata(graph: StreamingGraph, tokens: int, chunk: int, left: int) -> dict[str, Any]:
+    """Of a streaming graph with chunks of output frames: the sizes of its caches."""
+    if isinstance(graph, StreamingEncoder):
+        return {
+            "model_type": "conformer",
+            "num_encoder_layers": graph.blocks,
+            "T": chunk * graph.frames,
+            "decode_chunk_len": chunk * graph.frames,
+            "left_context": chunk * left,
+            "encoder_dim": 2 * graph.units,
+            "pad_length": 0,
+            "cnn_module_kernel": graph.rows + 1,
+        }
+    assert isinstance(graph, StreamingCtc)
     return {
         "model_type": "wenet_ctc",
         "head": 1,
         "num_blocks": graph.blocks,
         "output_size": graph.units,
         "cnn_module_kernel": KERNEL + graph.columns,
-        "right_context": graph.frames - 1,
+        "right_context": graph.frames - 1,  # a chunk without frames of the next one
         "subsampling_factor": graph.frames,
         "vocab_size": tokens,
     }

@@ -20,13 +20,12 @@ from megahour.core.versions import versions
 from megahour.export import quantise, sherpa
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.compare import GraphComparison, compare
-from megahour.export.graphs import OfflineCtc, StreamingCtc
+from megahour.export.graphs import JoinerGraph, OfflineGraph, PredictorGraph, StreamingCtc, StreamingEncoder
 from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
-from megahour.export.play import GraphStream, int16_rows, padded
-from megahour.models.conformer import KERNEL
+from megahour.export.play import GraphStream, padded, stream_rows
 from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
 
 GOLDEN = "golden"
@@ -57,7 +56,8 @@ class Draft:
             "format": 1,
             "made_by": _versions(),
             "name": str(self.origin.provenance["model"]["digest"])[:12],
-            "criterion": "ctc",
+            "criterion": model.criterion,
+            **self._sizes(),
             "tokens": model.tokens,
             "marks": bool(model.recogniser.mark),
             "front_end": front.model_dump(),
@@ -67,7 +67,7 @@ class Draft:
             "streaming": {"chunk": p.chunk, "left": p.left, "latency_s": p.chunk * model.frames / 100}
             if model.streams
             else None,
-            "sherpa_onnx": {**sherpa.forms(front, streams=model.streams), **self.played},
+            "sherpa_onnx": {**sherpa.forms(front, model.criterion, streams=model.streams), **self.played},
             "quantisation": self.quantisation,
             "golden": [clip.model_dump() for clip in self.golden],
             "provenance": self.origin.provenance,
@@ -77,6 +77,12 @@ class Draft:
         }
         (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
         return Bundle.open(str(self.folder))
+
+    def _sizes(self) -> dict[str, int]:
+        """Of a transducer."""
+        if self.model.criterion == "ctc":
+            return {}
+        return {"width": int(self.model.config["join"]), "context": int(self.model.config["context"])}
 
 
 def write_bundle(
@@ -114,6 +120,8 @@ def write_bundle(
 def _fill(draft: Draft) -> GraphComparison:
     (draft.folder / "tokens.txt").write_text(sherpa.tokens_text(draft.model.tokens), "utf-8")
     _offline(draft)
+    if draft.model.criterion == "transducer":
+        _search_graphs(draft)
     if draft.model.streams:
         _streaming(draft)
     for smaller in dict.fromkeys(draft.params.precisions):
@@ -123,7 +131,7 @@ def _fill(draft: Draft) -> GraphComparison:
         _program(draft)
     for number, clip in enumerate(draft.clips):
         soundfile.write(draft.folder / GOLDEN / f"{number:03d}.wav", clip.samples, draft.model.front_end.rate_hz)
-        np.save(draft.folder / GOLDEN / f"{number:03d}.npy", draft.model.log_posteriors(clip.samples))
+        np.save(draft.folder / GOLDEN / f"{number:03d}.npy", draft.model.output(clip.samples))
     found = compare(draft.model, draft.params, draft.bundle(), draft.clips)
     draft.played = {"version": found.sherpa} if found.sherpa else {}
     draft.golden = [
@@ -139,39 +147,51 @@ def _fill(draft: Draft) -> GraphComparison:
     return found
 
 
+def _offline_graph(model: TrainedModel) -> OfflineGraph:
+    output = "encoder_out" if model.criterion == "transducer" else "log_probs"
+    return OfflineGraph(model.encoder, model.config, model.top, output)
+
+
 def _offline(draft: Draft) -> None:
     model, path = draft.model, draft.folder / "model.onnx"
-    graph = OfflineCtc(model.module, model.config)
+    graph = _offline_graph(model)
     x = torch.zeros(2, max(FRAMES, 4 * model.frames), model.front_end.mels)
     lengths = torch.tensor([x.shape[1], x.shape[1] // 2])
-    batch = {0: "B"}
-    free = {"x": {0: "B", 1: "T"}, "x_lens": batch, "log_probs": {0: "B", 1: "T'"}, "log_probs_lens": batch}
+    output, output_lens = graph.outputs
+    free = {"x": {0: "B", 1: "T"}, "x_lens": {0: "B"}, output: {0: "B", 1: "T'"}, output_lens: {0: "B"}}
     write_onnx(graph, (x, lengths), free, path)
-    form = sherpa.forms(model.front_end, streams=False)["offline"]
-    set_metadata(path, sherpa.offline_metadata(form, model.front_end.mels, len(model.tokens), model.frames))
+    if model.criterion == "ctc":
+        form = sherpa.forms(model.front_end, model.criterion, streams=False)["offline"]
+        set_metadata(path, sherpa.offline_metadata(form, model.front_end.mels, len(model.tokens), model.frames))
     draft.graphs["offline"] = {"fp32": path.name}
+
+
+def _search_graphs(draft: Draft) -> None:
+    """What a transducer's search asks: its predictor, which runtimes call decoder, and its joiner."""
+    joint = draft.model.joint
+    assert joint is not None
+    width, context = draft.model.config["join"], draft.model.config["context"]
+    row, some = {0: "N"}, torch.zeros(2, width)
+    decoder, joiner = (draft.folder / f"{name}.onnx" for name in ("decoder", "joiner"))
+    tokens = torch.zeros(2, context, dtype=torch.int64)
+    write_onnx(PredictorGraph(joint.predictor), (tokens,), {"y": row, "decoder_out": row}, decoder)  # type: ignore[arg-type]
+    write_onnx(JoinerGraph(joint), (some, some), {"encoder_out": row, "decoder_out": row, "logit": row}, joiner)
+    set_metadata(decoder, {"vocab_size": len(draft.model.tokens), "context_size": context})
+    set_metadata(joiner, {"joiner_dim": width})
+    draft.graphs |= {"decoder": {"fp32": decoder.name}, "joiner": {"fp32": joiner.name}}
 
 
 def _streaming(draft: Draft) -> None:
     model, p, path = draft.model, draft.params, draft.folder / "streaming.onnx"
-    graph = StreamingCtc(model.module, model.config)  # type: ignore[arg-type]
-    before = p.chunk * p.left
-    example = (
-        torch.zeros(1, p.chunk * model.frames, model.front_end.mels),
-        torch.tensor([before]),
-        torch.tensor([before]),
-        torch.zeros(graph.blocks, 1, before, 2 * graph.units),
-        torch.zeros(graph.blocks, 1, graph.units, KERNEL - 1 + graph.columns),
-        torch.ones(1, 1, before + p.chunk, dtype=torch.bool),
-    )
-    free = {"chunk": {1: "T"}, "attn_cache": {2: "L"}, "attn_mask": {2: "M"}, "log_probs": {1: "C"}}
-    write_onnx(graph, example, {**free, "next_attn_cache": {2: "L"}}, path)
-    set_metadata(path, sherpa.streaming_metadata(graph, len(model.tokens)))
+    kind = StreamingEncoder if model.criterion == "transducer" else StreamingCtc
+    graph = kind(model.encoder, model.config, model.top)  # type: ignore[arg-type]
+    write_onnx(graph, graph.example(p.chunk, p.chunk * p.left, model.front_end.mels), graph.free, path)
+    set_metadata(path, sherpa.streaming_metadata(graph, len(model.tokens), p.chunk, p.left))
     draft.graphs["streaming"] = {"fp32": path.name}
 
 
 def _smaller(draft: Draft, precision: str) -> None:
-    """Each graph again, in fp16 or int8."""
+    """Each graph again, in fp16 or int8; of a transducer's search always with activations as they come."""
     leave: list[str] = []
     about: dict[str, Any] = {}
     how = draft.params.int8
@@ -179,19 +199,21 @@ def _smaller(draft: Draft, precision: str) -> None:
         about = {"calibration": {"clips": len(draft.calibration), "sha256": digest(draft.calibration)}}
     if precision == "int8" and how == "mixed":
         leave, sensitivity = _sensitive(draft)
-        about |= {"kept_fp32": [_layer(name) for name in leave], "divergence_nats": sensitivity}
+        about |= {"kept_fp32": [_layer(name) for name in leave], "divergence": sensitivity}
     for form, graphs in draft.graphs.items():
-        source = draft.folder / graphs["fp32"]
+        source, encodes = draft.folder / graphs["fp32"], form in ("offline", "streaming")
         target = source.with_name(f"{source.stem}.{precision}.onnx")
         if precision == "fp16":
             quantise.to_fp16(source, target)
-        else:
+        elif encodes:
             order = dict(zip(quantise.layers(draft.folder / "model.onnx"), quantise.layers(source), strict=True))
             feeds = _feeds(draft, form) if how == "static" else None
             quantise.to_int8(source, target, leave=[order[name] for name in leave], feeds=feeds)
+        else:
+            quantise.to_int8(source, target)
         graphs[precision] = target.name
         share = round(target.stat().st_size / source.stat().st_size, 4)
-        found = {"how": how if precision == "int8" else "weights", "share_of_fp32": share, **about}
+        found = {"how": how if precision == "int8" else "weights", "share_of_fp32": share, **(about if encodes else {})}
         if ranges := quantise.ranges(target):
             found["ranges"] = ranges
         draft.quantisation[f"{form} {precision}"] = found
@@ -199,14 +221,12 @@ def _smaller(draft: Draft, precision: str) -> None:
 
 def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
     """What a graph takes for the calibration clips."""
-    model = draft.model
-    stream = GraphStream(draft.bundle()) if form == "streaming" else None
+    model, bundle = draft.model, draft.bundle()
+    stream = GraphStream(bundle) if form == "streaming" else None
     for clip in draft.calibration:
         if stream is not None:
-            tail_s = draft.params.chunk * model.frames / 100
-            yield from stream.feeds(
-                int16_rows(model.recogniser.front, padded(clip.samples, model.front_end.rate_hz, tail_s))
-            )
+            samples = padded(clip.samples, model.front_end.rate_hz, draft.params.chunk * model.frames / 100)
+            yield from stream.feeds(stream_rows(bundle, model.recogniser.front, samples))
         else:
             front = model.recogniser.front
             rows = np.concatenate(list(front.rows_of(iter([clip.samples.astype(np.float32)]), [], mean=False)))
@@ -214,18 +234,17 @@ def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
 
 
 def _sensitive(draft: Draft) -> tuple[list[str], dict[str, float]]:
-    """Layers that stay fp32 so that texts of the calibration clips do, and how far each alone moves posteriors."""
+    """Layers that stay fp32 so that texts of the calibration clips do, and how far each alone moves the output."""
     source, feeds = draft.folder / "model.onnx", list(_feeds(draft, "offline"))
-    found = quantise.divergences(source, feeds, "log_probs")
+    output = _offline_graph(draft.model).outputs[0]
+    found = quantise.divergences(source, feeds, output)
     order = sorted(found, key=lambda name: -found[name])
     kept = 0
     target = draft.folder / "trial.onnx"
-    exact = [values[0].argmax(axis=1) for values in quantise.posteriors(source, feeds, "log_probs")]
-    texts = [draft.model.text_of(labels) for labels in exact]
+    texts = [draft.model.text(values[0]) for values in quantise.outputs_of(source, feeds, output)]
     while kept < len(order):
         quantise.to_int8(source, target, leave=order[:kept])
-        mine = [values[0].argmax(axis=1) for values in quantise.posteriors(target, feeds, "log_probs")]
-        if [draft.model.text_of(labels) for labels in mine] == texts:
+        if [draft.model.text(values[0]) for values in quantise.outputs_of(target, feeds, output)] == texts:
             break
         kept += 1
     target.unlink(missing_ok=True)
@@ -240,7 +259,7 @@ def _layer(node: str) -> str:
 def _program(draft: Draft) -> None:
     """The offline graph as a torch.export program of one utterance of any length."""
     model, path = draft.model, draft.folder / "model.pt2"
-    graph = OfflineCtc(model.module, model.config).eval()
+    graph = _offline_graph(model).eval()
     x = torch.zeros(1, FRAMES * model.frames, model.front_end.mels)
     frames = torch.export.Dim("T", min=model.frames, max=1_000_000)
     with torch.inference_mode():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +29,23 @@ State = tuple[Tensor, ...]
 """What a predictor remembers of N hypotheses; the first axis of each tensor is N."""
 
 
-class Predictor(nn.Module):
-    """What a transducer knows of the tokens so far: (B, U + 1, D) after 0 … U of `tokens` (B, U)."""
+class SteppingPredictor(Protocol):
+    """What a transducer knows of the tokens so far, token by token."""
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
         """(N, D) before any token, and the state of `hypotheses` beginnings."""
-        raise NotImplementedError
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """(N, D) after one more of `tokens` (N,), and the new state."""
+
+
+class Predictor(nn.Module):
+    """A `SteppingPredictor` that also takes whole texts: (B, U + 1, D) after 0 … U of `tokens` (B, U)."""
+
+    def start(self, hypotheses: int) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         raise NotImplementedError
 
 
@@ -53,17 +62,21 @@ class StatelessPredictor(Predictor):
     def forward(self, tokens: Tensor) -> Tensor:
         return self._of(functional.pad(tokens, (self.context, 0), value=BLANK))
 
+    def of_last(self, tokens: Tensor) -> Tensor:
+        """(N, D) after the last `context` tokens (N, context)."""
+        return self._of(tokens)[:, 0]
+
     def _of(self, tokens: Tensor) -> Tensor:
         x = self.weighted(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
         return self.out(functional.relu(x))  # type: ignore[no-any-return]
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
         state = self.embedding.weight.new_zeros(hypotheses, self.context, dtype=torch.int64)
-        return self._of(state)[:, 0], (state,)
+        return self.of_last(state), (state,)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         seen = torch.cat((state[0][:, 1:], tokens[:, None]), dim=1)
-        return self._of(seen)[:, 0], (seen,)
+        return self.of_last(seen), (seen,)
 
 
 class LstmPredictor(Predictor):
@@ -161,6 +174,7 @@ class EndToEnd(nn.Module):
             self.decoder = AttentionDecoder(outputs, units, decoder_layers, smoothing)
 
     subsample = property(lambda self: self.encoder.subsample)
+    device = property(lambda self: self.joiner.weight.device)
     draws = property(lambda self: self.encoder.draws)
     streams = property(lambda self: self.encoder.streams)
     dropout = property(lambda self: self.encoder.dropout)
@@ -176,6 +190,10 @@ class EndToEnd(nn.Module):
     def encode(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(B, T', D) of `features` (B, T, F) with `lengths` (B,) real frames each."""
         return self.encoder(features, lengths, generator)  # type: ignore[no-any-return]
+
+    def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        """The transducer's logits (…, V) of frames (…, D) and what the predictor says (…, D)."""
+        return self.joiner(torch.tanh(encoded + predicted))  # type: ignore[no-any-return]
 
     def forward(
         self,

@@ -10,15 +10,15 @@ operations. With one beam it is the greedy search.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from megahour.models.end_to_end import BLANK, EndToEnd, State
+from megahour.models.end_to_end import BLANK, State, SteppingPredictor
 from megahour.models.inference import output_without_graph
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
@@ -43,10 +43,22 @@ class TokenPath(NamedTuple):
         return tuple(label for label in self.labels if label)
 
 
+class Transducer(Protocol):
+    """What the search asks of a transducer: an `EndToEnd`, or the graphs of an exported one."""
+
+    @property
+    def predictor(self) -> SteppingPredictor: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor: ...
+
+
 class TransducerSearcher:
     """Decodes what the encoder of `module` gives, with its predictor and joiner. `beams`: 1 is greedy."""
 
-    def __init__(self, module: EndToEnd, *, beams: int = 4) -> None:
+    def __init__(self, module: Transducer, *, beams: int = 4) -> None:
         self.module, self.beams = module, beams
 
     def __call__(self, encoded: Sequence[Float32]) -> list[TokenPath]:
@@ -60,7 +72,7 @@ class TransducerSearcher:
             return [[TokenPath((), (), 0.0)] for _ in encoded]
         rows = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(each) for each in encoded], batch_first=True)
         with torch.inference_mode():
-            device = self.module.joiner.weight.device
+            device = self.module.device
             return self._search(rows.to(device), torch.tensor(lengths, device=device))
 
     def _search(self, encoded: Tensor, lengths: Tensor) -> list[list[TokenPath]]:
@@ -68,7 +80,7 @@ class TransducerSearcher:
 
     def start(self, batch: int = 1) -> Hypotheses:
         """Of `batch` utterances of which nothing has come."""
-        shape, device = (batch, self.beams), self.module.joiner.weight.device
+        shape, device = (batch, self.beams), self.module.device
         predicted, state = self.module.predictor.start(batch * self.beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
         scores[:, 0] = 0.0
@@ -86,8 +98,8 @@ class TransducerSearcher:
         same = torch.arange(beams, device=encoded.device)
         parents, labels, chances = [], [], []
         for t in range(frames):
-            hidden = torch.tanh(encoded[:, t].repeat_interleave(beams, 0) + predicted)
-            each = functional.log_softmax(self.module.joiner(hidden), dim=1).double().view(batch, beams, -1)
+            logits = self.module.joined(encoded[:, t].repeat_interleave(beams, 0), predicted)
+            each = functional.log_softmax(logits, dim=1).double().view(batch, beams, -1)
             grown = (scores[:, :, None] + each).flatten(1)
             best, place = grown.topk(beams, dim=1)
             parent, label = place // each.shape[2], place % each.shape[2]
@@ -172,13 +184,13 @@ class TokenSearcher:
     together = 16
     """Utterances that are best given at a time: their beams are rows of one batch."""
 
-    def __init__(self, config: Mapping[str, Any], module: nn.Module | None, *, beams: int) -> None:
+    def __init__(self, config: Mapping[str, Any], module: Transducer | None, *, beams: int) -> None:
         """`config` is of a `.model.json`; `module`, of the model, is for transducers."""
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         self._mark = MARK if config.get("marks") else ""
         self._transducer: TransducerSearcher | None = None
         if output_without_graph(config) == "encoded":
-            assert isinstance(module, EndToEnd)
+            assert module is not None
             self._transducer = TransducerSearcher(module, beams=beams)
 
     def __call__(self, outputs: Sequence[NDArray[np.float32]]) -> list[TokenPath | ValueError]:

@@ -2,8 +2,8 @@
 
 bundle.json     what the other files are, their sizes and SHA-256, and all that `BundleManifest` says
 tokens.txt      for other runtimes: a token and its number a line
-model.onnx …    graphs, by form (offline, streaming) and precision
-golden/         clips, and the log posteriors that the model gives for them
+model.onnx …    graphs, by form (offline, streaming; of a transducer also decoder, joiner) and precision
+golden/         clips, and the log posteriors (of a transducer: the encoder's output) that the model gives for them
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -22,9 +22,14 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.models.foreign import ForeignModel
 
+if TYPE_CHECKING:
+    from megahour.transcribe.exported_transducer import ExportedTransducer
+
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
 PRECISIONS = ("fp32", "fp16", "int8")
+FORMS = {"ctc": ("offline",), "transducer": ("offline", "decoder", "joiner")}
+"""Graphs that a bundle must have."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
 
@@ -60,7 +65,7 @@ class StreamSettings(_Part):
 
 
 class GoldenClip(_Part):
-    """A clip's file, what is said in it where that is known, the texts by form and precision, and log posteriors."""
+    """A clip's file, what is said in it where that is known, texts by form and precision, and the model's output."""
 
     file: str
     said: str = ""
@@ -74,11 +79,13 @@ class BundleManifest(_Part):
     format: Literal[1]
     made_by: dict[str, str]
     name: str = Field(max_length=1000)
-    criterion: Literal["ctc"]
+    criterion: Literal["ctc", "transducer"]
     tokens: list[str] = Field(min_length=2, max_length=65_535)
     marks: bool
     front_end: FrontEndSettings
     frames: int = Field(ge=1, le=256)  # of 10 ms for a row of log posteriors
+    width: int = Field(0, ge=0, le=65_536)  # of the encoder's output, of a transducer
+    context: int = Field(0, ge=0, le=1024)  # tokens that its decoder (predictor) sees
     look_ahead_s: float | None  # of the offline graph; None: the whole utterance
     graphs: dict[str, dict[str, str]]  # form → precision → file
     streaming: StreamSettings | None = None
@@ -98,8 +105,11 @@ class BundleManifest(_Part):
         for name in (*(file for each in self.graphs.values() for file in each.values()), *self._named()):
             if name not in self.files:
                 raise ValueError(f"{name[:100]!r} is not among its files")
-        if "fp32" not in self.graphs.get("offline", {}):
-            raise ValueError("no offline graph in fp32")
+        needed = FORMS[self.criterion]
+        if missing := [form for form in needed if "fp32" not in self.graphs.get(form, {})]:
+            raise ValueError(f"no {missing[0]} graph in fp32")
+        if self.criterion == "transducer" and not (self.width and self.context):
+            raise ValueError("a transducer without width or context")
         return self
 
     def _named(self) -> list[str]:
@@ -116,12 +126,19 @@ class BundleManifest(_Part):
         """The offline graph as `models.foreign` and the front end take models from elsewhere."""
         audio = self.front_end.model_dump()
         audio |= {"input": "log-mel", "frame_shift_samples": self.frames * self.front_end.rate_hz // 100}
-        run = {"input_name": "x", "length_name": "x_lens", "output_name": "log_probs", "layout": "frames-first"}
+        output = "encoder_out" if self.criterion == "transducer" else "log_probs"
+        run = {"input_name": "x", "length_name": "x_lens", "output_name": output, "layout": "frames-first"}
         return {
-            **{"format": 1, "kind": "onnx", "criterion": "ctc", "outputs": len(self.tokens), "tokens": self.tokens},
-            **{"marks": self.marks, "order": list(range(len(self.tokens))), "run": {**run, "log_probs": True}},
+            **{"format": 1, "kind": "onnx", "criterion": self.criterion, "tokens": self.tokens, "marks": self.marks},
+            **{"outputs": len(self.tokens), "order": list(range(self.columns)), "run": {**run, "log_probs": True}},
+            **({"heads": {"transducer": 1.0}} if self.criterion == "transducer" else {}),
             "audio": {**audio, "normalise": False},
         }
+
+    @property
+    def columns(self) -> int:
+        """Values of a row that the offline graph gives."""
+        return self.width or len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -184,10 +201,21 @@ class Bundle:
             raise
         except Exception as error:  # onnxruntime's own classes share no base
             raise StoreError(f"the graph does not run: {error}", where=where, remedy=_AGAIN) from None
-        if shape != (len(quiet) // self.manifest.frames, len(self.manifest.tokens)):
+        if shape != (len(quiet) // self.manifest.frames, self.manifest.columns):
             what = f"the graph gives {shape[0]} rows of {shape[1]} values for {len(quiet)} frames"
-            raise StoreError(f"{what}; the bundle has {len(self.manifest.tokens)} tokens", where=where, remedy=_AGAIN)
+            wanted = f"width {self.manifest.width}" if self.manifest.width else f"{len(self.manifest.tokens)} tokens"
+            raise StoreError(f"{what}; the bundle has {wanted}", where=where, remedy=_AGAIN)
         return model
+
+    def transducer(self, precision: str, *, threads: int = 1) -> ExportedTransducer | None:
+        """Predictor and joiner; None of a CTC model. Raises StoreError: onnxruntime cannot read or run them."""
+        if self.manifest.criterion == "ctc":
+            return None
+        from megahour.transcribe.exported_transducer import ExportedTransducer
+
+        decoder, joiner = (self.graph(form, precision) for form in ("decoder", "joiner"))
+        sizes = {"context": self.manifest.context, "width": self.manifest.width, "tokens": len(self.manifest.tokens)}
+        return ExportedTransducer(decoder, joiner, **sizes, threads=threads, where=f"{self.url}: {precision}")
 
 
 def _read(where: str, most: int) -> bytes:

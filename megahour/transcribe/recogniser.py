@@ -15,7 +15,7 @@ from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph
-from megahour.models.token_search import TokenPath, TokenSearcher
+from megahour.models.token_search import TokenPath, TokenSearcher, Transducer
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import word_spans
@@ -48,19 +48,23 @@ def _check_kind(address: str, kind: str) -> None:
         raise ConfigError(what, where=address, remedy=makers_of((kind,)))
 
 
-def _loaded(parts: RecogniserParts, threads: int, device: str) -> tuple[dict[str, Any], Model | ForeignModel]:
-    """The model and its configuration, from a bundle or an artifact."""
+def _loaded(
+    parts: RecogniserParts, threads: int, device: str
+) -> tuple[dict[str, Any], Model | ForeignModel, Transducer | None]:
+    """The model and its configuration, from a bundle or an artifact; and what searches a transducer."""
     if not parts.precision:
         config: dict[str, Any] = Artifact(parts.model).read_json(0, ".model.json")
         outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config)
         precision = parts.search.precision
-        return config, load(parts.model, threads=threads, device=device, precision=precision, outputs=outputs)
+        loaded = load(parts.model, threads=threads, device=device, precision=precision, outputs=outputs)
+        return config, loaded, getattr(loaded, "module", None)
     if parts.graph:
         raise ConfigError(
             "a bundle is searched without a graph", where=parts.model, remedy="take --graph with the model artifact"
         )
-    model = Bundle.open(parts.model).model(parts.precision, threads=threads, device=device)
-    return dict(model.config), model
+    bundle = Bundle.open(parts.model)
+    model = bundle.model(parts.precision, threads=threads, device=device)
+    return dict(model.config), model, bundle.transducer(parts.precision, threads=threads)
 
 
 class Recogniser:
@@ -76,7 +80,7 @@ class Recogniser:
         for kind in ("model", "graph", "units", "lexicon"):
             if not (parts.precision and kind == "model"):
                 _check_kind(getattr(parts, kind), kind)
-        config, self.model = _loaded(parts, threads, device)
+        config, self.model, transducer = _loaded(parts, threads, device)
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         if not parts.graph and not self.tokens:
             raise ConfigError(
@@ -88,7 +92,7 @@ class Recogniser:
         self.mark = MARK if config.get("marks") else ""
         self.searcher: Searcher | None = None
         self._silence = 0
-        self.speller = TokenSearcher(config, getattr(self.model, "module", None), beams=parts.search.beams)
+        self.speller = TokenSearcher(config, transducer, beams=parts.search.beams)
         if parts.graph:
             self.searcher, self._silence = self._search(Artifact(parts.model))
         self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
@@ -103,7 +107,11 @@ class Recogniser:
             return []
         if self.searcher is not None:
             return self.words_of_graph(self.searcher(log_probs), log_probs, start_s)
-        (path,) = self.speller([log_probs])
+        return self.spelled(log_probs, start_s)
+
+    def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
+        """Words of what `log_posteriors` gives, of a model of tokens without a graph."""
+        (path,) = self.speller([output])
         if isinstance(path, ValueError):
             raise path
         return self.words_of_tokens(path, start_s)

@@ -16,6 +16,7 @@ from exported import model, voice
 
 from megahour.cli.transcribe import command
 from megahour.core.errors import ConfigError, StoreError
+from megahour.core.store import Artifact
 from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel
 from megahour.export.origin import ModelOrigin
@@ -30,7 +31,17 @@ from megahour.transcribe.recogniser import Recogniser
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = model(tmp_path_factory.mktemp("model"), "tdnn", FeaturesParams())
-    folder = tmp_path_factory.mktemp("sound") / "bundle"
+    return exported(made, tmp_path_factory.mktemp("sound") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transducer's."""
+    made = model(tmp_path_factory.mktemp("model"), "tdnn", layers=1, heads={"heads": {"transducer": 1.0}})
+    return exported(made, tmp_path_factory.mktemp("spoken") / "bundle")
+
+
+def exported(made: Artifact, folder: Path) -> Path:
     clips, origin = [SpokenClip("c", voice(1.0, 1))], ModelOrigin({"model": {"digest": "d" * 64}})
     write_bundle(TrainedModel(parts_of(made.url)), ExportModelParams(), origin, clips, (), str(folder))
     return folder
@@ -96,6 +107,26 @@ def test_a_damaged_bundle_is_refused_by_name(what: str, sound: Path, tmp_path: P
     with pytest.raises(StoreError, match=message) as refused:
         Recogniser(parts_of(str(tmp_path / "bundle")))
     assert str(tmp_path / "bundle") in str(refused.value)
+
+
+@pytest.mark.parametrize("what", ["no joiner", "graphs of each other", "no context", "another width"])
+def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(spoken, tmp_path / "bundle")
+    graphs = json.loads((folder / MANIFEST).read_text())["graphs"]
+    damage: dict[str, tuple[dict[str, Any], str]] = {
+        "no joiner": ({"graphs": {name: each for name, each in graphs.items() if name != "joiner"}}, "no joiner graph"),
+        "graphs of each other": (
+            {"graphs": {**graphs, "joiner": graphs["decoder"], "decoder": graphs["joiner"]}},
+            "no transducer",
+        ),
+        "no context": ({"context": 0}, "without width or context"),
+        "another width": ({"width": 23}, "width 23"),
+    }
+    values, message = damage[what]
+    change(folder, **values)
+    with pytest.raises(StoreError, match=message) as refused:
+        Recogniser(parts_of(str(folder)))
+    assert str(folder) in str(refused.value)
 
 
 def test_what_the_bundle_does_not_have_is_named(sound: Path) -> None:

@@ -29,7 +29,7 @@ CHUNKS = Chunks(ms=320, left=2)
 
 
 def recogniser(folder: Path, kind: str, heads: Mapping[str, Any] = MappingProxyType({})) -> Recogniser:
-    return Recogniser(RecogniserParts(model(folder / "model", kind, more=heads).url, search=SEARCH))
+    return Recogniser(RecogniserParts(model(folder / "model", kind, heads=heads).url, search=SEARCH))
 
 
 @pytest.fixture(

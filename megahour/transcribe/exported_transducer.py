@@ -1,0 +1,70 @@
+"""Predictor and joiner of an exported transducer, which onnxruntime runs for the search."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.extras import install
+from megahour.models.end_to_end import BLANK, State
+
+
+class ExportedTransducer:
+    """A `models.token_search.Transducer` of a bundle's graphs `decoder` and `joiner`.
+
+    context: tokens that the predictor sees.
+
+    Raises
+    ------
+    ConfigError: onnxruntime is missing. StoreError: it cannot read a graph, or the graph does not fit the bundle.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self, decoder: bytes, joiner: bytes, *, context: int, width: int, tokens: int, threads: int = 1, where: str = ""
+    ) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise ConfigError("exported models need onnxruntime", remedy=install("onnx")) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = max(1, threads), 1, 3
+        self.context = context
+        try:
+            self._decoder, self._joiner = (
+                onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+                for data in (decoder, joiner)
+            )
+            predicted, _ = self.start(1)
+            logits = self.joined(torch.zeros(1, width), predicted)
+        except Exception as error:  # onnxruntime's own classes share no base
+            raise StoreError(f"no transducer: {error}", where=where, remedy="export it again") from None
+        if predicted.shape != (1, width) or logits.shape != (1, tokens):
+            what = (
+                f"the graphs give {tuple(predicted.shape)} and {tuple(logits.shape)} values, not {width} and {tokens}"
+            )
+            raise StoreError(what, where=where, remedy="export it again")
+
+    @property
+    def predictor(self) -> ExportedTransducer:
+        return self
+
+    def start(self, hypotheses: int) -> tuple[Tensor, State]:
+        """(N, D) before any token, and the state of `hypotheses` beginnings."""
+        state = torch.full((hypotheses, self.context), BLANK)
+        return self._predicted(state), (state,)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """(N, D) after one more of `tokens` (N,), and the new state."""
+        seen = torch.cat((state[0][:, 1:], tokens[:, None]), dim=1)
+        return self._predicted(seen), (seen,)
+
+    def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        """Logits (N, V) of frames (N, D) and what the predictor says (N, D)."""
+        feed = {"encoder_out": encoded.numpy(), "decoder_out": predicted.numpy()}
+        return torch.from_numpy(self._joiner.run(["logit"], feed)[0])
+
+    def _predicted(self, seen: Tensor) -> Tensor:
+        return torch.from_numpy(self._decoder.run(["decoder_out"], {"y": seen.numpy()})[0])
