@@ -21,6 +21,7 @@ from megahour.core.store import Artifact
 from megahour.models.build import KINDS, build
 from megahour.models.in_parts import skeleton
 from megahour.train import data
+from megahour.train.initial import InitialModel
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.units.tokens import Characters, TokenSpeller
@@ -72,12 +73,17 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
     features = inputs["features"]
     goal = _goal(p, inputs)
     front = _front(p, features)
+    initial = InitialModel(inputs["initial"]) if "initial" in inputs else None
+    front = front if initial is None else initial.front(front)
     loaders, held_out, dropped = data.choose(p, inputs, goal.labels, front)
     config = _config(p, goal, front, features)
+    module = build(config, seed=p.seed) if p.parallel.shard == 1 else skeleton(config)
+    if initial is not None:
+        initial.fill(module, config)
     digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
     return TrainingJob(
         p,
-        build(config, seed=p.seed) if p.parallel.shard == 1 else skeleton(config),
+        module,
         config,
         goal.outputs,
         loaders,

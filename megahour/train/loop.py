@@ -162,6 +162,7 @@ class Run:
         if not was_through:
             self._checkpoint(self.total)
         self.trainer.synchroniser.finish()
+        self.trainer.take_average()
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         if not self.at.ended:
             self._row(self.job.phases[-1], self._rate(self.total))
@@ -217,6 +218,8 @@ class Run:
     def _update(self, claim: Claim, batches: Sequence[Batch], gradients: Gradients | None, rate: float) -> None:
         """The step, and the position after it."""
         self.trainer.apply(gradients, rate, claim.first)
+        if self.job.params.average and claim.last > (1 - self.job.params.average) * self.total:
+            self.trainer.add_to_average()
         self.at.add(TrainedTotals.of(batches, None))
         self.at.done, self.at.steps = claim.last, self.at.steps + 1
 

@@ -165,6 +165,14 @@ class TrainParams(Params):
         0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
     )
     rows: int = Field(20, ge=1, description="points of the training curve")
+    average: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of the steps, the last ones, whose weights are averaged to the model: steadier than those "
+        "of the last step; try 0.2. With trainer dense or gtc",
+        json_schema_extra=LATER,
+    )
     accumulate: int = Field(
         1,
         ge=1,
@@ -288,6 +296,9 @@ class TrainParams(Params):
         if self.criterion != "ce" and "targets" in roles:
             what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
             raise ConfigError(what, where="train")
+        if "initial" in roles and self.parallel.shard > 1:
+            what = "`initial` with parallel.shard above 1: no worker holds the whole model"
+            raise ConfigError(what, where="train", remedy="leave one of them out")
         if self.criterion == "ce" and "tokens" in roles:
             raise ConfigError("criterion ce learns senones, not `tokens`", where="train", remedy="set criterion: ctc")
         if self.criterion == "ce" and "units" not in roles:
@@ -350,6 +361,14 @@ class TrainParams(Params):
             raise ValueError(f"faults: continue does not go with {why}; or set restart")
         if self.nodes > 1 and not self.rendezvous:
             raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
+        return self
+
+    @model_validator(mode="after")
+    def _average_fits(self) -> TrainParams:
+        if self.average and (self.trainer not in ("dense", "gtc") or self.parallel.shard > 1):
+            raise ValueError("average needs weights that are whole and the same on all workers: trainer dense or gtc")
+        if self.average and self.faults == "continue":
+            raise ValueError("average does not go with faults: continue; set restart")
         return self
 
     @model_validator(mode="after")

@@ -70,6 +70,8 @@ class Trainer:
             criteria.loss, self._forward, joint=bool(getattr(module, "joint", False)), consistency=consistency
         )
         self._replicas = p.threads if device.type == "cpu" else 1
+        self._average: list[Tensor] = []
+        self._averaged = 0
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -149,6 +151,20 @@ class Trainer:
         if not isinstance(loss, Tensor) and not isinstance(norm, Tensor):
             self.check_finite(loss, norm, number, learning_rate)
 
+    def add_to_average(self) -> None:
+        """Counts the weights of now into the average that `take_average` puts in their place."""
+        self._averaged += 1
+        if self._averaged == 1:
+            self._average = [parameter.detach().clone() for parameter in self.parameters]
+        else:
+            torch._foreach_lerp_(self._average, [each.detach() for each in self.parameters], 1 / self._averaged)
+
+    def take_average(self) -> None:
+        """The weights are the average from now on, where there is one."""
+        with torch.no_grad():
+            for parameter, mean in zip(self.parameters, self._average, strict=False):
+                parameter.copy_(mean)
+
     def check_finite(self, loss: float, norm: float, number: int, learning_rate: float) -> None:
         """Raises StageError unless loss and gradient norm of step `number` are finite.
 
@@ -189,6 +205,9 @@ class Trainer:
             for part, tensor in self.optimiser.state.get(parameter, {}).items():
                 if isinstance(tensor, Tensor):
                     found[f"{part}.{name}"] = tensor
+        found |= {f"average.{name}": mean for name, mean in zip(self.names, self._average, strict=False)}
+        if self._average:
+            found["averaged"] = torch.tensor([self._averaged])
         if self.scaler is not None:
             state = self.scaler.state_dict()
             found["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
@@ -219,6 +238,9 @@ class Trainer:
                         part: tensor if part == "step" and not fused else tensor.to(parameter.device)
                         for part, tensor in kept.items()
                     }
+        if "averaged" in tensors:
+            self._averaged = int(tensors["averaged"])
+            self._average = [tensors[f"average.{name}"].to(self.device, copy=True) for name in self.names]
         if self.scaler is not None and "scaler" in tensors:
             scale, tracker = tensors["scaler"].tolist()
             self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(tracker)})

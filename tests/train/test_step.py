@@ -157,6 +157,20 @@ def test_a_restored_run_takes_the_same_next_step(params: dict[str, Any]) -> None
         assert all(torch.equal(a, b) for a, b in zip(expected, again.parameters, strict=True))
 
 
+def test_the_average_is_of_the_weights_after_each_step_that_is_added() -> None:
+    seen: list[list[torch.Tensor]] = []
+    with trainer() as own:
+        for number in range(4):
+            own.apply(own.gradients([batch(seed=number)], [number]), 1e-2, number)
+            if number > 0:
+                own.add_to_average()
+                seen.append([parameter.detach().clone() for parameter in own.parameters])
+        own.take_average()
+        for parameter, *each in zip(own.parameters, *seen, strict=True):
+            torch.testing.assert_close(parameter.detach(), torch.stack(each).mean(0))
+            assert not torch.equal(parameter, each[-1])
+
+
 def test_workers_with_moments_and_residuals_of_their_own_go_on_with_the_same_bits() -> None:
     """Trainer gtc, form update: what `tensors` gives of each worker is all that its next steps depend on."""
     options = {"form": "update", "density": 0.05, "clip_norm": 1.0}

@@ -73,6 +73,8 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
                 ({"precision": "fp16", "compile": True}, "precision fp16: use bf16.*; nor with compile"),
             ]
         ),
+        ({"average": 0.2, "trainer": "bmuf"}, "average needs weights that are whole and the same on all workers"),
+        ({"average": 0.2, "faults": "continue"}, "average does not go with faults"),
         ({"trainer": "dence"}, 'did you mean "dense"'),
         ({"trainer_options": {"clip_norm": 1.0}}, "`clip_norm` in trainer_options"),
         ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 3}}, "node_size 3 does not divide"),

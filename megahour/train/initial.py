@@ -1,0 +1,84 @@
+"""Training that begins with the weights of another model, instead of random ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from megahour.batches.window import Front
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.models.inference import parse_config, restore
+
+LOG = logging.getLogger(__name__)
+SAME = ("kind", "layers", "units", "lookahead", "stack", "mels")
+"""What must be equal for an encoder to fit, as `.model.json` calls it."""
+PARAMETER = {"units": "hidden", "mels": "mels of the features"}
+OUTPUTS = ("tokens", "senones", "units_digest", "marks")
+"""What must be equal for the layers that know the tokens or senones to fit."""
+KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
+
+
+class InitialModel:
+    """A *model* artifact of `train` that a training begins with.
+
+    Its normalisation goes with it, so that at the start the encoder gives what it gave. Layers that know tokens or
+    senones are taken where these are the same, and are new where they are not.
+
+    Raises
+    ------
+    ConfigError: a model that was not trained here. StoreError: a damaged one.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.url = artifact.url
+        self.config: dict[str, Any] = parse_config(artifact.read_bytes(0, ".model.json"), where=self.url)
+        if "stats" not in self.config:
+            what = "a model from elsewhere, whose weights cannot be trained here"
+            raise ConfigError(what, where=self.url, remedy="give a *model* of `train`")
+        self._data = artifact.read_bytes(0, ".safetensors")
+
+    def front(self, front: Front) -> Front:
+        """The same with this model's mean and variance. Raises ConfigError: other features."""
+        stats = {name: np.asarray(self.config["stats"][name], np.float32) for name in ("mean", "inv_std")}
+        if stats["mean"].shape != front.mean.shape:
+            self._differ("mels", len(stats["mean"]), len(front.mean))
+        return Front(front.stack, **stats)
+
+    def fill(self, module: nn.Module, config: Mapping[str, Any]) -> None:
+        """Puts its weights into a `module` of `config`. Raises ConfigError: the encoder is another one."""
+        for name in SAME:
+            if self.config.get(name) != config.get(name):
+                self._differ(name, self.config.get(name), config.get(name))
+        with torch.no_grad():
+            theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
+        outputs = all(self.config.get(name) == config.get(name) for name in OUTPUTS)
+        mine, taken = _parts(module.state_dict()), []
+        for name, target in mine.items():
+            source = theirs.get(name)
+            if source is not None and source.shape == target.shape and (outputs or not name.startswith(KNOW_OUTPUTS)):
+                target.copy_(source)
+                taken.append(name)
+        new = sorted({name.rpartition(".")[0] for name in mine.keys() - set(taken)})
+        LOG.info("%d of %d tensors from %s; new: %s", len(taken), len(mine), self.url, ", ".join(new) or "none")
+
+    def _differ(self, name: str, theirs: object, mine: object) -> None:
+        parameter = PARAMETER.get(name, name)
+        what = f"the initial model has {parameter} {theirs}, this training {mine}"
+        raise ConfigError(what, where=self.url, remedy=f"train with {parameter} {theirs}, or begin without `initial`")
+
+
+def _parts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by one name each, whether the encoder is the whole model or has heads beside it.
+
+    An encoder's own last layer is `head` where it gives tokens or senones, and `encoder.head` where heads follow.
+    """
+    if not any(name.startswith("encoder.") for name in state):
+        return dict(state)
+    renamed = {name: name if name.startswith("encoder.head.") else name.removeprefix("encoder.") for name in state}
+    return {renamed[name]: tensor for name, tensor in state.items()}
