@@ -32,7 +32,7 @@ FOLDERS = {
     "generate": "corpus",
     "train": "batches clock losses models monitor sync teach train units",
     "decode": "decode",
-    "transcribe": "transcribe",
+    "transcribe": "listen transcribe",
     "export": "export",
 }
 """Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""

@@ -64,7 +64,7 @@ def sentences(count: int, rng: np.random.Generator) -> list[str]:
     ]
 
 
-def write(folder: Path, *fills: Any, summary: dict[str, Any] | None = None) -> Artifact:
+def write(folder: Path, *fills: Any, summary: dict[str, Any] | None = None, stage: str = "made") -> Artifact:
     """A complete artifact with a shard for each `fill(out)`."""
     artifact = Artifact(folder)
     receipts = []
@@ -73,7 +73,7 @@ def write(folder: Path, *fills: Any, summary: dict[str, Any] | None = None) -> A
             fill(out)
             receipts.append(out.commit())
     digest = content_digest(receipts, summary or {})
-    finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(fills), Counts(), summary or {}))
+    finish(artifact, receipts, Manifest(stage, 1, "made", digest, {}, {}, len(fills), Counts(), summary or {}))
     return artifact
 
 
@@ -104,7 +104,7 @@ def train_listener(folder: Path) -> Artifact:
         with out.open(".safetensors") as file:
             file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
 
-    return write(folder, fill)
+    return write(folder, fill, stage="train")
 
 
 Made = tuple[str, NDArray[np.int16], list[str], list[Timed]]  # name, samples, cues, true words

@@ -30,6 +30,10 @@ LAZY = {
         "megahour.cli.transcribe:command",
         "Recognise speech: audio files or a microphone to text or subtitles.",
     ),
+    "listen": (
+        "megahour.cli.listen:command",
+        "A server that shows the words of a microphone as they come; also for programs.",
+    ),
     "export-model": (
         "megahour.cli.export_model:command",
         "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",

@@ -9,18 +9,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from megahour.cli.recogniser_options import (
+    chunk_options,
+    chunks_of,
+    recogniser_of,
+    recogniser_options,
+    recogniser_values,
+)
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.transfer import publish_text
 from megahour.runner import log
 
 if TYPE_CHECKING:
-    from megahour.transcribe.parts import RecogniserParts
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.session import Transcription
     from megahour.transcribe.streaming import Chunks
@@ -39,42 +45,23 @@ class Asked:
     longest_s: float
     whole: bool
     rate_hz: int
-    chunk_ms: int
-    left: int
-
-    @property
-    def chunks(self) -> Chunks:
-        from megahour.transcribe.streaming import Chunks
-
-        return Chunks(self.chunk_ms, self.left)
+    chunks: Chunks | None
 
 
 @click.command("transcribe")
 @click.argument("audio", nargs=-1, required=True)
-@click.option("--model", required=True, help="A run's folder, a recipe that was run, a *model* artifact, or a bundle.")
-@click.option("--step", default="", help="Of the run: the `decode`, or `train` of tokens; of a bundle: fp16 or int8.")
-@click.option("--graph", default="", help="Of a model: the *graph* artifact with its words.")
-@click.option("--units", default="", help="Of a graph of senones: its *units*, for word times.")
-@click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times.")
+@recogniser_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="txt", show_default=True)
 @click.option("--out", default="", help="Folder for a file a recording; without it text goes to standard output.")
 @click.option("--resume", is_flag=True, help="Leave the files in --out that are there already.")
 @click.option("--stream", "live", is_flag=True, help="Show words while the audio comes; for one input.")
-@click.option("--chunk-ms", type=click.IntRange(0, 10_000), default=0,
-              help="An lstm or conformer hears the audio in chunks of this length, also without --stream. Shorter ones "
-              "give words sooner, and a conformer more wrong ones. 0: in streams 640, of an lstm 160.")  # fmt: skip
-@click.option("--left", type=click.IntRange(0, 64), default=4, show_default=True,
-              help="Chunks before its own that a conformer's attention sees.")  # fmt: skip
+@chunk_options
 @click.option("--rate-hz", default=0, help="Standard input has raw 16-bit mono samples at this rate.")
 @click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
               help="Longest piece that the model gets at once; it is cut where it is quiet.")  # fmt: skip
 @click.option("--whole", is_flag=True, help="Each input is one utterance: no pause is left out, as in stage `decode`.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @log.logged
-def command(
-    audio: tuple[str, ...], model: str, step: str, live: bool, threads: int, device: str, **values: Any
-) -> None:
+def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     """Recognise speech: AUDIO are files, folders, or - for standard input.
 
     \b
@@ -82,32 +69,17 @@ def command(
     megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
     arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
     """
-    from megahour.serve.devices import of_machine
-    from megahour.transcribe.recogniser import Recogniser
-
-    given = {name: values.pop(name) for name in ("graph", "units", "lexicon")}
-    asked = Asked(**values)
+    which, chunks = recogniser_values(values), chunks_of(values)
+    asked = Asked(chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
-    recogniser = Recogniser(_parts(model, step, given), threads=threads, device=of_machine((device,), 1)[0])
+    recogniser = recogniser_of(**which)
     if live:
         _stream(recogniser, inputs[0], asked)
     elif failed := _transcribe_all(recogniser, inputs, asked):
         log.say("failed", f"{failed} of {len(inputs)} inputs failed", {"failed": failed}, level=logging.ERROR)
         sys.exit(1)
-
-
-def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
-    """The model's parts; a recipe's name stands for its run."""
-    from megahour.cli.recipe import load_recipe
-    from megahour.cli.shipped_recipes import names
-    from megahour.transcribe.parts import parts_of
-
-    if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):
-        model = load_recipe(model).run
-    parts = parts_of(model, step)
-    return replace(parts, **{name: value for name, value in given.items() if value})
 
 
 def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -189,8 +161,7 @@ def _write(target: Path, text: str) -> None:
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
     from megahour.transcribe.session import transcribe
 
-    how: dict[str, Any] = {"longest_s": asked.longest_s, "whole": asked.whole}
-    how["chunks"] = asked.chunks if asked.chunk_ms else None
+    how: dict[str, Any] = {"longest_s": asked.longest_s, "whole": asked.whole, "chunks": asked.chunks}
     if path != PIPE:
         with Path(path).open("rb") as file:
             return transcribe(file, recogniser, name=path, **how)
@@ -213,6 +184,7 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
         raise ConfigError(f"--stream --format {asked.form}", where="transcribe", remedy="take txt or json")
     terminal = sys.stdout.isatty() and asked.form == "txt"
     meter = StreamMeter()
+    assert asked.chunks is not None
     with _opened(source[0]) as pipe:
         blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz)
         for update in stream(recogniser, blocks, longest_s=asked.longest_s, chunks=asked.chunks, meter=meter):

@@ -1,0 +1,121 @@
+"""`megahour listen`: a server that recognises speech while it comes, for a browser's microphone and other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.cli.recogniser_options import (
+    chunk_options,
+    chunks_of,
+    recogniser_of,
+    recogniser_options,
+    recogniser_values,
+)
+from megahour.core.errors import ConfigError
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from megahour.listen.server import ListenServer
+
+LEAST_TOKEN = 16
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command("listen")
+@recogniser_options
+@chunk_options
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one only behind TLS."
+)
+@click.option("--port", type=click.IntRange(0, 65_535), default=8990, show_default=True, help="0: one that is free.")
+@click.option("--token-file", default="", help="A file with the token; without it a new one is made and shown.")
+@click.option(
+    "--origin", "origins", multiple=True, help="Where pages may come from besides, such as https://a.example."
+)
+@click.option(
+    "--sessions", type=click.IntRange(1, 256), default=4, show_default=True, help="Streams and files at a time."
+)
+@click.option("--idle-s", type=click.FloatRange(1), default=300.0, show_default=True,
+              help="A stream ends after so long without audio, or so much audio without a word.")  # fmt: skip
+@click.option("--message-kb", type=click.IntRange(1, 1 << 16), default=256, show_default=True,
+              help="Largest message of a stream.")  # fmt: skip
+@click.option("--file-mb", type=click.IntRange(1, 1 << 14), default=512, show_default=True,
+              help="Largest file that is transcribed.")  # fmt: skip
+@log.logged
+def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **values: Any) -> None:
+    """Recognise what a browser's microphone or another program sends, and show the words as they come.
+
+    \b
+    megahour listen --model demo
+    megahour listen --model runs/digits --step model --chunk-ms 320 --port 8000
+    """
+    from megahour.listen.access import Access
+    from megahour.listen.server import Limits, ListenServer
+
+    listening = _listening(host, port)
+    token = _token_of(token_file) if token_file else secrets.token_urlsafe(24)
+    which, chunks = recogniser_values(values), chunks_of(values)
+    limits = Limits(values["sessions"], values["idle_s"], values["message_kb"] << 10, values["file_mb"] << 20)
+    server = ListenServer(recogniser_of(**which), Access(token, host, origins), chunks=chunks, limits=limits)
+    server.warm_up()
+    if host not in LOOPBACK:
+        log.say("open", f"{host}: others can connect, and without TLS can listen in", {}, level=logging.WARNING)
+    asyncio.run(_serve(server, listening, host, "" if token_file else f"#token={token}"))
+    log.say_last(server.counts.text(), "listened", server.counts.facts())
+
+
+def _token_of(path: str) -> str:
+    from megahour.core.surroundings import explaining
+
+    with explaining(path):
+        token = Path(path).read_text("utf-8").strip()
+    if len(token) < LEAST_TOKEN or not set(token) <= set(_TOKEN_CHARACTERS):
+        what = f"a token of {len(token)} characters, or with others than letters, digits, - and _"
+        raise ConfigError(
+            what, where=path, remedy=f"at least {LEAST_TOKEN} of these, such as `openssl rand -hex 24` makes"
+        )
+    return token
+
+
+_TOKEN_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Raises ConfigError: the address cannot be listened on."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            what, remedy = f"port {port} of {host} is taken", "give another --port, or 0 for one that is free"
+        else:
+            what, remedy = f"cannot listen on {host}, port {port}: {error}", "give an address of this machine as --host"
+        raise ConfigError(what, where="listen", remedy=remedy) from None
+
+
+async def _serve(server: ListenServer, listening: socket.socket, host: str, fragment: str) -> None:
+    """Until SIGINT or SIGTERM."""
+    from aiohttp import web
+
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening).start()
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"Listening on http://{shown}:{listening.getsockname()[1]}/{fragment}")
+        log.say_next([("words of a microphone or a file", "open this address in a browser"), ("end", "Ctrl-C")])
+        await stopped.wait()
+    finally:
+        await runner.cleanup()

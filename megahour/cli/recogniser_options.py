@@ -1,0 +1,82 @@
+"""Options that say which recogniser is meant, for `transcribe` and `listen`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from megahour.transcribe.parts import RecogniserParts
+    from megahour.transcribe.recogniser import Recogniser
+    from megahour.transcribe.streaming import Chunks
+
+_OPTIONS = (
+    click.option("--model", required=True,
+                 help="A run's folder, a recipe that was run, a *model* artifact, or a bundle."),
+    click.option("--step", default="",
+                 help="Of the run: the `decode`, or `train` of tokens; of a bundle: fp16 or int8."),
+    click.option("--graph", default="", help="Of a model: the *graph* artifact with its words."),
+    click.option("--units", default="", help="Of a graph of senones: its *units*, for word times."),
+    click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times."),
+    click.option("--threads", type=click.IntRange(1), default=1, show_default=True),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+)  # fmt: skip
+_CHUNKS = (
+    click.option("--chunk-ms", type=click.IntRange(0, 10_000), default=0,
+                 help="An lstm or conformer hears the audio in chunks of this length, also without --stream. Shorter "
+                 "ones give words sooner, and a conformer more wrong ones. 0: in streams 640, of an lstm 160."),
+    click.option("--left", type=click.IntRange(0, 64), default=4, show_default=True,
+                 help="Chunks before its own that a conformer's attention sees."),
+)  # fmt: skip
+
+
+def recogniser_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that `recogniser_values` takes out of its values."""
+    return _with(command, _OPTIONS)
+
+
+def chunk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that `chunks_of` takes out of its values."""
+    return _with(command, _CHUNKS)
+
+
+def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recogniser_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes the arguments of `recogniser_of` out of a command's values."""
+    return {name: values.pop(name) for name in ("model", "step", "graph", "units", "lexicon", "threads", "device")}
+
+
+def recogniser_of(model: str, step: str, threads: int, device: str, **given: str) -> Recogniser:
+    """The recogniser that the options name; `given`: graph, units, lexicon. Raises as `parts_of` and `Recogniser`."""
+    from megahour.serve.devices import of_machine
+    from megahour.transcribe.recogniser import Recogniser
+
+    return Recogniser(_parts(model, step, given), threads=threads, device=of_machine((device,), 1)[0])
+
+
+def chunks_of(values: dict[str, Any]) -> Chunks:
+    """How a stream is heard."""
+    from megahour.transcribe.streaming import Chunks
+
+    return Chunks(values.pop("chunk_ms"), values.pop("left"))
+
+
+def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
+    """The model's parts; a recipe's name stands for its run."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.shipped_recipes import names
+    from megahour.transcribe.parts import parts_of
+
+    if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):
+        model = load_recipe(model).run
+    parts = parts_of(model, step)
+    return replace(parts, **{name: value for name, value in given.items() if value})

@@ -1,0 +1,50 @@
+"""Who may talk to the server: hosts and origins that are its own, and clients that know the token.
+
+A page of another site can make a browser connect to a loopback address. Its `Origin` gives it away, or, where its name
+was turned to this machine (DNS rebinding), the `Host`. The token is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+PROTOCOL, TOKEN_PREFIX = "megahour.v1", "token."
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Access:
+    """What a request must have. host: the address listened on; origins: such as https://speech.example, of a proxy."""
+
+    def __init__(self, token: str, host: str, origins: Iterable[str] = ()) -> None:
+        self._token, self._origins = token, tuple(origin.rstrip("/") for origin in origins)
+        own = f"[{host}]" if ":" in host else host
+        self._hosts = {*LOOPBACK, own, *(urlsplit(origin).netloc.rpartition("@")[2] for origin in self._origins)}
+
+    def check_place(self, request: web.Request) -> None:
+        """Raises HTTPForbidden: the request was sent to another name, or by a page of another site."""
+        host = request.headers.get("Host", "")
+        name = host if host in self._hosts else _without_port(host)
+        if name not in self._hosts:
+            raise web.HTTPForbidden(text=f"this server is not called {host[:100]!r}: name it with --origin\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in (f"http://{host}", *self._origins):
+            raise web.HTTPForbidden(text=f"pages of {origin[:100]!r} may not use this server: name it with --origin\n")
+
+    def check_token(self, request: web.Request) -> None:
+        """Raises HTTPUnauthorized. The token is in `Authorization: Bearer …`, or among a WebSocket's protocols."""
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        for protocol in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
+            if protocol.strip().startswith(TOKEN_PREFIX):
+                given = protocol.strip().removeprefix(TOKEN_PREFIX)
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            what = "a wrong token" if given else "no token: send Authorization: Bearer TOKEN"
+            raise web.HTTPUnauthorized(text=f"{what}\n", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host

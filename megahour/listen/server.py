@@ -1,0 +1,281 @@
+"""The server: a page, its WebSocket, and files by POST; limits, and an end that tells everybody.
+
+GET  /            the page, without a token: there is nothing secret in it
+GET  /about       what model, and its sampling rate
+GET  /stream      WebSocket: {"rate_hz": 16000}, then 16-bit samples; partial and final words come back
+POST /transcribe  an audio file of any kind to its transcript, ?format=json, txt, srt, vtt or ctm
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aiohttp import WSMsgType, web
+
+from megahour.core.errors import BadRecord, MegahourError
+from megahour.listen.access import PROTOCOL, Access
+from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
+from megahour.transcribe.formats import FORMATS
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import Transcription, stream, transcribe
+from megahour.transcribe.streaming import USUAL, Chunks, plan_of
+
+PAGE = Path(__file__).parent / "page"
+FILES = {"": "listen.html", "listen.js": "listen.js", "listen.css": "listen.css", "worklet.js": "worklet.js"}
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+POLICY, GOING_AWAY = 1008, 1001  # of RFC 6455
+PING_S = 20.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """sessions: streams and files at a time. idle_s: without audio, or of audio without a word. Sizes in bytes."""
+
+    sessions: int = 4
+    idle_s: float = 300.0
+    message_bytes: int = 256 << 10
+    file_bytes: int = 512 << 20
+
+
+DEFAULTS = Limits()
+
+
+@dataclass
+class Counts:
+    """What was done."""
+
+    streams: int = 0
+    files: int = 0
+    refused: int = 0
+    heard_s: float = 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """As they are."""
+        return {**vars(self), "heard_s": round(self.heard_s, 3)}
+
+    def text(self) -> str:
+        """For people."""
+        heard = f"{self.heard_s / 60:.1f} minutes of audio"
+        return f"Streams: {self.streams}, files: {self.files}, {heard}, refused: {self.refused}"
+
+
+class ListenServer:
+    """A recogniser for all sessions; each has a thread of its own."""
+
+    def __init__(
+        self, recogniser: Recogniser, access: Access, *, chunks: Chunks = USUAL, limits: Limits = DEFAULTS
+    ) -> None:
+        """Raises ConfigError: `chunks` in milliseconds that the model cannot hear in."""
+        self.recogniser, self.access, self.chunks, self.limits = recogniser, access, chunks, limits
+        self.counts, self.busy = Counts(), 0
+        plan = plan_of(recogniser, chunks)
+        self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
+        self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
+        self._threads = ThreadPoolExecutor(limits.sessions, "listen")
+        self._live: dict[web.WebSocketResponse, AudioInbox] = {}
+
+    def warm_up(self) -> None:
+        """Compiles and loads what the first stream would wait for."""
+        noise = np.random.default_rng(0).normal(0, 1000, 2 * self.recogniser.front.rate_hz).astype(np.float32)
+        for _ in stream(self.recogniser, [noise, noise], chunks=self.chunks):
+            pass
+
+    def app(self) -> web.Application:
+        """The application, for aiohttp's runners."""
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes([web.get(f"/{name}", functools.partial(_file, path)) for name, path in FILES.items()])
+        app.add_routes([web.get("/about", self._about), web.get("/stream", self._stream)])
+        app.add_routes([web.post("/transcribe", self._transcribe)])
+        app.on_response_prepare.append(_with_headers)
+        app.on_shutdown.append(self._send_away)
+        return app
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            self.access.check_place(request)
+            if request.path.lstrip("/") not in FILES:
+                self.access.check_token(request)
+            return await handler(request)
+        except web.HTTPClientError:
+            self.counts.refused += 1
+            raise
+
+    async def _about(self, request: web.Request) -> web.Response:
+        return web.json_response(self.about)
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        """Raises HTTPServiceUnavailable: too many are under way."""
+        if self.busy >= self.limits.sessions:
+            self.counts.refused += 1
+            what = f"{self.busy} sessions are under way, which is all that this server takes: try again later\n"
+            raise web.HTTPServiceUnavailable(text=what, headers={"Retry-After": "10"})
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def _stream(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(
+            protocols=[PROTOCOL], max_msg_size=self.limits.message_bytes, heartbeat=PING_S, compress=False
+        )
+        async with self._session():
+            await socket.prepare(request)
+            self.counts.streams += 1
+            wrong: Exception | None = None
+            try:
+                await self._talk(socket)
+            except (MegahourError, Idle) as error:
+                self.counts.refused += 1
+                wrong = error
+            except (GoneAway, OSError):
+                pass
+        await _close(socket, wrong)  # when another may begin already
+        return socket
+
+    async def _talk(self, socket: web.WebSocketResponse) -> None:
+        """One stream from the first message to the last."""
+        rate_hz = _rate_of(await self._received(socket))
+        session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.limits.idle_s)
+        self._live[socket] = session.inbox
+        await socket.send_json({"type": "ready", **self.about})
+        work = asyncio.get_running_loop().run_in_executor(self._threads, session.recognise)
+        feeding = asyncio.create_task(self._feed(socket, session.inbox))
+        try:
+            await asyncio.wait((work, feeding), return_when=asyncio.FIRST_EXCEPTION)
+            if feeding.done() and feeding.exception() is not None:
+                await feeding
+            await work
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+            session.inbox.leave()
+            del self._live[socket]
+            with contextlib.suppress(GoneAway, Idle, MegahourError):
+                await asyncio.shield(work)  # the thread is done before another session takes its place
+            self.counts.heard_s += session.meter.heard_s
+
+    async def _feed(self, socket: web.WebSocketResponse, inbox: AudioInbox) -> None:
+        """Audio to the inbox until the client says that it ends; raises GoneAway when it leaves before."""
+        while isinstance(message := await self._received(socket), bytes):
+            if message:
+                await inbox.put(message)
+        if message.get("end") is not True:
+            raise _wrong(
+                f"the message {json.dumps(message)[:100]}", 'send 16-bit samples, and {"end": true} at the end'
+            )
+        await inbox.put(b"")
+
+    async def _received(self, socket: web.WebSocketResponse) -> bytes | dict[str, Any]:
+        """The next message. Raises GoneAway, and Idle where none comes."""
+        try:
+            message = await asyncio.wait_for(socket.receive(), self.limits.idle_s)
+        except TimeoutError:
+            raise Idle(f"nothing came for {self.limits.idle_s:g} s") from None
+        if message.type is WSMsgType.BINARY:
+            return bytes(message.data)
+        if message.type is not WSMsgType.TEXT:  # closed, or broken off
+            raise GoneAway
+        try:
+            values = json.loads(message.data)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            raise _wrong("a message that is no JSON object", 'begin with {"rate_hz": 16000}')
+        return values
+
+    async def _send_away(self, app: web.Application) -> None:
+        """The server ends."""
+        for socket, inbox in list(self._live.items()):
+            inbox.leave()
+            with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                async with asyncio.timeout(2):
+                    await socket.send_json({"type": "error", "error": "the server was stopped"})
+                    await socket.close(code=GOING_AWAY)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    async def _transcribe(self, request: web.Request) -> web.Response:
+        form = request.query.get("format", "json")
+        if form not in FORMATS:
+            raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
+        async with self._session():
+            with tempfile.TemporaryFile() as file:
+                size = 0
+                async for data in request.content.iter_chunked(1 << 16):
+                    size += len(data)
+                    if size > self.limits.file_bytes:
+                        raise web.HTTPRequestEntityTooLarge(self.limits.file_bytes, size)
+                    file.write(data)
+                file.seek(0)
+                work = functools.partial(transcribe, file, self.recogniser, name=request.query.get("name", "")[:200])
+                try:
+                    made: Transcription = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                except BadRecord as bad:
+                    raise web.HTTPUnprocessableEntity(text=f"{bad.reason}: {bad.detail}\n") from None
+            self.counts.files += 1
+            self.counts.heard_s += made.seconds
+        return web.Response(
+            text=FORMATS[form](made), content_type="application/json" if form == "json" else "text/plain"
+        )
+
+
+def _rate_of(message: bytes | dict[str, Any]) -> int:
+    """Raises ConfigError: the first message does not say it, or not a rate of audio."""
+    rate_hz = message.get("rate_hz") if isinstance(message, dict) else None
+    if not isinstance(rate_hz, int) or isinstance(rate_hz, bool):
+        raise _wrong("the first message says no sampling rate", 'begin with {"rate_hz": 16000}')
+    if not 4000 <= rate_hz <= 384_000:
+        raise _wrong(f"samples at {rate_hz} Hz", "send them at 4000 to 384000 Hz")
+    return rate_hz
+
+
+def _wrong(what: str, remedy: str) -> MegahourError:
+    return MegahourError(what, remedy=remedy)
+
+
+async def _close(socket: web.WebSocketResponse, error: Exception | None) -> None:
+    """Says why, if something is wrong, and ends."""
+    if error is None:
+        await socket.close()
+        return
+    what = (
+        {"error": error.message, "remedy": error.remedy} if isinstance(error, MegahourError) else {"error": f"{error}"}
+    )
+    with contextlib.suppress(OSError, RuntimeError):
+        await socket.send_json({"type": "error", **what})
+        await socket.close(code=POLICY)
+
+
+async def _file(path: str, request: web.Request) -> web.Response:
+    return web.Response(body=(PAGE / path).read_bytes(), content_type=KINDS[Path(path).suffix], charset="utf-8")
+
+
+async def _with_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)

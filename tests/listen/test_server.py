@@ -1,0 +1,250 @@
+"""The server of `megahour listen`: its protocol, its limits, and who is let in; over real sockets of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError
+from aiohttp.test_utils import TestClient, TestServer
+from exported import model, voice
+
+from megahour.listen.access import Access
+from megahour.listen.server import FILES, Limits, ListenServer
+from megahour.transcribe.parts import RecogniserParts
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import transcribe
+from megahour.transcribe.streaming import Chunks
+
+TOKEN = "a-token-that-nobody-knows"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+CHUNKS = Chunks(320)
+TWO = Limits(sessions=2)
+Talk = Callable[[ListenServer, TestClient[Any, Any]], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def recogniser(tmp_path_factory: pytest.TempPathFactory) -> Recogniser:
+    folder = tmp_path_factory.mktemp("model")
+    return Recogniser(RecogniserParts(model(folder / "conformer", "conformer").url, model_name="small"))
+
+
+def served(recogniser: Recogniser, talk: Talk, limits: Limits = TWO, **access: Any) -> ListenServer:
+    """Runs `talk` with a server and a client that knows the token."""
+
+    async def run() -> ListenServer:
+        server = ListenServer(recogniser, Access(TOKEN, "127.0.0.1", **access), chunks=CHUNKS, limits=limits)
+        async with TestClient(TestServer(server.app()), headers=BEARER) as client:
+            await talk(server, client)
+        return server
+
+    return asyncio.run(run())
+
+
+async def messages(socket: Any) -> list[dict[str, Any]]:
+    """What the server says until it closes."""
+    return [json.loads(message.data) async for message in socket if message.type is WSMsgType.TEXT]
+
+
+async def send(socket: Any, samples: np.ndarray, rate_hz: int = 8000, block: int = 3001) -> None:
+    """The protocol; blocks are of odd lengths, in bytes too."""
+    await socket.send_json({"rate_hz": rate_hz})
+    data = samples.tobytes()
+    for first in range(0, len(data), block):
+        await socket.send_bytes(data[first : first + block])
+    await socket.send_json({"end": True})
+
+
+async def freed(server: ListenServer) -> None:
+    async with asyncio.timeout(10):
+        while server.busy:
+            await asyncio.sleep(0.02)
+
+
+def test_a_stream_has_the_words_of_the_file_heard_in_the_same_chunks(recogniser: Recogniser) -> None:
+    samples = np.concatenate([voice(2.0, 1), np.zeros(8000, np.int16), voice(1.5, 2)])
+    expected = transcribe(samples, recogniser, rate_hz=8000, chunks=CHUNKS)
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        async with client.ws_connect("/stream") as socket:
+            sending = asyncio.create_task(send(socket, samples))
+            ready, *news, end = await messages(socket)
+            await sending
+        assert ready == {"type": "ready", "model": "small", "rate_hz": 8000, "latency_ms": 335}
+        finals = [new for new in news if new["type"] == "final"]
+        assert " ".join(new["text"] for new in finals) == expected.text
+        words = [(word.text, word.start_s, word.end_s) for word in expected.words]
+        assert [(w["word"], w["start"], w["end"]) for new in finals for w in new["words"]] == words
+        assert any(new["type"] == "partial" for new in news)
+        assert end["type"] == "end"
+        assert end["seconds"] == 4.5
+        assert end["latency_ms"] == 335
+        assert 0 < end["delay_ms"] <= end["delay_p95_ms"]
+        assert server.busy == 0
+
+    server = served(recogniser, talk)
+    assert server.counts.text() == "Streams: 1, files: 0, 0.1 minutes of audio, refused: 0"
+
+
+def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, voice(2.0, 1), 8000, format="FLAC")
+    expected = transcribe(voice(2.0, 1), recogniser, rate_hz=8000)
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        answer = await client.post("/transcribe?name=talk.flac", data=file.getvalue())
+        made = await answer.json()
+        assert (made["text"], made["file"], made["seconds"]) == (expected.text, "talk.flac", 2.0)
+        answer = await client.post("/transcribe?format=srt", data=file.getvalue())
+        assert (await answer.text()).startswith("1\n00:00:00,")
+        for query, data, status, why in [
+            ("", b"RIFF no audio", 422, ": "),
+            ("?format=doc", b"", 400, "format 'doc': use one of txt, srt, vtt, json, ctm"),
+            ("", bytes(40_000), 413, "body size 39999 exceeded"),
+        ]:
+            answer = await client.post(f"/transcribe{query}", data=data)
+            assert answer.status == status
+            assert why in await answer.text()
+        assert server.busy == 0
+
+    assert served(recogniser, talk, Limits(file_bytes=39_999)).counts.files == 2
+
+
+def test_who_is_let_in(recogniser: Recogniser) -> None:
+    """The page for all who call the server by its name; the rest with the token, and not from other sites' pages."""
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        place = f"127.0.0.1:{client.port}"
+
+        async def status(path: str, headers: dict[str, str]) -> int:
+            async with ClientSession() as other, other.get(f"http://{place}{path}", headers=headers) as answer:
+                assert "default-src 'none'; script-src 'self'" in answer.headers.get("Content-Security-Policy", "")
+                return answer.status
+
+        for name in FILES:
+            assert await status(f"/{name}", {}) == 200
+        for path in ("/about", "/stream", "/transcribe", "/elsewhere"):
+            assert await status(path, {}) == 401
+            assert await status(path, {"Authorization": f"Bearer {TOKEN}x"}) == 401
+            assert await status(path, {"Sec-WebSocket-Protocol": "megahour.v1, token.nonsense"}) == 401
+        assert await status("/about", BEARER) == 200
+        assert await status("/about", {"Sec-WebSocket-Protocol": f"megahour.v1, token.{TOKEN}"}) == 200
+        own = (f"http://{place}", "https://speech.example")
+        for origin in own:
+            assert await status("/about", {**BEARER, "Origin": origin}) == 200
+        for origin in ("http://evil.example", "null", "https://speech.example.evil", f"https://{place}"):
+            assert await status("/about", {**BEARER, "Origin": origin}) == 403
+        for host in (f"localhost:{client.port}", "speech.example"):
+            assert await status("/about", {**BEARER, "Host": host}) == 200
+        rebound = f"evil.example:{client.port}"
+        assert await status("/", {"Host": rebound}) == 403
+        assert await status("/about", {**BEARER, "Host": rebound, "Origin": f"http://{rebound}"}) == 403
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await client.ws_connect("/stream", headers={**BEARER, "Origin": "http://evil.example"})
+        assert refused.value.status == 403
+
+    assert served(recogniser, talk, origins=["https://speech.example"]).counts.refused >= 14
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        ({"rate_hz": 100}, "samples at 100 Hz"),
+        ({"rate_hz": 16000.5}, "the first message says no sampling rate"),
+        ({}, "the first message says no sampling rate"),
+        ([], "a message that is no JSON object"),
+        (b"\0\0", "the first message says no sampling rate"),
+    ],
+)
+def test_a_wrong_beginning_is_named(recogniser: Recogniser, first: Any, error: str) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        async with client.ws_connect("/stream") as socket:
+            await (socket.send_bytes(first) if isinstance(first, bytes) else socket.send_json(first))
+            (message,) = await messages(socket)
+            assert message["type"] == "error"
+            assert message["error"] == error
+            assert message["remedy"]
+            assert socket.close_code == 1008
+        assert server.busy == 0
+
+    served(recogniser, talk)
+
+
+def test_sessions_are_limited_and_free_when_a_client_goes_away(recogniser: Recogniser) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        one, two = await client.ws_connect("/stream"), await client.ws_connect("/stream")
+        for socket in (one, two):
+            await socket.send_json({"rate_hz": 8000})
+            assert (await socket.receive_json())["type"] == "ready"
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await client.ws_connect("/stream")
+        assert refused.value.status == 503
+        assert (await client.post("/transcribe", data=b"")).status == 503
+        for _ in range(100):  # more than waits for the model
+            await one.send_bytes(bytes(16_000))
+        assert one._response.connection is not None
+        one._response.connection.transport.abort()  # no good-bye
+        await two.close()
+        await freed(server)
+        async with client.ws_connect("/stream") as socket:
+            await send(socket, voice(1.0, 3))
+            assert (await messages(socket))[-1]["type"] == "end"
+
+    served(recogniser, talk)
+
+
+def test_a_message_that_is_too_large_ends_the_stream(recogniser: Recogniser) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        async with client.ws_connect("/stream") as socket:
+            await socket.send_json({"rate_hz": 8000})
+            await socket.send_bytes(bytes(1001))
+            await messages(socket)
+            assert socket.close_code == 1009
+        await freed(server)
+
+    served(recogniser, talk, Limits(message_bytes=1000))
+
+
+def test_a_stream_ends_where_nothing_comes_or_nothing_is_said(recogniser: Recogniser) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        async with client.ws_connect("/stream") as socket:
+            await socket.send_json({"rate_hz": 8000})
+            assert (await messages(socket))[-1]["error"] == "nothing came for 0.4 s"
+        async with client.ws_connect("/stream") as socket:
+            await send(socket, np.zeros(16_000, np.int16))
+            assert (await messages(socket))[-1]["error"] == "no words in 0.4 s of audio"
+        assert server.busy == 0
+
+    assert served(recogniser, talk, Limits(idle_s=0.4)).counts.refused == 2
+
+
+def test_streams_are_told_when_the_server_ends(recogniser: Recogniser) -> None:
+    heard: list[dict[str, Any]] = []
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        socket = await client.ws_connect("/stream")
+        await socket.send_json({"rate_hz": 8000})
+        await socket.receive_json()
+        reading = asyncio.create_task(messages(socket))
+        await asyncio.sleep(0)
+        await client.server.close()
+        heard.extend(await reading)
+        assert socket.close_code == 1001
+
+    served(recogniser, talk)
+    assert heard[-1] == {"type": "error", "error": "the server was stopped"}
+
+
+def test_the_page_asks_nobody_else(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "megahour" / "listen" / "page"
+    assert {path.name for path in page.iterdir()} == set(FILES.values())
+    for path in page.iterdir():
+        assert "http://" not in path.read_text("utf-8")
+        assert "https://" not in path.read_text("utf-8")
