@@ -37,6 +37,65 @@ class DecodeParams(Params):
         description="without a graph: hypotheses of an utterance that are kept; 1 is greedy, and fastest",
         json_schema_extra=LATER,
     )
+    ctc_search: Literal["best-path", "prefixes"] = Field(
+        "best-path",
+        description="without a graph, of CTC: best-path, the likeliest token of each frame, whatever `beams`; "
+        "prefixes: `beams` texts, each with the sum of all its paths, a little better. A language model, hot words, "
+        "`nbest` and `attention_weight` search prefixes without being asked",
+        json_schema_extra=LATER,
+    )
+    lm_scale: float = Field(
+        0.5,
+        ge=0,
+        description="weight of the input `lm`'s ln p; choose it on a held-out set, with word_bonus: higher for text as "
+        "the language model's, lower for a model that has heard much text",
+        json_schema_extra=LATER,
+    )
+    word_bonus: float = Field(
+        0.0,
+        description="without a graph: nats for each word (each token, with a language model of tokens); raise it where "
+        "words are missing, as they are with a high lm_scale",
+        json_schema_extra=LATER,
+    )
+    unknown_word: float = Field(
+        0.0,
+        description="nats for each word (or token) that `lm` does not know, beside its <unk>; lower it, to -10, where "
+        "all words are known; raise it where names are lost",
+        json_schema_extra=LATER,
+    )
+    low_order_scale: float = Field(
+        0.2,
+        ge=0,
+        description="weight that is taken off for the input `low_order_lm`, a model of tokens of order 2 of the "
+        "training texts (LODR): a transducer has learnt these already; choose it with lm_scale",
+        json_schema_extra=LATER,
+    )
+    hot_words: list[str] = Field(
+        [],
+        description="without a graph: words and phrases to expect, `new york` or, with a bonus of its own, "
+        "`new york :1.5`; `york*` also within a longer word",
+        json_schema_extra=LATER,
+    )
+    hot_word_bonus: float = Field(
+        0.5,
+        description="nats for each character of a hot word; lower it where they are found and were not said",
+        json_schema_extra=LATER,
+    )
+    attention_weight: float = Field(
+        0.0,
+        ge=0,
+        description="without a graph: weight of the attention decoder's ln p when the `beams` best texts are sorted "
+        "once more; 0: not asked. Needs a model that was trained with one; try 0.5 and beams of 10",
+        json_schema_extra=LATER,
+    )
+    nbest: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="texts of an utterance in `.nbest.jsonl`, with the parts of their scores, which `megahour lm "
+        "rescore` reads; a search without a graph finds at most `beams`. 0: none",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +22,13 @@ from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
-from megahour.decode.search import Hypothesis, Searcher, SearchOptions
+from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.stack import stack
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from megahour.models.token_search import TokenSearcher
+    from megahour.decode.token_search import Reading, TokenSearcher
 
 FRAME_S = 0.01
 Float32 = npt.NDArray[np.float32]
@@ -40,7 +42,8 @@ def decode_shard(
 
     Utterances too short for one stacked frame are dropped; those without posteriors, because they are too long for a
     batch or the model fails on them, and those whose posteriors cannot be searched are quarantined.
-    With `scales`, statistics `errors_at_…` count word errors against the features' text at each.
+    With `nbest`, `.nbest.jsonl` has a line for each row. With `scales`, statistics `errors_at_…` count word errors
+    against the features' text at each.
     """
     model = inputs["model"].read_json(0, ".model.json")
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
@@ -58,6 +61,7 @@ def decode_shard(
             yield row, stack(values.row(row), 0, mean, inv_std, size)
 
     scales, search, together = _search(p, inputs)
+    listed: list[str] = []
     keys, texts = table["key"].to_numpy(), table["text"]
     hypotheses: list[tuple[int, str, str, float, int]] = []
     failed: dict[int, str] = {}
@@ -72,14 +76,24 @@ def decode_shard(
                     continue
                 best = hypothesis[0]
                 hypotheses.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
+                if p.nbest:
+                    listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
             ctx.progress(len(hypotheses), len(rows), "utterances")
     for row, reason in sorted(failed.items()):
         out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
     columns = zip(*hypotheses, strict=True) if hypotheses else ([] for _ in HYPOTHESES.names)
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
+    if p.nbest:
+        out.text("".join(listed), ".nbest.jsonl")
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
     out.tags["model"] = p.model_name
+
+
+def _nbest_line(key: int, texts: Sequence[Text]) -> str:
+    """As `megahour lm rescore` reads and writes them: `score` is that of the acoustics."""
+    items = [{"text": text, "total": round(total, 4), **parts} for text, total, parts in texts]
+    return json.dumps({"id": str(key), "nbest": items}, ensure_ascii=False) + "\n"
 
 
 def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Sequence[Hypothesis], text: str) -> None:
@@ -95,41 +109,55 @@ def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Se
 def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float], Search, int]:
     """Acoustic scales, what gives a hypothesis for each of them, and how many utterances it wants at a time."""
     if "graph" not in inputs:
-        tokens = _token_searcher(inputs["model"], p)
+        from megahour.decode.token_search import TOGETHER  # graphs need no torch
+
+        tokens = _token_searcher(inputs, p)
 
         def spell(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
-            return [
-                path
-                if isinstance(path, ValueError)
-                else [Hypothesis(tuple(w.text for w in tokens.words(path.labels)), path.score, path.labels, final=True)]
-                for path in tokens(outputs)
-            ]
+            return [each if isinstance(each, ValueError) else [_spelled(tokens, each, p)] for each in tokens(outputs)]
 
-        return [p.acoustic_scale], spell, tokens.together
+        return [p.acoustic_scale], spell, TOGETHER
     searchers = _searchers(p, inputs)
 
     def search(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
-        return [_with_each(searchers.values(), log_probs) for log_probs in outputs]
+        return [_with_each(list(searchers.values()), log_probs, p.nbest) for log_probs in outputs]
 
     return list(searchers), search, 1
 
 
-def _token_searcher(model: Artifact, p: DecodeParams) -> TokenSearcher:
+def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSearcher:
+    from megahour.decode.token_search import TokenSearcher
     from megahour.models.inference import output_without_graph, restore
-    from megahour.models.token_search import TokenSearcher  # graphs need no torch
 
+    model = inputs["model"]
     config = model.read_json(0, ".model.json")
-    if output_without_graph(config) == "log_probs":
-        return TokenSearcher(config, None, beams=p.beams)
-    module: Any = restore(config, model.read_bytes(0, ".safetensors"), where=model.url).eval()
-    return TokenSearcher(config, module, beams=p.beams)
+    if output_without_graph(config, attention=p.attention_weight > 0) == "log_probs":
+        return TokenSearcher(config, None, p, inputs)
+    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url).eval()
+    return TokenSearcher(config, module, p, inputs)
 
 
-def _with_each(searchers: Iterable[Searcher], log_probs: Float32) -> list[Hypothesis] | ValueError:
+def _spelled(tokens: TokenSearcher, readings: Sequence[Reading], p: DecodeParams) -> Hypothesis:
+    """Texts of the n-best list are different ones; tokens can spell a text in more than one way."""
+    texts: dict[tuple[str, ...], Reading] = {}
+    for reading in readings if p.nbest else readings[:1]:
+        texts.setdefault(tuple(word.text for word in tokens.words(reading.path.labels)), reading)
+    listed = [(" ".join(words), each.score, each.parts()) for words, each in texts.items()]
+    best = readings[0]
+    return Hypothesis(next(iter(texts)), best.score, best.path.labels, final=True, nbest=tuple(listed[: p.nbest]))
+
+
+def _with_each(searchers: Sequence[Searcher], log_probs: Float32, nbest: int) -> list[Hypothesis] | ValueError:
+    """The best of each searcher; that of the first one with its n-best list."""
     try:
-        return [searcher(log_probs) for searcher in searchers]
+        found = [searcher(log_probs) for searcher in searchers]
+        if nbest:
+            texts = searchers[0].n_best(log_probs, nbest)
+            listed = tuple((" ".join(each.words), each.score, each.parts) for each in texts)
+            found[0] = replace(found[0], nbest=listed)
     except ValueError as error:
         return error
+    return found
 
 
 def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher]:

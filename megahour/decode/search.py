@@ -7,8 +7,8 @@ Frame t adds acoustic_scale · (log p(label | x_t) - prior_scale · log p(label)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import kaldi_decoder
@@ -20,6 +20,8 @@ from megahour.decode.arrays import to_kaldifst
 from megahour.decode.graph import Graph
 
 Float32 = npt.NDArray[np.float32]
+Text = tuple[str, float, Mapping[str, float]]
+"""A text, its score in nats, and the parts of that."""
 
 PRIOR_FLOOR = 1e-5
 """A label that training hardly saw would otherwise win wherever the model is unsure."""
@@ -42,13 +44,16 @@ class SearchOptions:
 class Hypothesis:
     """Words; `score` is the negative cost in nats of the path, graph and scaled acoustics; `labels` one a frame.
 
-    `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken.
+    `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken. `parts`:
+    what the score is made of. `nbest`: texts of the utterance, best first, where they were asked for.
     """
 
     words: tuple[str, ...]
     score: float
     labels: tuple[int, ...]
     final: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
+    nbest: tuple[Text, ...] = ()
 
 
 class Searcher:
@@ -122,6 +127,7 @@ class Searcher:
             -(weight.value1 + weight.value2),
             tuple(label - 1 for label in inputs),
             final,
+            {"score": round(-weight.value2, 4), "graph": round(-weight.value1, 4)},
         )
 
 

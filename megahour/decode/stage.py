@@ -43,8 +43,9 @@ class MakeGraph(SingleShard[GraphParams]):
 class Decode(Stage[DecodeParams]):
     """One task per features shard of the sets. Writes *hypotheses*; its summary names the best of `scales`.
 
-    Without `graph` the model, a transducer or CTC, spells words by itself. A run with `scales` on a held-out set can be
-    the input `tuned` of the run on the test set.
+    Without `graph` the model, a transducer or CTC, spells words by itself, with the input `lm`, of words or of the
+    model's tokens, where there is one. A run with `scales` on a held-out set can be the input `tuned` of the run on the
+    test set.
     """
 
     name = "decode"
@@ -56,18 +57,33 @@ class Decode(Stage[DecodeParams]):
         Input("graph", optional=True),
         Input("units", optional=True),
         Input("tuned", optional=True, kinds=("hypotheses",)),
+        Input("lm", optional=True),
+        Input("low_order_lm", optional=True, kinds=("lm",)),
     )
 
     def check(self, p: DecodeParams, roles: Collection[str]) -> None:
         if "graph" not in roles and (p.scales or {"units", "tuned"} & set(roles)):
             what = "`scales`, `tuned` and `units` are for the search of a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
+        alone = {"lm", "low_order_lm"} & set(roles) | {
+            name for name in ("hot_words", "word_bonus", "attention_weight") if getattr(p, name)
+        }
+        if "graph" in roles and alone:
+            what = f"{', '.join(sorted(alone))}: for a search without a graph"
+            raise ConfigError(what, where=self.name, remedy="leave out either; a graph has its own language model")
+        if "low_order_lm" in roles and "lm" not in roles:
+            what = "`low_order_lm` is taken off what `lm` adds, which is not given"
+            raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
         from megahour.decode.match import check_match
         from megahour.features.sets import tasks_of_sets
 
         check_match(inputs)
+        if "graph" not in inputs:
+            from megahour.decode.fusion import check_fusion
+
+            check_fusion(p, inputs["model"].read_json(0, ".model.json"), inputs)
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
@@ -75,7 +91,8 @@ class Decode(Stage[DecodeParams]):
         from megahour.models.service import model_spec
 
         config = inputs["model"].read_json(0, ".model.json")
-        more = {} if "graph" in inputs else {"outputs": output_without_graph(config)}
+        attention = p.attention_weight > 0
+        more = {} if "graph" in inputs else {"outputs": output_without_graph(config, attention=attention)}
         return model_spec(inputs["model"], p.batch_frames, precision=p.precision, **more)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

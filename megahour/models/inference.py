@@ -116,9 +116,9 @@ def load(
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 
-def output_without_graph(config: Mapping[str, Any]) -> Outputs:
-    """What a search without a graph needs of a model of tokens."""
-    return "encoded" if "transducer" in config.get("heads", {}) else "log_probs"
+def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) -> Outputs:
+    """What a search without a graph needs of a model of tokens; `attention`: its decoder is asked too."""
+    return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"
 
 
 def parse_config(data: bytes, *, where: str) -> dict[str, Any]:

@@ -9,38 +9,18 @@ operations. With one beam it is the greedy search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from megahour.models.end_to_end import BLANK, State, SteppingPredictor
-from megahour.models.inference import output_without_graph
-from megahour.units.tokens import MARK, SpelledWord, spelled_words
+from megahour.models.end_to_end import BLANK, EndToEnd, State, SteppingPredictor
+from megahour.models.paths import NOT_FINITE, Float32, TokenPath, best_path
 
-Float32 = NDArray[np.float32]
-NOT_FINITE = "what the model gives is not finite; check it and its features"
 PRIME = 1_000_003  # of the running hash that says which hypotheses have the same tokens
-
-
-class TokenPath(NamedTuple):
-    """What was recognised.
-
-    labels: for each frame the token that it brought, or 0. chances: the probability of each where it was chosen.
-    score: the path's log probability in nats, with all other ways to the same tokens that the search kept.
-    """
-
-    labels: tuple[int, ...]
-    chances: tuple[float, ...]
-    score: float
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(label for label in self.labels if label)
 
 
 class Transducer(Protocol):
@@ -55,6 +35,20 @@ class Transducer(Protocol):
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor: ...
 
 
+class Choice(Protocol):
+    """Which hypotheses of each utterance go on, frame after frame."""
+
+    @property
+    def scores(self) -> Any:
+        """Their log probabilities (B, K), a tensor or an array; -inf: none."""
+
+    def __call__(self, log_probs: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
+        """From `log_probs` (B, K, V) of a frame, of each hypothesis: the one that it was (B, K), and its label (B, K).
+
+        What is `over` (B,) stays as it is, with blanks.
+        """
+
+
 class TransducerSearcher:
     """Decodes what the encoder of `module` gives, with its predictor and joiner. `beams`: 1 is greedy."""
 
@@ -65,74 +59,103 @@ class TransducerSearcher:
         """The best path of each of `encoded`, (T, D) each, all finite."""
         return [paths[0] for paths in self.n_best(encoded)]
 
-    def n_best(self, encoded: Sequence[Float32]) -> list[list[TokenPath]]:
-        """Up to `beams` paths of each of `encoded`, with different tokens, best first."""
+    def n_best(self, encoded: Sequence[Float32], choice: Choice | None = None) -> list[list[TokenPath]]:
+        """Up to `beams` paths of each of `encoded`, with different tokens, best first. None: the likeliest go on."""
         lengths = [len(each) for each in encoded]
         if not max(lengths, default=0):
             return [[TokenPath((), (), 0.0)] for _ in encoded]
         rows = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(each) for each in encoded], batch_first=True)
         with torch.inference_mode():
             device = self.module.device
-            return self._search(rows.to(device), torch.tensor(lengths, device=device))
+            ends = torch.tensor(lengths, device=device)
+            return self.advanced(self.start(len(encoded), choice), rows.to(device), ends).paths(ends)
 
-    def _search(self, encoded: Tensor, lengths: Tensor) -> list[list[TokenPath]]:
-        return _ranked(self.advanced(self.start(len(encoded)), encoded, lengths), lengths)
-
-    def start(self, batch: int = 1) -> Hypotheses:
-        """Of `batch` utterances of which nothing has come."""
-        shape, device = (batch, self.beams), self.module.device
+    def start(self, batch: int = 1, choice: Choice | None = None) -> Hypotheses:
+        """Of `batch` utterances of which nothing has come. choice: as of `n_best`."""
+        device = self.module.device
         predicted, state = self.module.predictor.start(batch * self.beams)
-        scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
-        scores[:, 0] = 0.0
-        hashes = torch.zeros(shape, dtype=torch.int64, device=device)
-        labels = torch.zeros(*shape, 0, dtype=torch.int64, device=device)
-        return Hypotheses(predicted, state, scores, hashes, labels, labels.double())
+        labels = torch.zeros(batch, self.beams, 0, dtype=torch.int64, device=device)
+        return Hypotheses(predicted, state, choice or _Likeliest(batch, self.beams, device), labels, labels.double())
 
     def advanced(self, before: Hypotheses, encoded: Tensor, lengths: Tensor) -> Hypotheses:
         """After the next frames (B, T, D), of which `lengths` (B,) are real; in an utterance's last part they may be
-        fewer than T.
+        fewer than T. `before` cannot be used again.
         """
         (batch, frames, _), beams = encoded.shape, self.beams
-        predicted, state, scores, hashes, *_ = before
+        predicted, state, choice, *_ = before
         first = torch.arange(batch, device=encoded.device)[:, None] * beams
-        same = torch.arange(beams, device=encoded.device)
         parents, labels, chances = [], [], []
         for t in range(frames):
             logits = self.module.joined(encoded[:, t].repeat_interleave(beams, 0), predicted)
             each = functional.log_softmax(logits, dim=1).double().view(batch, beams, -1)
-            grown = (scores[:, :, None] + each).flatten(1)
-            best, place = grown.topk(beams, dim=1)
-            parent, label = place // each.shape[2], place % each.shape[2]
-            over = (t >= lengths)[:, None]  # what has ended stays as it is
-            parent = torch.where(over, same, parent)
-            label = torch.where(over, BLANK, label)
-            best = torch.where(over, scores, best)
-            hashes = hashes.gather(1, parent)
-            hashes = torch.where(label == BLANK, hashes, hashes * PRIME + label)
-            scores = _joined(best, hashes)
+            parent, label = choice(each, t >= lengths)
             parents.append(parent)
             labels.append(label)
-            chances.append(each.flatten(1).gather(1, place).exp())
+            chances.append(each.flatten(1).gather(1, parent * each.shape[2] + label).exp())
             row = (first + parent).flatten()
             stepped, after = self.module.predictor.step(label.flatten(), tuple(part[row] for part in state))
             grew = (label.flatten() != BLANK)[:, None]
             predicted = torch.where(grew, stepped, predicted[row])
             state = tuple(torch.where(grew, new, old[row]) for new, old in zip(after, state, strict=True))
         joined = (_extended(before.labels, parents, labels), _extended(before.chances, parents, chances))
-        return Hypotheses(predicted, state, scores, hashes, *joined)
+        return Hypotheses(predicted, state, choice, *joined)
+
+    def heard(self, before: Hypotheses, output: Float32) -> Hypotheses:
+        """`advanced`, of one utterance, by rows (C, D)."""
+        if not len(output):
+            return before
+        with torch.inference_mode():
+            rows = torch.from_numpy(output).to(before.labels.device)[None]
+            return self.advanced(before, rows, torch.tensor([len(output)]).to(rows.device))
 
 
 class Hypotheses(NamedTuple):
-    """Those of B utterances, K each: what the predictor says and remembers (B · K, …), log probabilities and hashes of
-    their tokens (B, K), and of all T frames the labels and their chances (B, K, T).
+    """Those of B utterances, K each: what the predictor says and remembers (B · K, …), what chooses and has their log
+    probabilities, and of all T frames the labels and their chances (B, K, T).
     """
 
     predicted: Tensor
     state: State
-    scores: Tensor
-    hashes: Tensor
+    choice: Choice
     labels: Tensor
     chances: Tensor
+
+    def paths(self, lengths: Tensor | None = None) -> list[list[TokenPath]]:
+        """Paths of each utterance, of `lengths` (B,) frames, by their log probability, best first. None: all frames."""
+        scores = torch.as_tensor(self.choice.scores).to(self.labels.device)
+        order = scores.argsort(stable=True, dim=1, descending=True)
+        whole = order[:, :, None].expand(-1, -1, self.labels.shape[2])
+        labels, chances = (each.gather(1, whole).tolist() for each in (self.labels, self.chances))  # (B, K, T)
+        best = scores.gather(1, order).tolist()
+        ends = [self.labels.shape[2]] * len(scores) if lengths is None else lengths.tolist()
+        return [
+            [
+                TokenPath(tuple(labels[b][k][:length]), tuple(chances[b][k][:length]), score)
+                for k, score in enumerate(best[b])
+                if score > -float("inf")
+            ]
+            for b, length in enumerate(ends)
+        ]
+
+
+class _Likeliest:
+    """The largest probabilities of all hypotheses with a blank or one token more; then equal ones become one."""
+
+    def __init__(self, batch: int, beams: int, device: torch.device) -> None:
+        self.scores = torch.full((batch, beams), -torch.inf, dtype=torch.float64, device=device)
+        self.scores[:, 0] = 0.0
+        self._hashes = torch.zeros(batch, beams, dtype=torch.int64, device=device)
+        self._same = torch.arange(beams, device=device)
+
+    def __call__(self, log_probs: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
+        best, place = (self.scores[:, :, None] + log_probs).flatten(1).topk(len(self._same), dim=1)
+        ended = over[:, None]
+        parent = torch.where(ended, self._same, place // log_probs.shape[2])
+        label = torch.where(ended, BLANK, place % log_probs.shape[2])
+        hashes = self._hashes.gather(1, parent)
+        self._hashes = torch.where(label == BLANK, hashes, hashes * PRIME + label)
+        self.scores = _joined(torch.where(ended, self.scores, best), self._hashes)
+        return parent, label
 
 
 def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
@@ -156,58 +179,25 @@ def _extended(earlier: Tensor, parents: Sequence[Tensor], values: Sequence[Tenso
     return torch.cat((kept, *(each[:, :, None] for each in reversed(added))), dim=2)
 
 
-def _ranked(found: Hypotheses, lengths: Tensor) -> list[list[TokenPath]]:
-    """Paths of each utterance, best first."""
-    order = found.scores.argsort(stable=True, dim=1, descending=True)
-    whole = order[:, :, None].expand(-1, -1, found.labels.shape[2])
-    labels, chances = (each.gather(1, whole).tolist() for each in (found.labels, found.chances))  # (B, K, T)
-    ranked = found.scores.gather(1, order).tolist()
-    return [
-        [
-            TokenPath(tuple(labels[b][k][:length]), tuple(chances[b][k][:length]), score)
-            for k, score in enumerate(ranked[b])
-            if score > -float("inf")
-        ]
-        for b, length in enumerate(lengths.tolist())
-    ]
+def ctc_log_probs(module: EndToEnd, encoded: Float32) -> Float32:
+    """What the CTC head says (T, V) of what the encoder gives (T, D)."""
+    with torch.inference_mode():
+        logits = module.ctc(torch.from_numpy(encoded).to(module.ctc.weight.device))
+        values: Float32 = logits.log_softmax(1).cpu().numpy()
+    return values
 
 
-def best_path(log_probs: Float32) -> TokenPath:
-    """The likeliest label of each frame of CTC's (T, V)."""
-    labels, best = log_probs.argmax(axis=1), log_probs.max(axis=1, initial=-np.inf)
-    return TokenPath(tuple(labels.tolist()), tuple(np.exp(best).tolist()), float(best.sum(dtype=np.float64)))
-
-
-class TokenSearcher:
-    """Decodes utterances with a model of tokens."""
-
-    together = 16
-    """Utterances that are best given at a time: their beams are rows of one batch."""
-
-    def __init__(self, config: Mapping[str, Any], module: Transducer | None, *, beams: int) -> None:
-        """`config` is of a `.model.json`; `module`, of the model, is for transducers."""
-        self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
-        self._mark = MARK if config.get("marks") else ""
-        self._transducer: TransducerSearcher | None = None
-        if output_without_graph(config) == "encoded":
-            assert module is not None
-            self._transducer = TransducerSearcher(module, beams=beams)
-
-    def __call__(self, outputs: Sequence[NDArray[np.float32]]) -> list[TokenPath | ValueError]:
-        """The best path of each of `outputs`, (T, V) or (T, D) of the model, or why there is none."""
-        finite = [bool(np.isfinite(output).all()) for output in outputs]
-        good = [output for output, is_so in zip(outputs, finite, strict=True) if is_so]
-        paths = iter(self._transducer(good) if self._transducer is not None else map(best_path, good))
-        wrong = ValueError(NOT_FINITE)
-        return [next(paths) if is_so else wrong for is_so in finite]
-
-    def begin(self) -> TokenStream:
-        """The search of an utterance that comes in parts."""
-        return TokenStream(self._transducer)
-
-    def words(self, labels: Sequence[int]) -> list[SpelledWord]:
-        """Words of a path, with their frames."""
-        return spelled_words(labels, self.tokens, self._mark, merge=self._transducer is None)
+def attention_scores(module: EndToEnd, texts: Sequence[Sequence[int]], encoded: Float32) -> list[float]:
+    """ln p of the tokens of each text, and of its end, by the attention decoder; `encoded` (T, D), T of 1 or more."""
+    device = module.decoder.out.weight.device
+    tokens = [torch.tensor(text, dtype=torch.int64) for text in texts]
+    lengths = torch.tensor([len(each) for each in tokens], device=device)
+    padded = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True).to(device)
+    frames = torch.from_numpy(encoded).to(device)[None].expand(len(tokens), -1, -1)
+    every = torch.full((len(tokens),), len(encoded), device=device)
+    with torch.inference_mode():
+        scores: list[float] = module.decoder.log_likelihoods(padded, lengths, frames, every).double().tolist()
+    return scores
 
 
 class TokenStream:
@@ -218,21 +208,17 @@ class TokenStream:
         self._path = TokenPath((), (), 0.0)
         self._found = None if transducer is None else transducer.start()
 
-    def advance(self, output: NDArray[np.float32]) -> None:
+    def advance(self, output: Float32) -> None:
         """`output`: the next rows (C, V) or (C, D) of the model. Raises ValueError where they are not finite."""
         if not np.isfinite(output).all():
             raise ValueError(NOT_FINITE)
         if self._transducer is None or self._found is None:
             (labels, chances, score), more = self._path, best_path(output)
             self._path = TokenPath(labels + more.labels, chances + more.chances, score + more.score)
-        elif len(output):
-            with torch.inference_mode():
-                rows = torch.from_numpy(output).to(self._found.scores.device)[None]
-                self._found = self._transducer.advanced(self._found, rows, torch.tensor([len(output)]).to(rows.device))
+        else:
+            self._found = self._transducer.heard(self._found, output)
 
     @property
     def path(self) -> TokenPath:
         """The best one so far."""
-        if self._found is None:
-            return self._path
-        return _ranked(self._found, torch.tensor([self._found.labels.shape[2]]))[0][0]
+        return self._path if self._found is None else self._found.paths()[0][0]

@@ -12,7 +12,8 @@ from torch import nn
 from megahour.batches.loader import Batch
 from megahour.corpus.text.edit_distance import align
 from megahour.models.end_to_end import EndToEnd
-from megahour.models.token_search import TokenPath, TransducerSearcher, best_path
+from megahour.models.paths import TokenPath, best_path
+from megahour.models.token_search import TransducerSearcher
 from megahour.units.tokens import spelled_words
 
 

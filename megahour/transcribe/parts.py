@@ -21,8 +21,9 @@ class RecogniserParts:
     """Addresses of artifacts, and how to search.
 
     graph: words and their language model; without one, the model must be of tokens (CTC or transducer), which are read
-    as they come. units, lexicon: of senones; without them words have no times. model_name: what the model is called.
-    precision: of an exported bundle, whose address `model` then is; "": an artifact.
+    as they come. lm, low_order_lm: language models for these, as stage `decode` takes them. units, lexicon: of senones;
+    without them words have no times. model_name: what the model is called. precision: of an exported bundle, whose
+    address `model` then is; "": an artifact.
     """
 
     model: str
@@ -32,6 +33,13 @@ class RecogniserParts:
     model_name: str = ""
     search: DecodeParams = field(default_factory=lambda: DecodeParams.model_validate({}))
     precision: str = ""
+    lm: str = ""
+    low_order_lm: str = ""
+
+    def models(self) -> dict[str, Artifact]:
+        """The language models that are there, by role."""
+        given = {"lm": self.lm, "low_order_lm": self.low_order_lm}
+        return {role: Artifact(address) for role, address in given.items() if address}
 
 
 def parts_of(address: str, step: str = "") -> RecogniserParts:
@@ -113,6 +121,8 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
         lexicon if lexicon and Artifact(lexicon).complete else "",
         search.model_name or name,
         search,
+        lm=_made(inputs["lm"]) if "lm" in inputs else "",
+        low_order_lm=_made(inputs["low_order_lm"]) if "low_order_lm" in inputs else "",
     )
 
 

@@ -13,9 +13,12 @@ from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
+from megahour.decode.token_search import TokenSearcher
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph
-from megahour.models.token_search import TokenPath, TokenSearcher, Transducer
+from megahour.models.paths import TokenPath
+from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import word_spans
@@ -54,7 +57,8 @@ def _loaded(
     """The model and its configuration, from a bundle or an artifact; and what searches a transducer."""
     if not parts.precision:
         config: dict[str, Any] = Artifact(parts.model).read_json(0, ".model.json")
-        outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config)
+        attention = parts.search.attention_weight > 0
+        outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config, attention=attention)
         precision = parts.search.precision
         loaded = load(parts.model, threads=threads, device=device, precision=precision, outputs=outputs)
         return config, loaded, getattr(loaded, "module", None)
@@ -77,9 +81,10 @@ class Recogniser:
 
     def __init__(self, parts: RecogniserParts, *, threads: int = 1, device: str = "cpu") -> None:
         self.parts = parts
-        for kind in ("model", "graph", "units", "lexicon"):
+        for kind in ("model", "graph", "units", "lexicon", "lm"):
             if not (parts.precision and kind == "model"):
                 _check_kind(getattr(parts, kind), kind)
+        _check_kind(parts.low_order_lm, "lm")
         config, self.model, transducer = _loaded(parts, threads, device)
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         if not parts.graph and not self.tokens:
@@ -92,7 +97,8 @@ class Recogniser:
         self.mark = MARK if config.get("marks") else ""
         self.searcher: Searcher | None = None
         self._silence = 0
-        self.speller = TokenSearcher(config, transducer, beams=parts.search.beams)
+        search = DecodeParams.model_validate({}) if parts.graph else parts.search
+        self.speller = TokenSearcher(config, transducer, search, parts.models())
         if parts.graph:
             self.searcher, self._silence = self._search(Artifact(parts.model))
         self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
@@ -111,10 +117,10 @@ class Recogniser:
 
     def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
         """Words of what `log_posteriors` gives, of a model of tokens without a graph."""
-        (path,) = self.speller([output])
-        if isinstance(path, ValueError):
-            raise path
-        return self.words_of_tokens(path, start_s)
+        (found,) = self.speller([output])
+        if isinstance(found, ValueError):
+            raise found
+        return self.words_of_tokens(found[0].path, start_s)
 
     def words_of_graph(self, best: Hypothesis, log_probs: Float32, start_s: float) -> list[TimedWord]:
         """Of the graph's best path for `log_probs` (T, V)."""

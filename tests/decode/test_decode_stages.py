@@ -29,6 +29,7 @@ from megahour.decode.params import DecodeParams, GraphParams
 from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.local import LocalEngine
 from megahour.lm.params import LanguageModelParams
+from megahour.lm.query.rescore import read_jsonl
 from megahour.lm.stage import LanguageModel
 from megahour.models.build import build
 from megahour.runner.runner import run_stage
@@ -223,6 +224,60 @@ def test_a_model_of_tokens_is_decoded_without_a_graph(
         run_stage(Decode(), DecodeParams(scales=[1.0]), inputs, output, engine, work=tmp_path)
     with pytest.raises(ConfigError, match="only a graph makes words of"):
         run_stage(Decode(), DecodeParams(), roles(made, "features", "model"), output, engine, work=tmp_path)
+
+
+def nbest(hypotheses: Artifact, *shards: int) -> dict[int, list[dict[str, Any]]]:
+    lines = (hypotheses.read_bytes(shard, ".nbest.jsonl").decode().splitlines() for shard in shards)
+    return {int(row["id"]): row["nbest"] for some in lines for row in map(json.loads, some)}
+
+
+def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """What the list says adds up, and `megahour lm rescore` reads it."""
+    inputs, output = roles(made, "features", "model", "lm", prefix="ctc_"), Artifact(tmp_path / "hypotheses")
+    values = {"beams": 6, "nbest": 3, "lm_scale": 0.3, "word_bonus": 0.5, "hot_words": ["old boat"]}
+    run_stage(Decode(), DecodeParams(**values), inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+    found, scores = nbest(output, 0, 1), output.read_table(0)["score"].to_pylist()
+    assert list(found) == list(EXPECTED)
+    for key, items in found.items():
+        assert items[0]["text"] == EXPECTED[key]
+        assert 1 < len({item["text"] for item in items}) <= 3
+        for item in items:
+            total = item["score"] + 0.3 * item["lm"] + 0.5 * item["words"] + item["hot_words"]
+            assert item["total"] == pytest.approx(total, abs=1e-3)
+            assert item["hot_words"] == (0.5 * len("old boat") if "old boat" in f" {item['text']} " else 0.0)
+    assert [found[key][0]["total"] for key in (1, 2, 3, 4)] == pytest.approx(scores, abs=1e-3)
+    with output.local(0, ".nbest.jsonl") as path, path.open("rb") as lines:
+        assert next(read_jsonl(lines, "n-best")).texts[0] == EXPECTED[1]
+    for change, roles_of, message in [
+        ({"attention_weight": 0.5}, {}, "no attention decoder"),
+        ({"hot_words": ["Boot"]}, {}, "'Boot' has 'B'"),
+        ({}, {"graph": made["ctc_graph"]}, "hot_words.*for a search without a graph"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            run_stage(
+                Decode(), DecodeParams(**{**values, **change}), {**inputs, **roles_of}, output, engine, work=tmp_path
+            )
+
+
+def test_an_n_best_list_of_a_graph(made: dict[str, Artifact], tmp_path: Path) -> None:
+    inputs = roles(made, "features", "model", "graph", "units")
+    with ShardWriter(Artifact(tmp_path / "hypotheses"), 0, "alone") as out:
+        Decode().run(DecodeParams(nbest=2), inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        out.commit()
+    for key, items in nbest(Artifact(tmp_path / "hypotheses"), 0).items():
+        assert items[0]["text"] == EXPECTED[key]
+        for item in items:
+            assert item["total"] == pytest.approx(item["score"] + item["graph"], abs=1e-3)
+
+
+def test_finished_runs_stay_valid() -> None:
+    """Parameters that came later are not part of a job where they have their defaults."""
+    assert DecodeParams().identity().keys() == {
+        *("sets", "model_name", "acoustic_scale", "prior_scale", "beam", "max_active", "scales", "batch_frames")
+    }
 
 
 def test_scales_are_tried_on_their_own_set_and_the_best_is_used(

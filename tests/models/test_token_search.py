@@ -11,7 +11,8 @@ import torch
 
 from megahour.models.build import build
 from megahour.models.end_to_end import EndToEnd
-from megahour.models.token_search import TokenStream, TransducerSearcher, best_path
+from megahour.models.paths import best_path
+from megahour.models.token_search import TokenStream, TransducerSearcher
 
 FRAMES, OUTPUTS, WIDTH = 4, 3, 6
 

@@ -19,8 +19,9 @@ from megahour.core.errors import MegahourError, StageError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.decode.params import DecodeParams
+from megahour.decode.token_search import TokenSearcher
 from megahour.models.inference import load
-from megahour.models.token_search import TokenSearcher
 from megahour.train.data import held_out_speakers
 from megahour.train.params import TrainParams
 from megahour.train.session import train
@@ -98,9 +99,9 @@ def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, 
     assert curve[-1]["loss"] < 0.85 * curve[0]["loss"]
     encoded, _ = load(model.url, outputs="encoded")(np.zeros((1, 5, 3 * MELS), np.float32), np.array([5]))
     found = load(model.url, outputs="encoded")
-    search = TokenSearcher(found.config, found.module, beams=4)
-    path, none = search([encoded["encoded"][0], np.full((2, 24), np.nan, np.float32)])
-    assert len(path.labels) == 5
+    search = TokenSearcher(found.config, found.module, DecodeParams(beams=4))
+    paths, none = search([encoded["encoded"][0], np.full((2, 24), np.nan, np.float32)])
+    assert len(paths[0].path.labels) == 5
     assert isinstance(none, ValueError)
 
 

@@ -137,6 +137,13 @@ def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ign
 
 
 @compiled
+def number_of(text, length, table, arena, starts):  # type: ignore[no-untyped-def]
+    """Number of the word in text[:length], UNKNOWN where the vocabulary lacks it; `text` goes on for PADDING bytes."""
+    head, hashed = _head(text, 0, length)
+    return max(np.int64(0), _find(text, 0, length, head, hashed, table, arena, starts)[1] - 1)
+
+
+@compiled
 def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: ignore[no-untyped-def]
     start = starts[n]
     for i in range(0, length, 8):

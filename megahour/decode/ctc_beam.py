@@ -1,0 +1,156 @@
+"""CTC prefix beam search (Graves & Jaitly, 2014; Hannun et al., 2014), and the best alignment of what it found.
+
+Of each sequence y the search keeps the probability of all paths that spell it, by whether they end in a blank:
+
+    blank(y, t) = (blank + label)(y, t-1) · p_t(blank)
+    label(yc, t) = label(yc, t-1) · p_t(c) + (blank(y, t-1) if y ends in c, else (blank + label)(y, t-1)) · p_t(c)
+
+A frame's candidates are all sequences of the beam and each of them with one token more; the `beams` with the largest
+ln p + F (see `prefixes`) stay. Only candidates that can be among them are looked up in the language model: F of a token
+is bounded, so this leaves nothing out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.decode.prefixes import (
+    FUSED,
+    NEVER,
+    PARENT,
+    TOKEN,
+    Fusion,
+    after,
+    child_of,
+    ended,
+    grown_node,
+    log_sum,
+    make_tree,
+    place_for,
+    put_in,
+    with_room,
+)
+
+BLANK = 0
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+class CtcBeam:
+    """The search of one utterance, whose frames may come in parts."""
+
+    def __init__(self, fusion: Fusion, beams: int) -> None:
+        self._fusion, self._tree, self._frames = fusion, make_tree(fusion, 1), 0
+        self._nodes = np.full(beams, -1, np.int64)
+        self._blank, self._label = np.full((2, beams), NEVER)
+        self._nodes[0], self._blank[0] = 0, 0.0
+
+    def advance(self, log_probs: Float32) -> None:
+        """The next frames of CTC's (T, V)."""
+        values = np.ascontiguousarray(log_probs, np.float32)
+        self._tree = with_room(self._tree, len(values) * len(self._nodes))
+        held = int((self._nodes >= 0).sum())
+        _sweep(values, self._fusion, self._tree, self._nodes, self._blank, self._label, held, self._frames)
+        self._frames += len(values)
+
+    def found(self) -> list[tuple[list[int], float, Float64]]:
+        """Up to `beams` sequences: tokens, ln p of all their paths, and `prefixes`' sums (6,).
+
+        The best come first, by ln p + F, where F is that of whole texts.
+        """
+        found = []
+        scores = np.logaddexp(self._blank, self._label).tolist()
+        for node, score in zip(self._nodes.tolist(), scores, strict=True):
+            if node >= 0:
+                sums, tokens = np.empty(6), []
+                ended(self._fusion, self._tree, node, sums)
+                while node:
+                    tokens.append(int(self._tree.links[node, TOKEN]))
+                    node = int(self._tree.links[node, PARENT])
+                found.append((tokens[::-1], score, sums))
+        return sorted(found, key=lambda each: -(each[1] + each[2][FUSED]))
+
+
+@compiled
+def _sweep(log_probs, fusion, tree, nodes, blank, label, held, seen):  # type: ignore[no-untyped-def]
+    """Takes the beam, (K,) nodes of which `held` are there, and their ln p (K,), through (T, V).
+
+    seen: frames that came before.
+    """
+    beams, sums = len(nodes), np.empty(6)
+    ranking, entries = np.empty(beams), np.empty((beams, 4))  # node, token or BLANK for the node itself, blank, label
+    for t in range(seen, seen + len(log_probs)):
+        row, count, top = log_probs[t - seen], np.int64(0), NEVER
+        for i in range(1, len(row)):
+            top = max(top, np.float64(row[i]))
+        for i in range(held):
+            tree.seen[nodes[i]], tree.place[nodes[i]] = t, i
+        for i in range(held):
+            node = nodes[i]
+            last, parent = tree.links[node, TOKEN], tree.links[node, PARENT]
+            ends_blank, ends_label = log_sum(blank[i], label[i]) + row[BLANK], NEVER
+            if parent >= 0:
+                more = NEVER
+                if tree.seen[parent] == t:
+                    j = tree.place[parent]
+                    more = blank[j] if tree.links[parent, TOKEN] == last else log_sum(blank[j], label[j])
+                ends_label = log_sum(label[i], more) + row[last]
+            score = log_sum(ends_blank, ends_label) + tree.sums[node, FUSED]
+            at = place_for(score, ranking, count)
+            if at >= 0 and score > NEVER:
+                count = put_in(at, count, ranking, score, entries, node, np.int64(BLANK), ends_blank, ends_label)
+        for i in range(held):
+            node = nodes[i]
+            last, total = tree.links[node, TOKEN], log_sum(blank[i], label[i])
+            above = tree.sums[node, FUSED] + fusion.most
+            if count == beams and total + top + above <= ranking[beams - 1]:
+                continue
+            for token in range(1, len(row)):
+                grown = (blank[i] if token == last else total) + row[token]
+                if grown == NEVER or (count == beams and grown + above <= ranking[beams - 1]):
+                    continue
+                child = child_of(tree, node, token)
+                if child >= 0 and tree.seen[child] == t:
+                    continue  # it has been counted where it is
+                if child < 0:
+                    after(fusion, tree, node, token, sums)
+                score = grown + (sums[FUSED] if child < 0 else tree.sums[child, FUSED])
+                at = place_for(score, ranking, count)
+                if at >= 0:
+                    count = put_in(at, count, ranking, score, entries, node, token, NEVER, grown)
+        held = count
+        for i in range(held):
+            nodes[i] = grown_node(fusion, tree, np.int64(entries[i, 0]), np.int64(entries[i, 1]))
+            blank[i], label[i] = entries[i, 2], entries[i, 3]
+        for i in range(held, beams):
+            nodes[i], blank[i], label[i] = -1, NEVER, NEVER
+
+
+@compiled
+def align(log_probs, tokens):  # type: ignore[no-untyped-def]
+    """The label of each frame (T,) on the best path of CTC's (T, V) that spells `tokens` (U,), which some path does."""
+    frames, states = len(log_probs), 2 * len(tokens) + 1
+    best, moves = np.full(states, NEVER), np.zeros((frames, states), np.int8)
+    labels = np.zeros(frames, np.int64)
+    for t in range(frames):
+        for s in range(states - 1, -1, -1):
+            label = tokens[s // 2] if s % 2 else BLANK
+            if t == 0:
+                best[s] = log_probs[0, label] if s < 2 else NEVER
+                continue
+            score, move = best[s], 0
+            if s and best[s - 1] > score:
+                score, move = best[s - 1], 1
+            if s % 2 and s > 1 and tokens[s // 2] != tokens[s // 2 - 1] and best[s - 2] > score:
+                score, move = best[s - 2], 2
+            best[s], moves[t, s] = score + log_probs[t, label], move
+    s = states - 1
+    if states > 1 and frames and best[s - 1] > best[s]:
+        s -= 1
+    for t in range(frames - 1, -1, -1):
+        labels[t] = tokens[s // 2] if s % 2 else BLANK
+        s -= moves[t, s]
+    return labels

@@ -1,0 +1,167 @@
+"""What is fused with a model of tokens, put together from language models and hot words; misfits are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.decode.hot_words import HotWord, automaton, parse
+from megahour.decode.params import DecodeParams
+from megahour.decode.prefixes import BEGINS, INSIDE, PARTS, Fusion
+from megahour.lm.query.mapped import MappedModel
+from megahour.lm.query.model_files import lm_file, open_model
+from megahour.lm.query.one_word import WordProbabilities
+from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN
+from megahour.units.tokens import MARK
+
+FITTING = 0.5  # share of a language model's words that the model must be able to spell
+ROLES = ("lm", "low_order_lm")
+
+
+class Tokens(NamedTuple):
+    """A model's tokens; kinds and texts without marks of each. See `units.tokens.spelled_words`."""
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]
+    texts: tuple[str, ...]
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Tokens:
+        """Of a `.model.json`."""
+        names, mark = tuple(config.get("tokens", ())), MARK if config.get("marks") else ""
+        texts = [name.removeprefix(mark).strip() if number else "" for number, name in enumerate(names)]
+        begins = [bool(mark) and name.startswith(mark) for name in names]
+        kinds = [PARTS if not text else BEGINS if first else INSIDE for text, first in zip(texts, begins, strict=True)]
+        return Tokens(names, (INSIDE, *kinds[1:]), tuple(texts))
+
+    @property
+    def spaces(self) -> bool:
+        """Whether some tokens part words."""
+        return any(kind != INSIDE for kind in self.kinds[1:])
+
+    @property
+    def written(self) -> list[str]:
+        """Tokens as a language model of tokens has them: the space as ▁."""
+        return [MARK if name == " " else name for name in self.names]
+
+
+def check_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> None:
+    """Raises ConfigError for language models and hot words that the model of tokens cannot spell, and for rescoring
+    with an attention decoder that it has not."""
+    tokens = Tokens.from_config(config)
+    for role in ROLES:
+        if role in inputs:
+            _check_words(role, inputs[role], tokens)
+    _check_hot_words(parse(p.hot_words, p.hot_word_bonus), tokens)
+    if p.attention_weight and "attention" not in config.get("heads", {}):
+        raise ConfigError(
+            f"attention_weight = {p.attention_weight:g}: the model has no attention decoder",
+            where="decode",
+            remedy="leave it at 0, or train with criterion_options: {attention: 0.3}",
+        )
+
+
+def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> Fusion:
+    """For a model's configuration, of the inputs `lm` and `low_order_lm` where they are given."""
+    tokens = Tokens.from_config(config)
+    lm, low = (_opened(inputs[role].url) if role in inputs else None for role in ROLES)
+    texts = [text.encode() for text in tokens.texts]
+    hot = automaton(parse(p.hot_words, p.hot_word_bonus), spaces=tokens.spaces)
+    numbers = _numbers(lm, tokens) if lm and _is_of_tokens(lm.spelled(), tokens) else np.zeros(0, np.int32)
+    return Fusion(
+        WordProbabilities.from_model(lm) if lm else WordProbabilities.none(),
+        WordProbabilities.from_model(low) if low else WordProbabilities.none(),
+        numbers,
+        _numbers(low, tokens) if low else np.zeros(0, np.int32),
+        p.lm_scale,
+        p.word_bonus,
+        p.unknown_word,
+        p.low_order_scale,
+        np.array(tokens.kinds, np.int8),
+        np.frombuffer(b"".join(texts) + bytes(PADDING), np.uint8).copy(),
+        np.cumsum([0, *map(len, texts)]),
+        hot.next,
+        hot.classes,
+        hot.value,
+        hot.reward,
+        hot.start,
+        _most(p, low, hot.value, hot.reward, max(map(len, texts), default=0)),
+    )
+
+
+def is_fused(p: DecodeParams, roles: Sequence[str] | Mapping[str, Any]) -> bool:
+    """Whether anything but the acoustics has a say."""
+    return any(role in roles for role in ROLES) or bool(p.hot_words) or p.word_bonus != 0
+
+
+def _most(p: DecodeParams, low: MappedModel | None, value: Any, reward: Any, longest: int) -> float:
+    """What a token may add at most: bonuses, a hot word that ends at each of its letters, the rarest token."""
+    total = max(0.0, p.word_bonus) + max(0.0, p.unknown_word)
+    total += float(value.max(initial=0.0)) + (longest + 1) * float(reward.max(initial=0.0))
+    if low is not None:
+        weights = low.weights.reshape(-1, 4)[:, :2]
+        values = low.values.reshape(-1, 4)[:, 2:]
+        lowest = min(float(np.nanmin(each[:, 0], initial=0.0)) for each in (weights, values))
+        backoff = min(float(np.nanmin(each[:, 1], initial=0.0)) for each in (weights, values))
+        total -= p.low_order_scale * np.log(10.0) * (lowest + (low.order - 1) * backoff)
+    return total
+
+
+@lru_cache(maxsize=2)
+def _opened(url: str) -> MappedModel:
+    """A process searches many shards with one model; artifacts do not change."""
+    with lm_file(Artifact(url)) as path:
+        return open_model(path)
+
+
+def _words(artifact: Artifact) -> list[str]:
+    files = next(receipt.files for receipt in artifact.receipts())
+    if ".vocab.txt" in files:
+        return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").splitlines()
+    return _opened(artifact.url).spelled()[len(RESERVED) :]
+
+
+def _is_of_tokens(words: Sequence[str], tokens: Tokens) -> bool:
+    return {*tokens.written, *RESERVED}.issuperset(words)
+
+
+def _numbers(lm: MappedModel, tokens: Tokens) -> Any:
+    known = {word: number for number, word in enumerate(lm.spelled())}
+    return np.array([known.get(name, UNKNOWN) for name in tokens.written], np.int32)
+
+
+def _check_words(role: str, artifact: Artifact, tokens: Tokens) -> None:
+    words = _words(artifact)
+    if _is_of_tokens(words, tokens):
+        return
+    if role == "low_order_lm":
+        raise ConfigError(
+            f"its words are not the model's tokens, such as {', '.join(map(repr, tokens.written[1:4]))}",
+            where=artifact.url,
+            remedy="make it with stage language-model and the input `tokens`, the model",
+        )
+    letters = set("".join(tokens.texts))
+    misfits = [word for word in words if not letters.issuperset(word)]
+    if len(words) - len(misfits) < FITTING * len(words):
+        raise ConfigError(
+            f"{len(misfits)} of {len(words)} words have letters that the model lacks, such as {misfits[0]!r}",
+            where=artifact.url,
+            remedy="make the language model of text that is normalised as the model's was (see `language`), or of the "
+            "model's tokens, with its input `tokens`",
+        )
+
+
+def _check_hot_words(words: Sequence[HotWord], tokens: Tokens) -> None:
+    letters = set("".join(tokens.texts)) | ({" "} if tokens.spaces else set())
+    for word in words:
+        if unknown := sorted(set(word.letters) - letters):
+            raise ConfigError(
+                f"the hot word {word.text!r} has {', '.join(map(repr, unknown))}, which the model cannot spell",
+                where="hot_words",
+                remedy=f"write it as the model's texts are, with {''.join(sorted(letters))[:80]!r}",
+            )

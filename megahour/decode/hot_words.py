@@ -1,0 +1,111 @@
+"""Hot words (contextual biasing): an automaton over characters that rewards phrases where they occur (Aho & Corasick).
+
+A phrase earns weight · characters wherever it stands as whole words; while it is being spelled the search counts what
+it has so far, which is taken back where it goes on otherwise. Characters, not tokens, because pieces of words can spell
+a phrase in more than one way. A `*` at an end says that the word may go on there: `Schmidt*` also finds Schmidts.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_WEIGHT = re.compile(r"(.*\S)\s+:(-?[0-9.]+)")
+
+
+class HotWord(NamedTuple):
+    """text: words with single spaces, `*` where the first or last one may be longer. weight: nats a character."""
+
+    text: str
+    weight: float
+
+    @property
+    def letters(self) -> str:
+        return self.text.strip("*")
+
+
+class Automaton(NamedTuple):
+    """next (S, C): the state after a character's byte, by its class. classes (256,). value, reward (S,): nats of what
+    is under way, and for what ends here. start: the state at the beginning of a text. Without phrases S is 0."""
+
+    next: npt.NDArray[np.int32]
+    classes: npt.NDArray[np.uint8]
+    value: npt.NDArray[np.float64]
+    reward: npt.NDArray[np.float64]
+    start: int
+
+
+def parse(lines: Sequence[str], weight: float) -> list[HotWord]:
+    """Hot words of lines `new york` or, with a weight of their own, `new york :2.5`; empty lines and repeats go."""
+    found: dict[str, HotWord] = {}
+    for line in lines:
+        match = _WEIGHT.fullmatch(line.strip())
+        text = " ".join((match[1] if match else line).split())
+        if text.strip("*").strip():
+            found[text] = HotWord(text, float(match[2]) if match else weight)
+    return list(found.values())
+
+
+def automaton(words: Sequence[HotWord], *, spaces: bool) -> Automaton:
+    """spaces: whether the model's tokens part words; where they do not, phrases are found anywhere."""
+    following: list[dict[int, int]] = [{}]
+    characters, heaviest, own = [0], [0.0], [0.0]
+    for word in words:
+        state, done = 0, 0
+        for byte, counted in _spelled(word, spaces):
+            if byte not in following[state]:
+                following[state][byte] = len(following)
+                following.append({})
+                characters.append(0)
+                heaviest.append(0.0)
+                own.append(0.0)
+            state, done = following[state][byte], done + counted
+            characters[state] = done
+            heaviest[state] = max(heaviest[state], word.weight)
+        own[state] += word.weight * len(word.letters)
+    return _complete(following, characters, heaviest, own) if words else _none()
+
+
+def _none() -> Automaton:
+    return Automaton(np.zeros((0, 1), np.int32), np.zeros(256, np.uint8), np.zeros(0), np.zeros(0), 0)
+
+
+def _spelled(word: HotWord, spaces: bool) -> list[tuple[int, int]]:
+    """Bytes of the phrase, with spaces at its closed ends, and how many characters begin with each."""
+    open_at = [edge == "*" or unicodedata.east_asian_width(edge) in "WF" for edge in (word.text[0], word.text[-1])]
+    before, behind = (b"" if is_open or not spaces else b" " for is_open in open_at)
+    inner = [(byte, int(byte & 0xC0 != 0x80)) for byte in word.letters.encode()]
+    return [*((byte, 0) for byte in before), *inner, *((byte, 0) for byte in behind)]
+
+
+def _complete(
+    following: list[dict[int, int]], characters: list[int], heaviest: list[float], own: list[float]
+) -> Automaton:
+    """Breadth first: where no phrase goes on, the longest end of what was spelled that begins one."""
+    used = sorted({byte for each in following for byte in each} | {32})
+    classes = np.zeros(256, np.uint8)
+    classes[used] = np.arange(1, len(used) + 1)  # UTF-8 has fewer than 250 values
+    table = np.zeros((len(following), int(classes.max()) + 1), np.int32)
+    value, reward, given = np.zeros(len(following)), np.array(own), np.zeros(len(following))
+    fallback = np.zeros(len(following), np.int64)
+    waiting = deque([0])
+    while waiting:
+        state = waiting.popleft()
+        if state:
+            table[state] = table[fallback[state]]
+            reward[state] += reward[fallback[state]]
+            given[state] += own[state]
+            value[state] = max(0.0, heaviest[state] * characters[state] - given[state])
+        for byte, child in following[state].items():
+            fallback[child] = table[state, classes[byte]] if state else 0
+            given[child] = given[state]
+            waiting.append(child)
+        for byte, child in following[state].items():
+            table[state, classes[byte]] = child
+    return Automaton(table, classes, value, reward, int(table[0, classes[32]]))

@@ -1,0 +1,285 @@
+"""Token sequences that a search has met, as a tree, and what language models and hot words say of each.
+
+A node is a sequence: its parent's and one token more. What is fused with the acoustics depends on the sequence alone,
+
+    F = lm_scale · ln p(words) + bonus · words + unknown · unknown words - low_scale · ln p_low(tokens) + hot words
+
+so each node has it once, and hypotheses of one sequence share it. A word counts when the next one begins or the text
+ends; of a language model of tokens each token counts. `ended` adds the last word and the models' `</s>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.query.one_word import WordProbabilities, log10_probability, word_number
+from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN
+
+Int32 = npt.NDArray[np.int32]
+Float64 = npt.NDArray[np.float64]
+
+LN10 = np.log(10.0)
+INSIDE, BEGINS, PARTS = 0, 1, 2  # tokens: of the word before them, of a new word, of none
+LM, LOW, COUNT, MISSING, HOT, FUSED = range(6)  # columns of `Tree.sums`
+PARENT, TOKEN, CHILD, SIBLING = range(4)  # columns of `Tree.links`
+SPACE = 32
+NEVER = -np.inf
+
+
+class Fusion(NamedTuple):
+    """What is fused; arrays of V rows are by token.
+
+    lm, low: order 0 where there is none. numbers, low_numbers (V,): a token's number in a model of tokens; (0,) where
+    `lm` is of words. kinds (V,): INSIDE, BEGINS or PARTS. letters, starts (V + 1,): bytes of each token without marks.
+    hot_next (S, C): states of the hot words' automaton, (0, C) without any; classes (256,): the column of each byte;
+    hot_value (S,): what an unfinished hot word has so far, and hot_reward (S,) what those that end here are given.
+    most: no token adds more than this to F.
+    """
+
+    lm: WordProbabilities
+    low: WordProbabilities
+    numbers: Int32
+    low_numbers: Int32
+    lm_scale: float
+    bonus: float
+    unknown: float
+    low_scale: float
+    kinds: npt.NDArray[np.int8]
+    letters: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    hot_next: Int32
+    hot_class: npt.NDArray[np.uint8]
+    hot_value: Float64
+    hot_reward: Float64
+    hot_start: int
+    most: float
+
+
+class Tree(NamedTuple):
+    """Nodes; the first ones are empty sequences, one an utterance.
+
+    links (N, 4): parent, token, first child, next child of the parent; -1: none. open (N,): tokens of the word that has
+    not ended. context, low_context: numbers of the words (or tokens) before, the last first. hot (N,): state. sums
+    (N, 6). closing (N, 2): ln p and number of the open word, NaN until it is asked for. seen (N,): the frame when the
+    node was last in the beam, and place (N,) where it was. size (1,): nodes so far.
+    """
+
+    links: Int32
+    open: Int32
+    context: Int32
+    low_context: Int32
+    hot: Int32
+    sums: Float64
+    closing: Float64
+    seen: Int32
+    place: Int32
+    size: npt.NDArray[np.int64]
+
+
+def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> Tree:
+    """A tree of the utterances' empty sequences, with room for some more."""
+    nodes += utterances
+    context, low_context = (np.empty((nodes, max(1, lm.order - 1)), np.int32) for lm in (fusion.lm, fusion.low))
+    links = np.empty((nodes, 4), np.int32)
+    opened, hot, seen, place = (np.empty(nodes, np.int32) for _ in range(4))
+    sums, closing = np.empty((nodes, 6)), np.empty((nodes, 2))
+    tree = Tree(links, opened, context, low_context, hot, sums, closing, seen, place, np.array([utterances]))
+    roots = slice(0, utterances)
+    tree.links[roots], tree.open[roots], tree.hot[roots], tree.seen[roots] = -1, 0, fusion.hot_start, -1
+    tree.context[roots], tree.low_context[roots] = BOUNDARY, BOUNDARY
+    tree.sums[roots], tree.closing[roots] = 0.0, np.nan
+    return tree
+
+
+def with_room(tree: Tree, more: int) -> Tree:
+    """The tree, or a copy of it, with room for so many more nodes."""
+    size = int(tree.size[0])
+    if size + more <= len(tree.open):
+        return tree
+    room = max(size + more, 2 * len(tree.open))
+    grown = {}
+    for name, old in tree._asdict().items():
+        if name != "size":
+            grown[name] = np.empty((room, *old.shape[1:]), old.dtype)
+            grown[name][:size] = old[:size]
+    return tree._replace(**grown)
+
+
+def fused_sums(fusion: Fusion, tree: Tree, root: int, tokens: Sequence[int]) -> Float64:
+    """The sums (6,) of a whole text whose sequence the tree has."""
+    node = root
+    for token in tokens:
+        node = child_of(tree, node, token)
+    sums = np.empty(6)
+    ended(fusion, tree, node, sums)
+    return sums
+
+
+@compiled
+def after(fusion, tree, node, token, sums):  # type: ignore[no-untyped-def]
+    """Writes the sums of the sequence of `node` and `token` to `sums` (6,); its state of the hot words."""
+    _copy(tree.sums, node, sums)
+    hot = np.int64(tree.hot[node])
+    if tree.open[node] and fusion.kinds[token] != INSIDE:
+        hot = _closed(fusion, tree, node, sums)
+    if len(fusion.numbers):
+        sums[LM] += LN10 * log10_probability(fusion.lm, tree.context[node], np.int64(fusion.numbers[token]))
+        sums[COUNT] += 1.0
+        sums[MISSING] += fusion.numbers[token] == UNKNOWN
+    if fusion.low.order:
+        sums[LOW] += LN10 * log10_probability(fusion.low, tree.low_context[node], np.int64(fusion.low_numbers[token]))
+    if len(fusion.hot_next):
+        for at in range(fusion.starts[token], fusion.starts[token + 1]):
+            hot = np.int64(fusion.hot_next[hot, fusion.hot_class[fusion.letters[at]]])
+            sums[HOT] += fusion.hot_reward[hot]
+    _fuse(fusion, sums, hot)
+    return hot
+
+
+@compiled
+def ended(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
+    """Writes the sums of the sequence of `node` as a whole text to `sums` (6,)."""
+    _copy(tree.sums, node, sums)
+    context = np.empty(tree.context.shape[1], np.int32)
+    _copy(tree.context, node, context)
+    if tree.open[node]:
+        _closed(fusion, tree, node, sums)
+        if len(fusion.numbers) == 0:
+            _shift(context, np.int64(tree.closing[node, 1]))
+    if fusion.lm.order:
+        sums[LM] += LN10 * log10_probability(fusion.lm, context, np.int64(END))
+    if fusion.low.order:
+        sums[LOW] += LN10 * log10_probability(fusion.low, tree.low_context[node], np.int64(END))
+    _fuse(fusion, sums, np.int64(-1))
+
+
+@compiled
+def child_of(tree, node, token):  # type: ignore[no-untyped-def]
+    """The node of the sequence of `node` and `token`, or -1."""
+    child = np.int64(tree.links[node, CHILD])
+    while child >= 0 and tree.links[child, TOKEN] != token:
+        child = np.int64(tree.links[child, SIBLING])
+    return child
+
+
+@compiled
+def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
+    """The node of the sequence of `node` and `token`, made where there is none; with the blank that is `node`."""
+    child = child_of(tree, node, token) if token else node
+    if child >= 0:
+        return child
+    child = tree.size[0]
+    tree.size[0] += 1
+    tree.links[child, PARENT], tree.links[child, TOKEN] = node, token
+    tree.links[child, CHILD], tree.links[child, SIBLING] = -1, tree.links[node, CHILD]
+    tree.links[node, CHILD] = child
+    tree.hot[child] = after(fusion, tree, node, token, tree.sums[child])
+    tree.closing[child, 1], tree.seen[child] = np.nan, -1
+    context, low_context, kind = tree.context[child], tree.low_context[child], fusion.kinds[token]
+    _copy(tree.context, node, context)
+    _copy(tree.low_context, node, low_context)
+    if tree.open[node] and kind != INSIDE and len(fusion.numbers) == 0:
+        _shift(context, np.int64(tree.closing[node, 1]))
+    if len(fusion.numbers):
+        _shift(context, np.int64(fusion.numbers[token]))
+    if fusion.low.order:
+        _shift(low_context, np.int64(fusion.low_numbers[token]))
+    tree.open[child] = 0 if kind == PARTS else 1 if kind == BEGINS else tree.open[node] + 1
+    return child
+
+
+@compiled
+def place_for(score, ranking, held):  # type: ignore[no-untyped-def]
+    """Where a candidate goes among ranking[:held], best first, behind equal ones; -1: it is not among the best."""
+    if held == len(ranking) and not score > ranking[held - 1]:
+        return np.int64(-1)
+    at = np.int64(held)
+    while at and score > ranking[at - 1]:
+        at -= 1
+    return at
+
+
+@compiled
+def put_in(at, held, ranking, score, entries, node, token, one, other):  # type: ignore[no-untyped-def]
+    """Puts a candidate there; where there is no room the last one goes. entries (K, 4). Returns how many there are."""
+    held = min(held + 1, len(ranking))
+    for i in range(held - 1, at, -1):
+        ranking[i] = ranking[i - 1]
+        for column in range(4):
+            entries[i, column] = entries[i - 1, column]
+    ranking[at] = score
+    entries[at, 0], entries[at, 1], entries[at, 2], entries[at, 3] = node, token, one, other
+    return held
+
+
+@compiled
+def log_sum(a, b):  # type: ignore[no-untyped-def]
+    """ln(e^a + e^b)."""
+    if a < b:
+        a, b = b, a
+    return a if b == NEVER else a + np.log1p(np.exp(b - a))
+
+
+@compiled
+def _closed(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
+    """Counts the open word; the hot words' state after it."""
+    if len(fusion.numbers) == 0:
+        if np.isnan(tree.closing[node, 1]):
+            _look_up(fusion, tree, node)
+        sums[LM] += tree.closing[node, 0]
+        sums[COUNT] += 1.0
+        if fusion.lm.order and tree.closing[node, 1] == UNKNOWN:
+            sums[MISSING] += 1.0
+    hot = np.int64(tree.hot[node])
+    if len(fusion.hot_next):
+        hot = np.int64(fusion.hot_next[hot, fusion.hot_class[SPACE]])
+        sums[HOT] += fusion.hot_reward[hot]
+    return hot
+
+
+@compiled
+def _look_up(fusion, tree, node):  # type: ignore[no-untyped-def]
+    """The open word's number and ln p."""
+    tree.closing[node, 0] = tree.closing[node, 1] = 0.0
+    if fusion.lm.order == 0:
+        return
+    length, at = np.int64(0), node
+    for _ in range(tree.open[node]):
+        token, at = tree.links[at, TOKEN], np.int64(tree.links[at, PARENT])
+        length += fusion.starts[token + 1] - fusion.starts[token]
+    text, end, at = np.zeros(length + PADDING, np.uint8), length, node
+    for _ in range(tree.open[node]):
+        token, at = tree.links[at, TOKEN], np.int64(tree.links[at, PARENT])
+        for i in range(fusion.starts[token + 1] - 1, fusion.starts[token] - 1, -1):
+            end -= 1
+            text[end] = fusion.letters[i]
+    number = word_number(fusion.lm, text, length)
+    tree.closing[node, 0] = LN10 * log10_probability(fusion.lm, tree.context[node], number)
+    tree.closing[node, 1] = number
+
+
+@compiled
+def _fuse(fusion, sums, hot):  # type: ignore[no-untyped-def]
+    total = fusion.lm_scale * sums[LM] + fusion.bonus * sums[COUNT] + fusion.unknown * sums[MISSING]
+    total += sums[HOT] - fusion.low_scale * sums[LOW]
+    if hot >= 0 and len(fusion.hot_next):
+        total += fusion.hot_value[hot]
+    sums[FUSED] = total
+
+
+@compiled
+def _shift(context, number):  # type: ignore[no-untyped-def]
+    for i in range(len(context) - 1, 0, -1):
+        context[i] = context[i - 1]
+    context[0] = number
+
+
+@compiled
+def _copy(rows, row, to):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[1]):
+        to[i] = rows[row, i]
