@@ -1,8 +1,8 @@
-"""The transducer loss with and without all logits at once: seconds and memory of loss and gradients.
+"""The transducer loss with all logits at once, in tiles, and pruned: seconds and memory of loss and gradients.
 
     python benchmarks/transducer.py [--rounds 7] [--write benchmarks/transducer.md]
 
-A batch of 8 utterances of 200 frames and 50 symbols, V = 500, D = 256, float32, one thread. The two forms take turns,
+A batch of 8 utterances of 200 frames and 50 symbols, V = 500, D = 256, float32, one thread. The forms take turns,
 in the same process for time and each in one of its own for memory (its peak, above what the inputs take).
 """
 
@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from megahour.losses.pruned_transducer import pruned_transducer_loss
 from megahour.losses.transducer import TILE_LOGITS, fused_transducer_loss, transducer_loss
 
 BATCH, FRAMES, SYMBOLS, UNITS, HIDDEN = 8, 200, 50, 500, 256
+SPAN = 5
 
 
 def inputs() -> tuple[list[Tensor], list[Tensor]]:
@@ -47,7 +49,20 @@ def fused(given: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, ...]:
     return loss.detach(), *torch.autograd.grad(loss.sum(), given)
 
 
-FORMS: dict[str, Callable[[list[Tensor], list[Tensor]], tuple[Tensor, ...]]] = {"full": full, "fused": fused}
+def pruned(given: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, ...]:
+    """With the simple joiner's loss and the gradients of its two layers."""
+    encoded, predicted, weight, _ = given
+    simple = [weight.detach().clone().requires_grad_() for _ in range(2)]
+    adding = (functional.linear(each, layer) for each, layer in zip((encoded, predicted), simple, strict=True))
+    losses = pruned_transducer_loss(*given, *adding, *targets, span=SPAN)
+    return losses[0].detach(), *torch.autograd.grad((losses[0] + losses[1]).sum(), [*given, *simple])
+
+
+FORMS: dict[str, Callable[[list[Tensor], list[Tensor]], tuple[Tensor, ...]]] = {
+    "full": full,
+    "fused": fused,
+    "pruned": pruned,
+}
 
 
 def seconds(form: str, given: list[Tensor], targets: list[Tensor]) -> float:
@@ -90,26 +105,31 @@ def main() -> None:
         return
     given, targets = inputs()
     results = {form: FORMS[form](given, targets) for form in FORMS}  # also compiles
-    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*results.values(), strict=True))
+    pairs = zip(results["fused"], results["full"], strict=True)
+    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
     rounds = [{form: seconds(form, given, targets) for form in FORMS} for _ in range(asked.rounds)]
     medians = {form: statistics.median(each[form] for each in rounds) for form in FORMS}
-    ratio = statistics.median(each["fused"] / each["full"] for each in rounds)
+    ratios = {form: statistics.median(each[form] / each["full"] for each in rounds) for form in FORMS}
     memory = {form: peak_mb(form) for form in FORMS}
     lines = [
-        "# The transducer loss in tiles",
+        "# The transducer loss: whole, in tiles, and pruned",
         "",
         f"Command: `python benchmarks/transducer.py --rounds {asked.rounds} --write benchmarks/transducer.md`",
         "",
         f"{platform.machine()}, one thread, torch {torch.__version__}, Python {platform.python_version()}.",
         f"Loss and gradients of {BATCH} utterances of {FRAMES} frames and {SYMBOLS} symbols,",
-        f"V = {UNITS}, D = {HIDDEN}, float32; tiles of {TILE_LOGITS:,} logits. In turns, {asked.rounds} rounds.",
+        f"V = {UNITS}, D = {HIDDEN}, float32; tiles of {TILE_LOGITS:,} logits; {SPAN} symbols a frame where pruned,",
+        f"whose time and memory have the simple joiner in them. In turns, {asked.rounds} rounds.",
         "",
         "| form | seconds, median | memory above the inputs, MB |",
         "|---|---|---|",
         *(f"| {form} | {medians[form]:.2f} | {memory[form]:.0f} |" for form in FORMS),
-        f"| fused / full | {ratio:.2f} | {memory['fused'] / memory['full']:.3f} |",
+        *(
+            f"| {form} / full | {ratios[form]:.3f} | {memory[form] / memory['full']:.3f} |"
+            for form in ("fused", "pruned")
+        ),
         "",
-        f"Losses and gradients differ by at most {apart:.1e} of the largest value.",
+        f"Losses and gradients of the first two differ by at most {apart:.1e} of the largest value.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)

@@ -61,7 +61,7 @@ def transducer_loss(
     )
     spelled = tokens.to(logits.device)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
     label = log_probs[:, :, :-1].gather(3, spelled).squeeze(3)
-    return _through(log_probs[..., blank], label, lengths, token_lengths)
+    return arcs_loss(log_probs[..., blank], label, lengths, token_lengths)
 
 
 def fused_transducer_loss(
@@ -126,8 +126,8 @@ def check_tokens(
             )
 
 
-def _through(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Loss (B,) of the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
+def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+    """Loss (B,) in nats of the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
     if blank.device.type != "cpu":
         return _by_diagonals(blank, label, lengths.to(blank.device), token_lengths.to(blank.device))
     loss: Tensor = _Lattice.apply(blank, label, lengths, token_lengths)  # type: ignore[no-untyped-call]
@@ -258,7 +258,7 @@ class _Fused(torch.autograd.Function):
             across[:, tile] = logits[:, :, :-1].gather(3, _spelled(tokens, logits)).squeeze(3) - scales[:, tile, :-1]
         with torch.enable_grad():
             down.requires_grad_(), across.requires_grad_()
-            loss = _through(down, across, lengths, token_lengths)
+            loss = arcs_loss(down, across, lengths, token_lengths)
             of_down, of_across = torch.autograd.grad(loss.sum(), (down, across))
         ctx.save_for_backward(encoded, predicted, weight, bias, tokens, scales, of_down, of_across)
         ctx.blank = blank

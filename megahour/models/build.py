@@ -61,6 +61,7 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     if predictor not in PREDICTORS:
         raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
     units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
+    prune = _size({"prune": 0, **config}, "prune", {"prune": (0, 1_000)})
     smoothing = float(config.get("smoothing", 0.0))
     return {
         "units": units,
@@ -69,6 +70,7 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
         "context": context,
         "decoder_layers": layers,
         "smoothing": smoothing,
+        "prune": prune,
     }
 
 

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from megahour.losses.ctc import ctc_loss
+from megahour.losses.pruned_transducer import pruned_transducer_loss
 from megahour.losses.transducer import check_tokens, fused_transducer_loss
 from megahour.models.encoders import Encoder, dropped_out, recurrent
 
 HEADS = ("transducer", "ctc", "attention")
 BLANK = 0
+SIMPLE_WEIGHT = 0.5  # of the loss that tells the pruned one where to look, as Kuang et al. have it
 State = tuple[Tensor, ...]
 """What a predictor remembers of N hypotheses; the first axis of each tensor is N."""
 
@@ -162,12 +164,16 @@ class EndToEnd(nn.Module):
         context: int = 2,
         decoder_layers: int = 1,
         smoothing: float = 0.1,
+        prune: int = 0,
     ) -> None:
         super().__init__()
         self.encoder, self.outputs, self.weights = encoder, outputs, dict(weights)
         if "transducer" in weights:
             self.predictor: Predictor = PREDICTORS[predictor](outputs, units, context)
             self.joiner = nn.Linear(units, outputs)
+            self.prune = prune
+            if prune:
+                self.simple_encoder, self.simple_predictor = nn.Linear(units, outputs), nn.Linear(units, outputs)
         if "ctc" in weights:
             self.ctc = nn.Linear(units, outputs)
         if "attention" in weights:
@@ -205,6 +211,8 @@ class EndToEnd(nn.Module):
     ) -> Tensor:
         """Loss (B,) in nats towards `targets`; without them logits (B, T', V) of CTC, or `encode` if it has none.
 
+        A transducer's is pruned where gradients are made, and whole where they are not.
+
         targets: `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) of the encoded frames; on the host, where they
         are checked. keys: names of the utterances for errors.
 
@@ -233,7 +241,14 @@ class EndToEnd(nn.Module):
             if head == "transducer":
                 predicted = dropped_out(self.predictor(here), self.dropout, generator)
                 weights = self.joiner.weight, self.joiner.bias
-                each = fused_transducer_loss(encoded, predicted, *weights, lengths, tokens, token_lengths, keys=keys)
+                spelled = lengths, tokens, token_lengths
+                if self.prune and torch.is_grad_enabled():
+                    adding = self.simple_encoder(encoded), self.simple_predictor(predicted)
+                    given = (encoded, predicted, *weights, *adding, *spelled)
+                    pruned, simple = pruned_transducer_loss(*given, span=self.prune, keys=keys)
+                    each = pruned + SIMPLE_WEIGHT * simple
+                else:
+                    each = fused_transducer_loss(encoded, predicted, *weights, *spelled, keys=keys)
             elif head == "ctc":
                 each = ctc_loss(self.ctc(encoded), lengths, tokens, token_lengths, keys=keys)
             else:

@@ -129,6 +129,8 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     if not p.goal.heads:
         return {}
     options = p.goal.model_dump(exclude={"consistency", "ctc", "attention"})
+    if not options.get("prune"):
+        options.pop("prune", None)  # as models before it was there
     return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}
 
 

@@ -87,6 +87,13 @@ class TransducerOptions(AttentionOptions):
         "stateless", description="stateless: sees the last `context` tokens; lstm: all, where there is text enough"
     )
     context: int = Field(2, ge=1, le=16, description="tokens that a stateless predictor sees")
+    prune: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="symbols of each frame that the joiner is computed for (pruned transducer); 0: all. 5 saves time "
+        "and memory where texts are long and tokens many",
+    )
     ctc: float = Field(
         0.0, ge=0, le=10, description="weight of CTC on the same encoder; 0: none. 0.2 makes early training steady"
     )

@@ -60,6 +60,18 @@ def test_the_loss_is_the_weighted_sum_of_the_heads_own() -> None:
     torch.testing.assert_close(whole(features(), LENGTHS, None, TARGETS), sum(each))
 
 
+def test_a_pruned_transducer_trains_on_two_losses_and_is_held_out_on_the_whole_one() -> None:
+    whole, pruned = model(heads={"transducer": 1.0}), model(heads={"transducer": 1.0}, prune=2)
+    pruned.load_state_dict({**pruned.state_dict(), **whole.state_dict()})
+    exact = whole(features(), LENGTHS, None, TARGETS).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(pruned(features(), LENGTHS, None, TARGETS), exact)
+    loss = pruned(features(), LENGTHS, None, TARGETS)
+    assert (loss > 1.3 * exact).all(), "half of the simple joiner's loss is in it"
+    gradients = torch.autograd.grad(loss.sum(), list(pruned.parameters()))
+    assert all(bool(gradient.any()) for gradient in gradients)
+
+
 def test_the_transducers_loss_is_of_encoder_plus_predictor() -> None:
     module = model(heads={"transducer": 1.0})
     encoded, predicted = module.encode(features(), LENGTHS), module.predictor(TARGETS["tokens"])

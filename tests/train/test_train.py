@@ -88,9 +88,9 @@ def test_a_conformer_learns_to_spell_and_is_heard_at_its_own_rate(tmp_path, data
     assert outputs["log_probs"].shape[:2] == (2, 5)
 
 
-@pytest.mark.parametrize("predictor", ["stateless", "lstm"])
-def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, data, predictor):
-    options = {"join": 24, "ctc": 0.3, "attention": 0.2, "predictor": predictor}
+@pytest.mark.parametrize("more", [{"prune": 3}, {"predictor": "lstm"}], ids=["pruned", "lstm"])
+def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, data, more):
+    options = {"join": 24, "ctc": 0.3, "attention": 0.2, **more}
     values = {"kind": "lstm", "criterion": "transducer", "criterion_options": options, "hidden": 32}
     model, _ = run(
         tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=8, held_out=0.0, learning_rate=1e-2

@@ -1,0 +1,105 @@
+"""The transducer loss over a few symbols of each frame (Kuang et al., "Pruned RNN-T for fast, memory-efficient ASR
+training", 2022).
+
+A joiner that only adds, simple_encoded(t) + simple_predicted(u), has a loss whose logits are never made: its
+normaliser is one product of matrices. Where the paths of that loss go tells which `span` symbols of each frame are
+worth the real joiner: S of U + 1. Both losses are trained, so that the simple one learns to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megahour.losses.transducer import BLANK, arcs_loss, check_tokens
+
+NEVER = -1e30  # log probability of an arc outside; sums of it stay finite in float32
+
+
+def pruned_transducer_loss(
+    encoded: Tensor,
+    predicted: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    simple_encoded: Tensor,
+    simple_predicted: Tensor,
+    lengths: Tensor,
+    tokens: Tensor,
+    token_lengths: Tensor,
+    *,
+    span: int,
+    keys: Sequence[object] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Losses (B,) in nats of the real joiner on `span` symbols a frame, and of the simple one on all.
+
+    The first is never below `transducer_loss` of the same logits, and the same when `span` is above U.
+
+    Parameters
+    ----------
+    simple_encoded (B, T, V) and simple_predicted (B, U + 1, V): logits of the simple joiner, before they are added.
+    span: symbols of a frame; more where an utterance has too few frames for its text otherwise.
+    The others: as of `fused_transducer_loss`. Token 0 is the blank.
+
+    Raises
+    ------
+    ValueError: as `transducer_loss`.
+    """
+    batch, frames, positions, units = (*encoded.shape[:2], predicted.shape[1], weight.shape[0])
+    check_tokens((batch, frames, positions, units), lengths, tokens, token_lengths, BLANK, keys)
+    tokens = tokens.to(encoded.device)
+    arcs = _simple_arcs(simple_encoded, simple_predicted, tokens)
+    simple = arcs_loss(*arcs, lengths, token_lengths)
+    of_blank, of_label = torch.autograd.grad(simple.sum(), arcs, retain_graph=True)
+    span = min(positions, max(span, _least(lengths, token_lengths)))
+    first = first_symbols(of_blank, of_label, lengths, token_lengths, span)
+    places = first[:, :, None] + torch.arange(span, device=first.device)  # (B, T, S)
+    index = places.flatten(1)[..., None].expand(-1, -1, predicted.shape[2])
+    near = predicted.gather(1, index).view(batch, frames, span, -1)
+    logits = functional.linear(torch.tanh(encoded[:, :, None] + near), weight, bias)
+    scale = logits.logsumexp(3)
+    spelled = functional.pad(tokens, (0, 1)).gather(1, places.flatten(1)).view(batch, frames, span, 1)
+    nothing = logits.new_full((batch, frames, positions), NEVER)
+    blank = nothing.scatter(2, places, logits[..., BLANK] - scale)
+    label = nothing.scatter(2, places, logits.gather(3, spelled).squeeze(3) - scale)
+    return arcs_loss(blank, label[..., :-1], lengths, token_lengths), simple
+
+
+def _simple_arcs(encoded: Tensor, predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Log probabilities of blank (B, T, U + 1) and of the next symbol (B, T, U) by the joiner that adds."""
+    most = encoded.amax(2, keepdim=True).detach(), predicted.amax(2, keepdim=True).detach()
+    products = (encoded - most[0]).exp() @ (predicted - most[1]).exp().transpose(1, 2)
+    tiny = torch.finfo(products.dtype).tiny
+    scale = products.clamp_min(tiny).log() + most[0] + most[1].transpose(1, 2)
+    blank = encoded[..., BLANK, None] + predicted[:, None, :, BLANK] - scale
+    of_frame = encoded.gather(2, tokens[:, None].expand(-1, encoded.shape[1], -1))
+    of_symbol = predicted[:, :-1].gather(2, tokens[..., None]).squeeze(2)
+    return blank, of_frame + of_symbol[:, None] - scale[..., :-1]
+
+
+def first_symbols(of_blank: Tensor, of_label: Tensor, lengths: Tensor, token_lengths: Tensor, span: int) -> Tensor:
+    """(B, T): the first of `span` symbols at each frame, those through which most of the sum goes.
+
+    of_blank (B, T, U + 1), of_label (B, T, U): gradients of the loss by the arcs. Windows never go back, overlap by one
+    symbol at least, and hold the beginning and the end of each utterance.
+    """
+    device, frames = of_blank.device, of_blank.shape[1]
+    through = functional.pad(-(of_blank + functional.pad(of_label, (0, 1))).double(), (1, 0)).cumsum(2)
+    first = (through[..., span:] - through[..., :-span]).argmax(2)
+    last = (token_lengths.to(device) + 1 - span).clamp(min=0)[:, None]
+    t = torch.arange(frames, device=device)
+    first = torch.where(t >= lengths.to(device)[:, None] - 1, last, first.minimum(last)).cummax(1).values
+    # Not more than span - 1 further than the frame before: earlier windows begin later where they must.
+    reach = (span - 1) * t
+    first = (first - reach).flip(1).cummax(1).values.flip(1) + reach
+    return first.minimum(reach)
+
+
+def _least(lengths: Tensor, token_lengths: Tensor) -> int:
+    """Symbols of a frame without which a text cannot be reached; of lengths on a device 1, as the host would wait."""
+    if lengths.device.type != "cpu" or token_lengths.device.type != "cpu" or not len(lengths):
+        return 1
+    pairs = zip(lengths.tolist(), token_lengths.tolist(), strict=True)
+    return max(int(1 - (-symbols // frames)) for frames, symbols in pairs)
