@@ -119,6 +119,7 @@ def spelled_words(
                 words.append(SpelledWord(text, (frame, frame)))
             open_word = bool(text)
         if label and open_word:
-            words[-1] = words[-1]._replace(span=(words[-1].span[0], frame + 1))
+            text, (first, _) = words[-1]
+            words[-1] = SpelledWord(text, (first, frame + 1))
         before = label
     return words

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from exported import model, voice
 from numpy.typing import NDArray
@@ -28,8 +29,10 @@ SEARCH = DecodeParams(beams=2)
 CHUNKS = Chunks(ms=320, left=2)
 
 
-def recogniser(folder: Path, kind: str, heads: Mapping[str, Any] = MappingProxyType({})) -> Recogniser:
-    return Recogniser(RecogniserParts(model(folder / "model", kind, heads=heads).url, search=SEARCH))
+def recogniser(
+    folder: Path, kind: str, heads: Mapping[str, Any] = MappingProxyType({}), *, stack: int = 1
+) -> Recogniser:
+    return Recogniser(RecogniserParts(model(folder / "model", kind, heads=heads, stack=stack).url, search=SEARCH))
 
 
 @pytest.fixture(
@@ -132,6 +135,23 @@ def test_a_model_that_does_not_stream_is_recognised_again_and_refuses_chunks(tmp
     assert any(not update.final for update in found)
     with pytest.raises(ConfigError, match="chunks of 320 ms: a model of kind blstm does not hear in chunks"):
         updates(heard, sound(), 800, chunks=CHUNKS)
+
+
+@pytest.mark.parametrize("kind", ["conformer", "lstm"])
+def test_memory_does_not_grow_with_the_recording(kind: str, tmp_path: Path) -> None:
+    """Four minutes of speech without a pause; benchmarks/stream.md has three hours."""
+    heard, minute = recogniser(tmp_path, kind, stack=3), voice(60.0, 4).astype(np.float32)
+    minute[minute == 0] = 500.0
+    resident: list[float] = []
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for _ in range(4):
+            yield from np.split(minute, 60)
+            resident.append(psutil.Process().memory_info().rss / 2**20)
+
+    finals = sum(update.final for update in stream(heard, blocks(), longest_s=5.0, chunks=Chunks(1280)))
+    assert finals >= 4 * 60 // 5, "no pause ends a piece"
+    assert resident[-1] - resident[0] < 3.0, resident
 
 
 def test_noise_that_no_model_can_read_gives_no_words(tmp_path: Path) -> None:
