@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from typing import Any
 import numpy as np
 from aiohttp import WSMsgType, web
 
-from megahour.core.errors import BadRecord, MegahourError
+from megahour.core.errors import MegahourError
 from megahour.listen.access import PROTOCOL, Access
+from megahour.listen.files import Uploads
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
-from megahour.transcribe.formats import FORMATS
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.session import Transcription, stream, transcribe
+from megahour.transcribe.session import stream
 from megahour.transcribe.streaming import USUAL, Chunks, plan_of
 
 PAGE = Path(__file__).parent / "page"
@@ -91,6 +90,7 @@ class ListenServer:
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
+        self._uploads = Uploads(recogniser, self._threads, limits.file_bytes)
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 
     def warm_up(self) -> None:
@@ -211,6 +211,7 @@ class ListenServer:
 
     async def _send_away(self, app: web.Application) -> None:
         """The server ends."""
+        self._uploads.leave()
         for socket, inbox in list(self._live.items()):
             inbox.leave()
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):
@@ -222,28 +223,14 @@ class ListenServer:
     # -- files -------------------------------------------------------------------------------------------------------
 
     async def _transcribe(self, request: web.Request) -> web.Response:
-        form = request.query.get("format", "json")
-        if form not in FORMATS:
-            raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
         async with self._session():
-            with tempfile.TemporaryFile() as file:
-                size = 0
-                async for data in request.content.iter_chunked(1 << 16):
-                    size += len(data)
-                    if size > self.limits.file_bytes:
-                        raise web.HTTPRequestEntityTooLarge(self.limits.file_bytes, size)
-                    file.write(data)
-                file.seek(0)
-                work = functools.partial(transcribe, file, self.recogniser, name=request.query.get("name", "")[:200])
-                try:
-                    made: Transcription = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-                except BadRecord as bad:
-                    raise web.HTTPUnprocessableEntity(text=f"{bad.reason}: {bad.detail}\n") from None
+            try:
+                made, answer = await self._uploads.transcribed(request)
+            except GoneAway:
+                raise web.HTTPServiceUnavailable(text="the server was stopped\n") from None
             self.counts.files += 1
             self.counts.heard_s += made.seconds
-        return web.Response(
-            text=FORMATS[form](made), content_type="application/json" if form == "json" else "text/plain"
-        )
+        return answer
 
 
 def _rate_of(message: bytes | dict[str, Any]) -> int:

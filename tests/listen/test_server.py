@@ -117,6 +117,28 @@ def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
     assert served(recogniser, talk, Limits(file_bytes=39_999)).counts.files == 2
 
 
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_a_file_that_nobody_waits_for_is_left(recogniser: Recogniser, who: str) -> None:
+    """Half an hour of audio would hold its place, and the server's end, for a minute."""
+    file = io.BytesIO()
+    soundfile.write(file, np.tile(voice(60.0, 1), 30), 8000, format="WAV")
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        asking = asyncio.create_task(client.post("/transcribe", data=file.getvalue()))
+        while not server.busy:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # it has come, and is worked on
+        if who == "client":
+            asking.cancel()
+            await freed(server)
+        else:
+            await client.server.close()
+            answer = await asking
+            assert (answer.status, await answer.text()) == (503, "the server was stopped\n")
+
+    assert served(recogniser, talk).counts.files == 0
+
+
 def test_who_is_let_in(recogniser: Recogniser) -> None:
     """The page for all who call the server by its name; the rest with the token, and not from other sites' pages."""
 
