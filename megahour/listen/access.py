@@ -40,7 +40,7 @@ class Access:
         for protocol in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
             if protocol.strip().startswith(TOKEN_PREFIX):
                 given = protocol.strip().removeprefix(TOKEN_PREFIX)
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
             what = "a wrong token" if given else "no token: send Authorization: Bearer TOKEN"
             raise web.HTTPUnauthorized(text=f"{what}\n", headers={"WWW-Authenticate": "Bearer"})
 

@@ -154,7 +154,8 @@ def test_who_is_let_in(recogniser: Recogniser) -> None:
             assert await status(f"/{name}", {}) == 200
         for path in ("/about", "/stream", "/transcribe", "/elsewhere"):
             assert await status(path, {}) == 401
-            assert await status(path, {"Authorization": f"Bearer {TOKEN}x"}) == 401
+            for wrong in (f"{TOKEN}x", TOKEN[:-1], "\udcff", ""):
+                assert await status(path, {"Authorization": f"Bearer {wrong}"}) == 401
             assert await status(path, {"Sec-WebSocket-Protocol": "megahour.v1, token.nonsense"}) == 401
         assert await status("/about", BEARER) == 200
         assert await status("/about", {"Sec-WebSocket-Protocol": f"megahour.v1, token.{TOKEN}"}) == 200
