@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -34,12 +35,13 @@ class AudioInbox:
     """Bytes on their way from the event loop to a thread, which reads them like a file."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._queue = loop, asyncio.Queue[bytes](WAITING)
+        self._loop, self._queue = loop, asyncio.Queue[tuple[float, bytes]](WAITING)
         self._rest, self._ended, self.left = b"", False, False
+        self.came_s = time.monotonic()
 
     async def put(self, data: bytes) -> None:
         """Waits while too much is waiting. No bytes: the end."""
-        await self._queue.put(data)
+        await self._queue.put((time.monotonic(), data))
 
     def leave(self) -> None:
         """From the event loop: whoever reads gets GoneAway, at once."""
@@ -47,12 +49,14 @@ class AudioInbox:
         with contextlib.suppress(asyncio.QueueEmpty):
             while True:
                 self._queue.get_nowait()
-        self._queue.put_nowait(b"")
+        self._queue.put_nowait((self.came_s, b""))
 
     def read(self, size: int) -> bytes:
         """From the thread: `size` bytes, fewer at the end. Raises GoneAway."""
         while len(self._rest) < size and not self._ended:
-            data = b"" if self.left else asyncio.run_coroutine_threadsafe(self._queue.get(), self._loop).result()
+            if self.left:
+                raise GoneAway
+            self.came_s, data = asyncio.run_coroutine_threadsafe(self._queue.get(), self._loop).result()
             if self.left:
                 raise GoneAway
             self._rest, self._ended = self._rest + data, not data
@@ -69,7 +73,8 @@ class LiveSession:
         self._socket, self._recogniser, self._rate_hz = socket, recogniser, rate_hz
         self._chunks, self._idle_s = chunks, idle_s
         self._loop = asyncio.get_running_loop()
-        self.inbox, self.meter = AudioInbox(self._loop), StreamMeter()
+        self.inbox = AudioInbox(self._loop)
+        self.meter = StreamMeter(came=lambda: self.inbox.came_s)
         self._words_at_s = 0.0
 
     def recognise(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,21 +19,23 @@ class StreamMeter:
     """Of one stream. latency_ms: what a sound waits at most until the last sample that its words need has come.
 
     delays_s: from then until the words were shown, of the last `KEPT` results. busy_s: all time but waiting for audio.
+    came: when a block came that is taken now, on the clock of `time.monotonic`: earlier, where blocks wait in a queue.
     """
 
     latency_ms: int = 0
     heard_s: float = 0.0
     busy_s: float = 0.0
     delays_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    came: Callable[[], float] = time.monotonic
     _came_s: float = 0.0
 
     def watch(self, blocks: Iterable[NDArray[np.float32]], rate_hz: int) -> Iterator[NDArray[np.float32]]:
         """The blocks as they come."""
         for block in blocks:
             self.heard_s += len(block) / rate_hz
-            self._came_s = time.monotonic()
+            self._came_s, taken_s = self.came(), time.monotonic()
             yield block
-            self.busy_s += time.monotonic() - self._came_s
+            self.busy_s += time.monotonic() - taken_s
 
     def shown(self) -> None:
         """Words of the last block have been shown."""

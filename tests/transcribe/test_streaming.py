@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from megahour.decode.params import DecodeParams
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
+from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Update, stream, transcribe
@@ -126,6 +128,20 @@ def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
     assert (odd.rows, odd.context) == (8, AttentionContext(2, 3))
     with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*an output frame of the model has 40 ms"):
         plan_of(conformer, Chunks(15))
+
+
+def test_delay_counts_from_when_the_audio_came_and_work_from_when_it_was_taken(tmp_path: Path) -> None:
+    meter = StreamMeter(came=lambda: time.monotonic() - 5.0)  # blocks wait in a queue
+    began_s = time.monotonic()
+    found = updates(recogniser(tmp_path, "lstm"), sound(), 800, chunks=CHUNKS, meter=meter)
+    took_s = time.monotonic() - began_s
+    facts = meter.facts()
+    assert len(meter.delays_s) == len(found)
+    assert facts["seconds"] == 5.0
+    assert 5000 <= facts["delay_ms"] <= facts["delay_p95_ms"] <= 1000 * (5 + took_s)
+    assert 0 < facts["rtf"] <= took_s / 5.0
+    assert facts["latency_ms"] == 320 + 3 * 10 + 15
+    assert "5.0 s of audio, real-time factor 0." in meter.text() or took_s > 5
 
 
 def test_a_model_that_does_not_stream_is_recognised_again_and_refuses_chunks(tmp_path: Path) -> None:
