@@ -16,6 +16,7 @@ from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "conformer": Conformer}
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
+MORE = ("smoothing", "intermediate")  # weights that are of no head
 HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
 
@@ -55,21 +56,20 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     weights, predictor = config["heads"], config.get("predictor", "stateless")
     if not isinstance(weights, Mapping) or not weights or not set(weights) <= set(HEADS):
         raise ConfigError(f"heads {weights!r}", remedy=f"use weights above 0 of {', '.join(HEADS)}")
-    for name, value in [*weights.items(), ("smoothing", config.get("smoothing", 0.0))]:
+    for name, value in [*weights.items(), *((name, config.get(name, 0.0)) for name in MORE)]:
         if not isinstance(value, int | float) or not 0.0 <= value <= 100.0:
             raise ConfigError(f"head's {name} {value!r}", remedy="use a number from 0 to 100")
     if predictor not in PREDICTORS:
         raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
     units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
     prune = _size({"prune": 0, **config}, "prune", {"prune": (0, 1_000)})
-    smoothing = float(config.get("smoothing", 0.0))
     return {
         "units": units,
         "weights": {name: float(weights[name]) for name in HEADS if name in weights},
         "predictor": predictor,
         "context": context,
         "decoder_layers": layers,
-        "smoothing": smoothing,
+        **{name: float(config.get(name, 0.0)) for name in MORE},
         "prune": prune,
     }
 

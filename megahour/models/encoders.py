@@ -11,7 +11,7 @@ state). All parts together give what `forward` gives for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -90,16 +90,30 @@ class Encoder(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T // subsample, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+        return self.outputs(features, lengths, generator)[-1]
+
+    def outputs(
+        self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None, *, also: Sequence[int] = ()
+    ) -> list[Tensor]:
+        """Logits as of `forward`, last; before them those that the head gives of the layers `also`, counted from 1."""
         x = self.enter(features, lengths)
         around = self.around(lengths, x.shape[1], generator)
         drop = partial(dropped_out, p=self.dropout, generator=generator)
-        for i in range(len(self.chain()) - 2):
+        found = []
+        for i in range(self.depth):
             x = self.layer(i, x, around, drop)
-        return self.leave(x, drop)
+            if i + 1 in also:
+                found.append(self.leave(x, drop))
+        return [*found, self.leave(x, drop)]
 
     def chain(self) -> list[list[nn.Module]]:
         """The modules of the entry, of each layer, and of the head."""
         raise NotImplementedError
+
+    @property
+    def depth(self) -> int:
+        """Layers."""
+        return len(self.chain()) - 2
 
     def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
         """What the first layer takes, (B, T', D)."""

@@ -148,7 +148,11 @@ def _positions(length: int, units: int) -> Tensor:
 
 
 class EndToEnd(nn.Module):
-    """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0."""
+    """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0.
+
+    intermediate: weight of CTC, by the same head, on the encoder's middle layer (Lee and Watanabe, "Intermediate loss
+    regularization for CTC-based speech recognition", 2021). It and `prune` count in training alone.
+    """
 
     joint = True
     """Loss is made here, not of logits."""
@@ -165,9 +169,11 @@ class EndToEnd(nn.Module):
         decoder_layers: int = 1,
         smoothing: float = 0.1,
         prune: int = 0,
+        intermediate: float = 0.0,
     ) -> None:
         super().__init__()
         self.encoder, self.outputs, self.weights = encoder, outputs, dict(weights)
+        self.intermediate = intermediate
         if "transducer" in weights:
             self.predictor: Predictor = PREDICTORS[predictor](outputs, units, context)
             self.joiner = nn.Linear(units, outputs)
@@ -220,11 +226,17 @@ class EndToEnd(nn.Module):
         ------
         ValueError: tokens that do not fit, with the utterance.
         """
-        encoded = self.encode(features, lengths, generator)
         if targets is None:
+            encoded = self.encode(features, lengths, generator)
             return self.ctc(encoded) if "ctc" in self.weights else encoded
+        middle = [self.encoder.depth // 2] if self.intermediate and torch.is_grad_enabled() else []
+        *early, encoded = self.encoder.outputs(features, lengths, generator, also=middle)
         with torch.autocast(encoded.device.type, enabled=False):  # sums of many terms, in fp32
-            return self._loss(encoded.float(), targets, keys, generator)
+            loss = self._loss(encoded.float(), targets, keys, generator)
+            spelled = (targets[name] for name in ("lengths", "tokens", "token_lengths"))
+            for each in early:
+                loss = loss + self.intermediate * ctc_loss(self.ctc(each.float()), *spelled, keys=keys).to(loss)
+            return loss
 
     def _loss(
         self,

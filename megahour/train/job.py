@@ -129,8 +129,7 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     if not p.goal.heads:
         return {}
     options = p.goal.model_dump(exclude={"consistency", "ctc", "attention"})
-    if not options.get("prune"):
-        options.pop("prune", None)  # as models before it was there
+    options = {name: value for name, value in options.items() if value or name not in ("prune", "intermediate")}
     return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}
 
 

@@ -61,6 +61,12 @@ class AttentionOptions(CriterionOptions):
     )
     decoder_layers: int = Field(1, ge=1, le=64, description="layers of the attention decoder")
     smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing of the attention decoder")
+    intermediate: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="weight of CTC on the encoder's middle layer, beside the last one's; try 0.3 on deep encoders",
+    )
     join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
 
 
@@ -77,7 +83,9 @@ class CtcOptions(AttentionOptions):
 
     @property
     def heads(self) -> dict[str, float]:
-        return {"ctc": 1.0, "attention": self.attention} if self.attention else {}
+        if not (self.attention or self.intermediate):
+            return {}
+        return {"ctc": 1.0} | ({"attention": self.attention} if self.attention else {})
 
 
 class TransducerOptions(AttentionOptions):

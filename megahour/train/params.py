@@ -327,12 +327,14 @@ class TrainParams(Params):
         goal = self.goal
         if goal.heads and self.compile:
             raise ValueError("compile does not go with a transducer or an attention decoder: leave it out")
+        if goal.heads and goal.model_dump()["intermediate"] and ("ctc" not in goal.heads or self.layers < 2):
+            raise ValueError("intermediate is of CTC on a middle layer: give ctc a weight, and two layers at least")
         if (
             isinstance(goal, CtcOptions)
             and goal.consistency
             and (goal.heads or not (self.time_masks or self.mel_masks))
         ):
-            raise ValueError("consistency compares augmented views: set time_masks or mel_masks, and no attention")
+            raise ValueError("consistency compares augmented views: set time_masks or mel_masks, and no other heads")
         return self
 
     @model_validator(mode="after")

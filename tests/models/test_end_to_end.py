@@ -60,6 +60,18 @@ def test_the_loss_is_the_weighted_sum_of_the_heads_own() -> None:
     torch.testing.assert_close(whole(features(), LENGTHS, None, TARGETS), sum(each))
 
 
+def test_intermediate_ctc_is_of_the_middle_layer_by_the_same_head() -> None:
+    """It is what a model that ends there would have; and it counts in training alone."""
+    deep, plain = (model(heads={"ctc": 1.0}, layers=4, intermediate=weight) for weight in (0.3, 0.0))
+    shallow = model(heads={"ctc": 1.0}, layers=2)
+    shallow.load_state_dict({name: deep.state_dict()[name] for name in shallow.state_dict()})
+    plain.load_state_dict(deep.state_dict())
+    given = features(), LENGTHS, None, TARGETS
+    torch.testing.assert_close(deep(*given), plain(*given) + 0.3 * shallow(*given))
+    with torch.no_grad():
+        torch.testing.assert_close(deep(*given), plain(*given))
+
+
 def test_a_pruned_transducer_trains_on_two_losses_and_is_held_out_on_the_whole_one() -> None:
     whole, pruned = model(heads={"transducer": 1.0}), model(heads={"transducer": 1.0}, prune=2)
     pruned.load_state_dict({**pruned.state_dict(), **whole.state_dict()})

@@ -73,6 +73,8 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
                 ({"precision": "fp16", "compile": True}, "precision fp16: use bf16.*; nor with compile"),
             ]
         ),
+        ({"criterion": "ctc", "criterion_options": {"intermediate": 0.3}, "layers": 1}, "two layers at least"),
+        ({"criterion": "transducer", "criterion_options": {"intermediate": 0.3}}, "give ctc a weight"),
         ({"average": 0.2, "trainer": "bmuf"}, "average needs weights that are whole and the same on all workers"),
         ({"average": 0.2, "faults": "continue"}, "average does not go with faults"),
         ({"trainer": "dence"}, 'did you mean "dense"'),
