@@ -57,7 +57,9 @@ def check_apart(pairs: Sequence[Apart], finished: Sequence[str]) -> None:
 def _check(pair: Apart) -> None:
     from megahour.select.leaks import shared_voices
 
-    shared = shared_voices(Artifact(pair.tested.output), pair.tests, Artifact(pair.taught.output), pair.sets)
+    tested, taught = Artifact(pair.tested.output), Artifact(pair.taught.output)
+    known = bool(pair.score.params.model_dump().get("known_voices"))
+    shared = shared_voices(tested, pair.tests, taught, pair.sets, recordings_only=known)
     if not shared:
         return
     names = ", ".join(shared[:SHOWN]) + (f" and {len(shared) - SHOWN} more" if len(shared) > SHOWN else "")

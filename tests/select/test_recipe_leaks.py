@@ -20,7 +20,12 @@ SETS = [{"name": "test", "named": ["ann"]}, {"name": "labelled", "named": ["bob"
 
 
 def recipe(
-    folder: Path, prompts: tuple[tuple[str, int], ...], *, sets: list[dict[str, Any]] | None = None, **aligner: Any
+    folder: Path,
+    prompts: tuple[tuple[str, int], ...],
+    *,
+    sets: list[dict[str, Any]] | None = None,
+    known_voices: bool = False,
+    **aligner: Any,
 ) -> Recipe:
     """Long recordings are aligned by a model that learns from prompts; nothing after the selections has to run."""
     for name, rows in (("talk", TALK), ("read", prompts)):
@@ -45,6 +50,7 @@ def recipe(
         "student": decoded,
         "score": {"inputs": {"baseline": "baseline", "student": "student", "selection": "talk"}},
     }
+    steps["score"] |= {"known_voices": True} if known_voices else {}
     path = folder / "two.yaml"
     path.write_text(yaml.safe_dump({"run": f"{folder}/run", "engine": {"workers": 1}, "steps": steps}, sort_keys=False))
     return load_recipe(path)
@@ -76,6 +82,13 @@ def test_other_voices_and_sets_that_teach_nobody_pass(tmp_path: Path) -> None:
     assert selections(recipe(tmp_path / "a", (("bob", 2), ("dora", 12)))) == ["prompts", "talk"]
     aside = [{"name": "aside", "named": ["ann"]}, {"name": "prompts"}]
     assert selections(recipe(tmp_path / "b", (("ann", 11), ("dora", 12)), sets=aside)) == ["prompts", "talk"]
+
+
+def test_voices_that_are_meant_to_be_known_pass_but_not_their_recordings(tmp_path: Path) -> None:
+    heard = (("ann", 11), ("dora", 12))
+    assert selections(recipe(tmp_path / "a", heard, known_voices=True)) == ["prompts", "talk"]
+    with pytest.raises(StageError, match="ann: in sets"):
+        selections(recipe(tmp_path / "b", (("ann", 1), ("dora", 12)), known_voices=True))
 
 
 def test_the_shipped_recipes_say_what_they_keep_apart(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Compose(Stage[ComposeParams]):
         seed = key_of("compose", p.seed, p.style, speaker, part)
         foreign = Foreign.of(inputs["clips"], p, files.tags, key_of("foreign", seed)) if p.passages else None
         composer = Composer(clips, files.read, p, seed, unspoken=unspoken, foreign=foreign)
-        prefix = f"{p.style}-{speaker}-{part}"
+        prefix = f"{p.name or p.style}-{speaker}-{part}"
         write_composed(composer.recordings(speaker, prefix, p.hours * 3600 / task["of"]), out)
         out.came_in(len(clips))
         out.kept(len(composer.used))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class ComposeParams(Params):
@@ -31,6 +31,14 @@ class ComposeParams(Params):
     attribution: str = Field("", description="whom to credit; empty: what the input `clips` says")
     style: Literal["recordings", "prompts"] = Field(
         "recordings", description="long recordings with flawed transcripts, or one string each with right ones"
+    )
+    name: str = Field(
+        "",
+        pattern=r"^[\w.-]*$",
+        max_length=100,
+        description="what names of recordings begin with; empty: the style. Give one where two steps compose from the "
+        "same clips: equal names of equal sources are one recording",
+        json_schema_extra=LATER,
     )
     hours: float = Field(0.0, ge=0, description="hours in all, clips drawn again and again; 0: each clip once")
     recording_minutes: float = Field(4.0, gt=0, description="length of a recording")

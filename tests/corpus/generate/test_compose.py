@@ -100,6 +100,15 @@ def test_choosing_clips(engine: LocalEngine, tmp_path: Path, digits: Path) -> No
     assert {len(audio(artifact, 0))} <= {2, 3, 4}
 
 
+def test_recordings_of_two_steps_have_names_of_their_own(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
+    one = composed(engine, tmp_path / "1", digits, only={"index": "0"})
+    other = composed(engine, tmp_path / "2", digits, only={"index": "1"}, name="takes")
+    named = [{name for r in each.receipts() for name in audio(each, r.shard)} for each in (one, other)]
+    assert named[0] and named[1]
+    assert all(name.startswith("recordings-") for name in named[0])
+    assert all(name.startswith("takes-") for name in named[1])
+
+
 def test_shares_divide_the_clips(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
     kept = [composed(engine, tmp_path / str(i), digits, share=share) for i, share in enumerate([(0, 0.4), (0.4, 1)])]
     counts = [artifact.manifest.counts.kept for artifact in kept]
