@@ -19,7 +19,7 @@ EXTRA_FOR = {
     "train": "training, and every stage that runs a model",
     "decode": "decoding with a language model",
     "generate": "speech from espeak-ng: the demo",
-    "http": "files of web servers",
+    "http": "files of web servers, and megahour listen",
     "s3": "artifacts on S3",
     "spark": "the Spark engine",
     "onnx": "aligners from ONNX files",

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import BinaryIO, cast
@@ -43,8 +43,9 @@ class Upload:
 class Uploads:
     """Those that are worked on."""
 
-    def __init__(self, recogniser: Recogniser, threads: Executor, most_bytes: int) -> None:
-        self._recogniser, self._threads, self._most_bytes = recogniser, threads, most_bytes
+    def __init__(self, recogniser: Recogniser, threads: Executor, most_bytes: int, idle_s: float) -> None:
+        self._recogniser, self._threads = recogniser, threads
+        self._most_bytes, self._idle_s = most_bytes, idle_s
         self._open: set[Upload] = set()
 
     def leave(self) -> None:
@@ -57,8 +58,8 @@ class Uploads:
 
         Raises
         ------
-        HTTPException: a format that there is not, a body that is too large, or no audio. GoneAway: as `leave`, and when
-        the client has gone.
+        HTTPException: a format that there is not, a body that is too large or does not come, or no audio. GoneAway: as
+        `leave`, and when the client has gone.
         """
         form = request.query.get("format", "json")
         if form not in FORMATS:
@@ -87,10 +88,19 @@ class Uploads:
             self._open.remove(upload)
 
     async def _spool(self, request: web.Request, file: BinaryIO) -> None:
-        size = 0
-        async for data in request.content.iter_chunked(1 << 16):
+        size, parts = 0, request.content.iter_chunked(1 << 16)
+        while data := await self._next(parts):
             size += len(data)
             if size > self._most_bytes:
                 raise web.HTTPRequestEntityTooLarge(self._most_bytes, size)
             file.write(data)
         file.seek(0)
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
+        try:
+            async with asyncio.timeout(self._idle_s):
+                return await anext(parts, b"")
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text=f"nothing came for {self._idle_s:g} s\n") from None
+        except OSError:
+            raise GoneAway from None

@@ -90,7 +90,7 @@ class ListenServer:
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
-        self._uploads = Uploads(recogniser, self._threads, limits.file_bytes)
+        self._uploads = Uploads(recogniser, self._threads, limits.file_bytes, limits.idle_s)
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 
     def warm_up(self) -> None:
@@ -212,12 +212,9 @@ class ListenServer:
     async def _send_away(self, app: web.Application) -> None:
         """The server ends."""
         self._uploads.leave()
-        for socket, inbox in list(self._live.items()):
+        for inbox in self._live.values():
             inbox.leave()
-            with contextlib.suppress(OSError, RuntimeError, TimeoutError):
-                async with asyncio.timeout(2):
-                    await socket.send_json({"type": "error", "error": "the server was stopped"})
-                    await socket.close(code=GOING_AWAY)
+        await asyncio.gather(*map(_dismiss, list(self._live)))
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -258,6 +255,14 @@ async def _close(socket: web.WebSocketResponse, error: Exception | None) -> None
     with contextlib.suppress(OSError, RuntimeError):
         await socket.send_json({"type": "error", **what})
         await socket.close(code=POLICY)
+
+
+async def _dismiss(socket: web.WebSocketResponse) -> None:
+    """Ends a stream with the server, whether the client answers or not."""
+    with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+        async with asyncio.timeout(2):
+            await socket.send_json({"type": "error", "error": "the server was stopped"})
+            await socket.close(code=GOING_AWAY)
 
 
 async def _file(path: str, request: web.Request) -> web.Response:

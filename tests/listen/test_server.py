@@ -117,6 +117,26 @@ def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
     assert served(recogniser, talk, Limits(file_bytes=39_999)).counts.files == 2
 
 
+def test_a_file_that_does_not_come_gives_its_place_up(recogniser: Recogniser, caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        head = f"POST /transcribe HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n"
+        for leaves in (False, True):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            writer.write(f"{head}\r\nRIFF".encode())
+            await writer.drain()
+            while not server.busy:
+                await asyncio.sleep(0.01)
+            if leaves:
+                writer.transport.abort()
+            else:
+                assert b" 408 " in await reader.readline()
+                writer.close()
+            await freed(server)
+
+    assert served(recogniser, talk, Limits(idle_s=0.4)).counts.files == 0
+    assert not caplog.records, "nobody at the terminal is told of what a client does"
+
+
 @pytest.mark.parametrize("who", ["client", "server"])
 def test_a_file_that_nobody_waits_for_is_left(recogniser: Recogniser, who: str) -> None:
     """Half an hour of audio would hold its place, and the server's end, for a minute."""
