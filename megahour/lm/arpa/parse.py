@@ -23,7 +23,7 @@ def _blank(char):  # type: ignore[no-untyped-def]
     return char == 32 or char == 9 or char == 13
 
 
-@njit(nogil=True, inline="always")
+@compiled
 def _number(text, at, stop):  # type: ignore[no-untyped-def]
     """(value, whether it is one) of text[at:stop]; -inf is NEVER, +inf and nan are no numbers here."""
     negative = False
@@ -96,7 +96,7 @@ def _line_end(text, at, stop):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, inline="always")
+@compiled
 def _weight(text, at, stop):  # type: ignore[no-untyped-def]
     """(log10 back-off, code) of what follows the words: 0 where nothing does."""
     begin, end = _field(text, at, stop)
