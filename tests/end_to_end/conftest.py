@@ -19,4 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's folder; nothing in it may be changed."""
-    return made_once(tmp_path_factory, "undisturbed", lambda folder: run("run", str(SMALL), f"run={folder}"))
+
+    def make(folder: Path) -> None:
+        run("run", str(SMALL), f"run={folder}", as_users_do=True)
+
+    return made_once(tmp_path_factory, "undisturbed", make)

@@ -1,4 +1,4 @@
-"""Running `small.yaml` as users do, in a process of its own, and what compares two runs."""
+"""Running `small.yaml` in a process of its own, and what compares two runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+
+from command_line import forked
 
 SMALL = Path(__file__).parent / "small.yaml"
 TIMED = {"report"}  # tells times and costs, which differ between equal runs
@@ -16,9 +18,12 @@ def megahour(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "megahour", *arguments]
 
 
-def run(*arguments: str) -> str:
-    """Standard output and error of a command that must succeed."""
-    done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=1400, check=False)
+def run(*arguments: str, as_users_do: bool = False) -> str:
+    """Standard output and error of a command that must succeed, in a process that is forked with its imports done."""
+    if as_users_do:
+        done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=1400, check=False)
+    else:
+        done = forked(*arguments, timeout_s=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
