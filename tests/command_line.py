@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gloo import ForkedContext, processes
+from toy_stages import TOY_STAGES
 
 # A shell that started the tests in the background has them ignore SIGINT, and what they start inherits that.
 START = (
@@ -38,13 +39,17 @@ def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def forked(*arguments: str, timeout_s: float = 400) -> subprocess.CompletedProcess[str]:
-    """A command in a process that is forked with its imports done."""
+def forked(
+    *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str, str]] = TOY_STAGES
+) -> subprocess.CompletedProcess[str]:
+    """A command in a process that is forked with its imports done; `stages`: beside the real ones."""
     server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
+        for path in (out, err):
+            path.touch()
         server.ensure_running()
-        given = (arguments, dict(os.environ), str(Path.cwd()), str(out), str(err), server._forkserver_address)
+        given = (arguments, dict(os.environ), str(Path.cwd()), str(out), str(err), stages, server._forkserver_address)
         process = processes.Process(target=_main, args=given)
         process.start()
         try:
@@ -56,10 +61,16 @@ def forked(*arguments: str, timeout_s: float = 400) -> subprocess.CompletedProce
         return subprocess.CompletedProcess(list(arguments), process.exitcode, out.read_text(), err.read_text())
 
 
-def _main(arguments: list[str], environment: dict[str, str], at: str, out: str, err: str, server: str) -> None:
+def _main(
+    arguments: list[str],
+    environment: dict[str, str],
+    at: str,
+    out: str,
+    err: str,
+    stages: dict[str, tuple[str, str, str]],
+    server: str,
+) -> None:
     """Body of a forked command. The `server` that has forked it forks the workers of its engine, and its models'."""
-    import toy_stages
-
     import megahour.cli.main
     import megahour.engine.pool
     import megahour.serve.worker
@@ -75,7 +86,7 @@ def _main(arguments: list[str], environment: dict[str, str], at: str, out: str, 
     ours._forkserver_address, ours.ensure_running = server, lambda: None
     spawns: Any = SimpleNamespace(get_context=lambda _: ForkedContext())
     megahour.engine.pool.multiprocessing = megahour.serve.worker.multiprocessing = spawns
-    STAGES.update(toy_stages.TOY_STAGES)
+    STAGES.update(stages)
     sys.argv = ["megahour", *arguments]
     megahour.cli.main.main()
 

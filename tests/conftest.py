@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -35,6 +36,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take minutes begin first, so that no core waits for the last of them."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONGEST)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engines and services of this process fork theirs with all imports done, but where these are what is tested."""
+    if request.path.parent.name in ("engine", "serve") or request.node.get_closest_marker("spawned"):
+        yield
+        return
+    from gloo import ForkedContext
+
+    forks = SimpleNamespace(get_context=lambda _: ForkedContext())
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("megahour.engine.pool", "megahour.serve.worker"):
+            patch.setattr(f"{module}.multiprocessing", forks)
+        yield
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent of this process forks its workers with torch loaded; it would start each with `python -m`."""
+    from gloo import ForkedWorker
+    from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+
+    def fork(handler: Any, command: tuple[str, ...], env: dict[str, str]) -> Any:
+        *_, module, spec = command
+        assert module == "megahour.train.worker"
+        return ForkedWorker(spec, env, handler._stderr.name)
+
+    monkeypatch.setattr(SubprocessHandler, "_popen", fork)
 
 
 @pytest.fixture(scope="session")

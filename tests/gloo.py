@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from loopback import free_port
+
 _TIME_LIMIT_S = 240.0
 
 processes = multiprocessing.get_context("forkserver")
@@ -80,6 +82,35 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
         result = error
     pipe.send_bytes(pickle.dumps(result))  # not `send`, which would share the tensors' memory
     pipe.close()
+
+
+def torchrun(main: Callable[..., object], workers: int, *arguments: Any) -> list[str]:
+    """What each of `workers` processes prints that run `main(*arguments)` with torchrun's variables, all on this node.
+
+    They are forked with their imports done: torchrun and two workers import torch for ten seconds of CPU.
+    """
+    variables = {"WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers, "MASTER_ADDR": "127.0.0.1"}
+    variables["MASTER_PORT"] = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(workers):
+            own = {name: str(value) for name, value in {**variables, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            process = processes.Process(target=_as_torchrun, args=(f"{folder}/{rank}", own, main, arguments))
+            process.start()
+            started.append(process)
+        for process in started:
+            process.join(_TIME_LIMIT_S)
+        printed = [Path(folder, str(rank)).read_text() for rank in range(workers)]
+    assert [process.exitcode for process in started] == [0] * workers, printed
+    return printed
+
+
+def _as_torchrun(out: str, variables: dict[str, str], main: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(variables)
+    with Path(out).open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    main(*arguments)
 
 
 class ForkedContext:

@@ -27,8 +27,6 @@ steps:
   grouped: {{stage: toy-parity, inputs: {{numbers: first}}}}
 """
 
-pytestmark = pytest.mark.usefixtures("forked_engines")
-
 
 def without(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda manifest: {name: value for name, value in manifest.items() if name != key}

@@ -18,8 +18,6 @@ from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.runner.runner import Monitor
 
-pytestmark = pytest.mark.usefixtures("forked_engines")
-
 TEXT = """
 run: {run}
 seed: 10

@@ -50,7 +50,7 @@ def test_the_help_of_every_command_warns_of_nothing() -> None:
             assert done.exit_code == 0, (words, done.output)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_train_with_two_workers_trains_with_two(tmp_path: Path) -> None:
     data = training_data(tmp_path / "data", utterances(24, speakers=4), shards=2)
     inputs = [word for role, artifact in data.items() for word in (f"--{role}", artifact.url)]

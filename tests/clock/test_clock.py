@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from gloo import torchrun
 
 from megahour.cli.main import app
 from megahour.clock.advise import block_size, predict, table
@@ -335,11 +337,25 @@ def test_wrong_constants_are_named(tmp_path: Path, text: str, message: str) -> N
     assert message in str(result.exception)
 
 
-def test_constants_are_measured_by_real_workers(tmp_path: Path) -> None:
-    """Two processes; what one machine cannot tell is not in the file, and stays at its default or is given."""
-    from megahour.clock.calibrate import calibrate_here
+def measures(path: str) -> None:
+    """A worker of the measurement, of few steps."""
+    from megahour.clock import calibrate
 
-    found = calibrate_here(50_000, workers=2)
+    calibrate.STEPS = 8
+    sys.argv = ["calibrate", path, "50000"]
+    calibrate.main()
+
+
+@pytest.mark.parametrize("as_users_do", [False, pytest.param(True, marks=pytest.mark.faults)])
+def test_constants_are_measured_by_real_workers(tmp_path: Path, as_users_do: bool) -> None:
+    """Two processes; what one machine cannot tell is not in the file, and stays at its default or is given."""
+    if as_users_do:
+        from megahour.clock.calibrate import calibrate_here
+
+        found = calibrate_here(50_000, workers=2)
+    else:
+        torchrun(measures, 2, str(tmp_path / "machines.json"))
+        found = json.loads((tmp_path / "machines.json").read_text())
     assert (found["parameters"], found["node_workers"]) == (50_000, 2)
     assert 0 < found["step_s"] < 10
     assert 0 < found["encode_s"] < found["step_s"]

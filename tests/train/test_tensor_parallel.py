@@ -18,14 +18,14 @@ Case = tuple[dict[str, Any], dict[str, Any], str]
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
 
 
-def tensor(workers: int, units: int, **settings: Any) -> Case:
+def tensor(workers: int, units: int, layers: int = 1, **settings: Any) -> Case:
     parallel = {"shard": workers, "mode": "tensor"}
-    model = config("conformer", layers=2, units=units, dropout=settings.pop("dropout", 0.0))
+    model = config("conformer", layers=layers, units=units, dropout=settings.pop("dropout", 0.0))
     return model, CONFORMER | {"parallel": parallel} | settings, "ctc"
 
 
 CASES: dict[int, list[Case]] = {
-    2: [tensor(2, 128, recompute=True, dropout=0.2)],
+    2: [tensor(2, 128, layers=2, recompute=True, dropout=0.2)],
     4: [tensor(4, 256, optimiser="sgd"), tensor(2, 128, clip=NO_CLIP)],
 }
 

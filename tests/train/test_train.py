@@ -3,13 +3,13 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gloo import processes
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 from trainings import with_a_nan
 
@@ -121,13 +121,8 @@ def test_curves_hold_nothing_of_the_clock_and_the_log_does(tmp_path, data):
     assert logged[0]["frames_per_s"] > 0
 
 
-KILLABLE = """
-import sys
-sys.path[:0] = {path!r}
-from test_train import run
-from megahour.core.store import Artifact
-run(__import__("pathlib").Path({folder!r}), {{r: Artifact(u) for r, u in {inputs!r}.items()}}, **{values!r})
-"""
+def killable(folder: str, urls: dict[str, str], values: dict[str, object]) -> None:
+    run(Path(folder), {role: Artifact(url) for role, url in urls.items()}, **values)
 
 
 def test_killed_at_random_moments_and_run_again_gives_the_same_bytes(tmp_path, data):
@@ -135,16 +130,17 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_bytes(tmp_path, d
     undisturbed, _ = run(tmp_path / "a", data, **values)
     inputs = {role: artifact.url for role, artifact in data.items()}
     folder = tmp_path / "b"
-    script = KILLABLE.format(path=sys.path, folder=str(folder), inputs=inputs, values=values)
     moments, kills = random.Random(7), 0
     for _ in range(40):
-        process = subprocess.Popen([sys.executable, "-c", script])
+        process = processes.Process(target=killable, args=(str(folder), inputs, values))
+        process.start()
         started = kills < 2 and _checkpoint_written(process, folder)
         if started:
             time.sleep(moments.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-        kills += process.wait(timeout=400) == -signal.SIGKILL
-        if process.returncode == 0:
+            process.kill()
+        process.join(400)
+        kills += process.exitcode == -signal.SIGKILL
+        if process.exitcode == 0:
             break
     assert kills >= 1, "the run ended before it could be killed"
     disturbed = Artifact(folder / "model")
@@ -152,10 +148,10 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_bytes(tmp_path, d
         assert disturbed.read_bytes(0, suffix) == undisturbed.read_bytes(0, suffix), suffix
 
 
-def _checkpoint_written(process: subprocess.Popen[bytes], folder: Path) -> bool:
+def _checkpoint_written(process: BaseProcess, folder: Path) -> bool:
     """Wait until this process has written a checkpoint of its own; false when it ends first."""
     seen = set(folder.glob("work/checkpoints/*/checkpoint.json"))
-    while process.poll() is None:
+    while process.is_alive():
         if set(folder.glob("work/checkpoints/*/checkpoint.json")) - seen:
             return True
         time.sleep(0.01)

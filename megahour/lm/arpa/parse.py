@@ -130,7 +130,7 @@ def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, log
 
     Returns (where it ended, n-grams read, lines gone through, words, why).
     """
-    lines = 0
+    lines = np.int64(0)  # a literal would compile what takes it twice
     while row < rows:
         at, end, begin, last, lines = _next_line(text, at, stop, lines)
         if end == stop:
@@ -169,7 +169,7 @@ def parse_ngrams(text, at, stop, row, rows, k, table, arena, starts, grams, logp
 
     Returns (where it ended, n-grams read, lines gone through, why, which of the words).
     """
-    lines = 0
+    lines = np.int64(0)
     while row < rows:
         at, end, begin, last, lines = _next_line(text, at, stop, lines)
         if end == stop:

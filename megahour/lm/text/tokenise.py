@@ -156,9 +156,10 @@ def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: 
 
 @compiled
 def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
-    head, hashed = _head(text, 0, length)
-    slot, number = _find(text, 0, length, head, hashed, table, arena, starts)
-    return n if number else _insert(text, 0, length, slot, head, table, arena, starts, n)
+    begin = np.int64(0)  # a literal would compile each of these once more
+    head, hashed = _head(text, begin, length)
+    slot, number = _find(text, begin, length, head, hashed, table, arena, starts)
+    return n if number else _insert(text, begin, length, slot, head, table, arena, starts, n)
 
 
 @compiled

@@ -22,6 +22,8 @@ from megahour.corpus.ingest.stage import Ingest
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 
+pytestmark = pytest.mark.spawned  # what a forked worker has imported counts as its memory
+
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalEngine]:

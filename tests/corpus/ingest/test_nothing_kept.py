@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import forked
 from made_media import encode, murmur, put
 
 from megahour.core.errors import NothingKept
@@ -38,8 +38,7 @@ def talks(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    whole = [sys.executable, "-m", "megahour", *map(str, arguments)]
-    return subprocess.run(whole, capture_output=True, text=True, timeout=400, check=False)
+    return forked(*map(str, arguments))
 
 
 def test_the_command_fails_and_names_the_option(talks: Path, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ finally:
 """
 
 
+@pytest.mark.faults
 def test_a_script_that_a_typing_error_ends_says_so_on_all_workers(tmp_path: Path) -> None:
     """Real processes to their real end, and within seconds: the limit for a worker that hangs is 300 s."""
     started = [
