@@ -21,14 +21,17 @@ Utterance = dict[str, Any]
 def write_artifact(
     folder: Path, shards: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]], summary: Mapping[str, Any]
 ) -> Artifact:
-    """An artifact of shards given as (tags, {suffix: table or JSON value})."""
+    """An artifact of shards given as (tags, {suffix: table, bytes or JSON value})."""
     artifact = Artifact(folder)
     receipts = []
     for shard, (tags, files) in enumerate(shards):
         with ShardWriter(artifact, shard, "made") as out:
             out.tags.update(tags)
             for suffix, content in files.items():
-                (out.table if isinstance(content, pa.Table) else out.json)(content, suffix)
+                if isinstance(content, bytes):
+                    out.path(suffix).write_bytes(content)
+                else:
+                    (out.table if isinstance(content, pa.Table) else out.json)(content, suffix)
             receipts.append(out.commit())
     digest = content_digest(receipts, dict(summary))
     finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(shards), Counts(), dict(summary)))

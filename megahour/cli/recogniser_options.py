@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from megahour.decode.params import DecodeParams
     from megahour.transcribe.parts import RecogniserParts
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.streaming import Chunks
@@ -22,6 +23,13 @@ _OPTIONS = (
     click.option("--graph", default="", help="Of a model: the *graph* artifact with its words."),
     click.option("--units", default="", help="Of a graph of senones: its *units*, for word times."),
     click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times."),
+    click.option("--lm", default="",
+                 help="Of a model of tokens without a graph: an *lm* artifact, of words or of its tokens."),
+    click.option("--low-order-lm", default="", help="Beside --lm: an *lm* of tokens that is taken off (LODR)."),
+    click.option("--hot-words", default="", metavar="FILE",
+                 help="Words and phrases to expect, one a line, `new york` or, with a weight, `new york :1.5`."),
+    click.option("--set", "settings", multiple=True, metavar="PARAMETER=VALUE",
+                 help="A parameter of stage `decode`, such as beams=8 or lm_scale=0.4; repeatable."),
     click.option("--threads", type=click.IntRange(1), default=1, show_default=True),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
 )  # fmt: skip
@@ -52,15 +60,47 @@ def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
 
 def recogniser_values(values: dict[str, Any]) -> dict[str, Any]:
     """Takes the arguments of `recogniser_of` out of a command's values."""
-    return {name: values.pop(name) for name in ("model", "step", "graph", "units", "lexicon", "threads", "device")}
+    names = ("model", "step", "graph", "units", "lexicon", "lm", "low_order_lm", "hot_words", "settings")
+    return {name: values.pop(name) for name in (*names, "threads", "device")}
 
 
-def recogniser_of(model: str, step: str, threads: int, device: str, **given: str) -> Recogniser:
-    """The recogniser that the options name; `given`: graph, units, lexicon. Raises as `parts_of` and `Recogniser`."""
+def recogniser_of(
+    model: str, step: str, threads: int, device: str, *, hot_words: str = "", settings: Sequence[str] = (), **given: str
+) -> Recogniser:
+    """The recogniser that the options name.
+
+    given: graph, units, lexicon, lm, low_order_lm. hot_words: a file. settings: `parameter=value`, of stage `decode`.
+
+    Raises
+    ------
+    ConfigError: an unknown parameter, or as `parts_of` and `Recogniser`.
+    """
     from megahour.serve.devices import of_machine
     from megahour.transcribe.recogniser import Recogniser
 
-    return Recogniser(_parts(model, step, given), threads=threads, device=of_machine((device,), 1)[0])
+    parts = _parts(model, step, given)
+    parts = replace(parts, search=_searched(parts.search, hot_words, settings))
+    return Recogniser(parts, threads=threads, device=of_machine((device,), 1)[0])
+
+
+def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> DecodeParams:
+    """The run's parameters, and what the command says."""
+    from megahour.core.config import parse
+    from megahour.core.errors import ConfigError
+    from megahour.core.strict_yaml import parse_yaml
+
+    values = search.model_dump()
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}", where="transcribe", remedy="write it as --set beams=8")
+        values[name.replace("-", "_")] = parse_yaml(value, f"--set {name}")
+    if hot_words:
+        try:
+            values["hot_words"] = Path(hot_words).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"no hot words: {error}", where=hot_words, remedy="give a file in UTF-8") from None
+    return parse(type(search), values, where="transcribe", remedy="see `megahour decode --help`")
 
 
 def chunks_of(values: dict[str, Any]) -> Chunks:

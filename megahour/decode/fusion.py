@@ -143,7 +143,7 @@ def _check_words(role: str, artifact: Artifact, tokens: Tokens) -> None:
         raise ConfigError(
             f"its words are not the model's tokens, such as {', '.join(map(repr, tokens.written[1:4]))}",
             where=artifact.url,
-            remedy="make it with stage language-model and the input `tokens`, the model",
+            remedy="make it with stage language-model and the input `tokens`: the model, or what it was trained with",
         )
     letters = set("".join(tokens.texts))
     misfits = [word for word in words if not letters.issuperset(word)]

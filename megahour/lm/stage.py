@@ -8,23 +8,34 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
+from megahour.units.tokens import BLANK, MARK, Characters
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.store import Artifact, Receipt
     from megahour.core.writer import ShardWriter
     from megahour.lm.text.sources import Block
+    from megahour.units.tokens import TokenSpeller
 
 
 class LanguageModel(SingleShard[LanguageModelParams]):
-    """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials)."""
+    """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials).
+
+    With the input `tokens` the words are tokens, for `decode`: of a model of characters, with the space as ▁, or of an
+    artifact of stage `tokens`. Lines that these cannot spell are dropped.
+    """
 
     name = "language-model"
     version = 2
     params = LanguageModelParams
-    inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
+    inputs = (
+        Input("text", optional=True),
+        Input("selection", optional=True),
+        Input("features", optional=True),
+        Input("tokens", optional=True, kinds=("tokens", "model")),
+    )
 
     def check(self, p: LanguageModelParams, roles: Collection[str]) -> None:
-        if not p.source and not roles:
+        if not p.source and not set(roles) - {"tokens"}:
             raise ConfigError("no text", where=self.name, remedy="give the input `text` or the parameter `source`")
 
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -33,7 +44,8 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         from megahour.lm.train import fit, read
 
         room = text_bytes(p.source) // 2
-        reading = read(p, _blocks(p, inputs), utf8=True, max_tokens=p.max_words, room=room)
+        spelling = _Spelling(inputs["tokens"]) if "tokens" in inputs else None
+        reading = read(p, _blocks(p, inputs, spelling), utf8=True, max_tokens=p.max_words, room=room)
         if not reading.words:
             raise StageError("the text has no words", remedy="check `source`, `sets` and the input `text`")
 
@@ -44,6 +56,9 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))
         out.text("".join(f"{word}\n" for word in words), ".vocab.txt")
         out.came_in(reading.sentences)
+        if spelling is not None:
+            out.came_in(spelling.left_out)
+            out.drop("not-spellable", spelling.left_out)
         out.kept(reading.sentences)
         out.stats.update(
             words=reading.words,
@@ -60,18 +75,50 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         return {"order": p.order, **receipts[0].stats}
 
 
-def _blocks(p: LanguageModelParams, inputs: Inputs) -> Iterator[Block]:
+class _Spelling:
+    """Lines as tokens with spaces between them. left_out: lines that have none, or unknown ones.
+
+    Raises ConfigError: a model of pieces, which does not know how texts are cut into them.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.left_out = 0
+        self._speller: TokenSpeller
+        if ".spm.model" in next(receipt.files for receipt in artifact.receipts()):
+            from megahour.units.pieces import Pieces
+
+            self._speller = Pieces(artifact.read_bytes(0, ".spm.model"), where=artifact.url)
+            return
+        config = artifact.read_json(0, ".model.json")
+        if config.get("marks") or not config.get("tokens"):
+            what = "a model of pieces" if config.get("marks") else "a model without tokens"
+            remedy = "give the artifact of stage `tokens` that it was trained with"
+            raise ConfigError(f"{what} does not say how a text is spelled", where=artifact.url, remedy=remedy)
+        self._speller = Characters((BLANK, *config["tokens"][1:]))
+
+    def __call__(self, lines: Iterable[str]) -> Iterator[str]:
+        names = self._speller.tokens
+        for line in lines:
+            text = " ".join(line.split())
+            if self._speller.spellable(text):
+                yield " ".join(MARK if names[token] == " " else names[token] for token in self._speller.encode(text))
+            else:
+                self.left_out += 1
+
+
+def _blocks(p: LanguageModelParams, inputs: Inputs, spelling: _Spelling | None) -> Iterator[Block]:
     from megahour.lm.estimate.reading import lines_of
     from megahour.lm.text.sources import blocks, line_blocks
     from megahour.units.texts import input_lines
 
     given = input_lines(inputs, p.sets)
-    if not p.language:
+    if not p.language and spelling is None:
         yield from line_blocks(given, "transcripts and the input `text`")
         yield from blocks(p.source)
         return
-    yield from line_blocks(_normalised(given, p.language), "transcripts and the input `text`, normalised")
-    yield from line_blocks(_normalised(lines_of(blocks(p.source)), p.language), "the text, normalised")
+    for name, lines in (("transcripts and the input `text`", given), ("the text", lines_of(blocks(p.source)))):
+        normalised = _normalised(lines, p.language) if p.language else lines
+        yield from line_blocks(spelling(normalised) if spelling else normalised, f"{name}, normalised")
 
 
 def _normalised(lines: Iterable[str], language: str) -> Iterator[str]:

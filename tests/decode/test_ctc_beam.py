@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_artifacts import write_artifact
 
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
-from megahour.core.writer import ShardWriter
+from megahour.core.store import Artifact
 from megahour.decode.ctc_beam import CtcBeam, align
 from megahour.decode.fusion import make_fusion
 from megahour.decode.params import DecodeParams
@@ -41,12 +41,9 @@ def search(values: np.ndarray, fusion: Fusion, beams: int) -> list[tuple[list[in
 
 
 def lm_artifact(folder: Path, texts: Sequence[str], order: int = 3) -> Artifact:
-    artifact = Artifact(folder)
-    with ShardWriter(artifact, 0, "made") as out:
-        estimate(read_corpus(line_blocks(texts, "texts")).corpus, order, out.path(".arpa"))
-        receipts = [out.commit()]
-    finish(artifact, receipts, Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, 1, Counts(), {}))
-    return artifact
+    folder.mkdir(parents=True)
+    estimate(read_corpus(line_blocks(texts, "texts")).corpus, order, folder / "lm.arpa")
+    return write_artifact(folder / "lm", [({}, {".arpa": (folder / "lm.arpa").read_bytes()})], {})
 
 
 def by_paths(values: np.ndarray) -> dict[tuple[int, ...], float]:

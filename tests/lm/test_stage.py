@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+from made_artifacts import write_artifact
 from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import ConfigError
@@ -16,6 +17,8 @@ from megahour.lm.arpa.model import read_arpa
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.stage import LanguageModel
 from megahour.runner.runner import run_stage
+from megahour.units.params import TokensParams
+from megahour.units.pieces import Pieces, learn
 
 
 def test_files_globs_and_gzip_give_one_model(tmp_path: Path, engine: LocalEngine) -> None:
@@ -119,3 +122,28 @@ def test_vocabularies_given_cut_and_limited(tmp_path: Path, engine: LocalEngine)
 def test_parameters_that_contradict_each_other_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LanguageModelParams.model_validate(values)
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_a_model_of_tokens_is_made_of_spelled_text(tmp_path: Path, engine: LocalEngine, pieces: bool) -> None:
+    """The space of characters is written as sentencepiece writes it; what cannot be spelled is counted."""
+    lines = ["the cat", "a  hat", "that hat", "Zoë"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    if pieces:
+        model = learn(TokensParams(size=12), lines[:3], where="test")
+        tokens = write_artifact(tmp_path / "tokens", [({}, {".spm.model": model})], {})
+        spell = Pieces(model, where="test")
+        expected = [
+            " ".join(spell.tokens[token] for token in spell.encode(" ".join(line.split()))) for line in lines[:3]
+        ]
+    else:
+        tokens = write_artifact(tmp_path / "tokens", [({}, {".model.json": {"tokens": ["<blank>", *" acehtz"]}})], {})
+        expected = [" ".join(" ".join(line.split()).replace(" ", "\u2581")) for line in lines[:3]]
+    output = Artifact(tmp_path / "lm")
+    params = LanguageModelParams(source=[f"{tmp_path}/text.txt"], order=2)
+    manifest = run_stage(LanguageModel(), params, {"tokens": tokens}, output, engine, work=tmp_path / "work")
+    with output.local(0, ".arpa") as path:
+        found, wanted = entries(read_arpa(path)), entries(estimate_text(expected, order=2).model)
+    assert found.keys() == wanted.keys()
+    assert all(found[gram] == pytest.approx(wanted[gram], abs=1e-6) for gram in wanted)
+    assert manifest.counts.dropped == {"not-spellable": 1}

@@ -1,0 +1,72 @@
+"""What `transcribe` searches a model of tokens with: options, of whole recordings and of streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported import model, voice
+
+from megahour.cli.recogniser_options import recogniser_of
+from megahour.core.errors import ConfigError
+from megahour.models.conformer import Conformer
+from megahour.models.inference import Model
+from megahour.models.streaming import encoder_of
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import stream, transcribe
+from megahour.transcribe.streaming import Chunks, plan_of
+
+SAMPLES = np.concatenate([voice(2.0, 1), np.zeros(8_000, np.int16), voice(1.0, 2)])
+HEADS = {"heads": {"ctc": 0.7, "attention": 0.3}}
+
+
+def recogniser(folder: Path, *settings: str, hot_words: str = "") -> Recogniser:
+    address = str(folder / "model")
+    if not (folder / "model").exists():
+        model(folder / "model", "conformer", heads=HEADS)
+    return recogniser_of(address, "", 1, "cpu", hot_words=hot_words, settings=settings)
+
+
+def test_hot_words_and_parameters_of_decode_change_what_is_found(tmp_path: Path) -> None:
+    (tmp_path / "hot.txt").write_text("*fgf* :3\n\nbag*\n", "utf-8")
+    plain = transcribe(SAMPLES, recogniser(tmp_path), rate_hz=8000)
+    hot = recogniser(tmp_path, "beams=12", "hot-word-bonus=2", hot_words=str(tmp_path / "hot.txt"))
+    assert (hot.parts.search.beams, hot.parts.search.hot_word_bonus) == (12, 2.0)
+    found = transcribe(SAMPLES, hot, rate_hz=8000)
+    assert found.text.count("fgf") > plain.text.count("fgf")
+    assert all(0 <= word.confidence <= 1 for word in found.words)
+    assert [word.start_s for word in found.words] == sorted(word.start_s for word in found.words)
+
+
+def test_a_stream_finds_what_the_whole_search_finds(tmp_path: Path) -> None:
+    """With prefixes, hot words and attention, chunk by chunk."""
+    (tmp_path / "hot.txt").write_text("*fgf*\n", "utf-8")
+    heard = recogniser(tmp_path, "attention_weight=0.4", "beams=6", hot_words=str(tmp_path / "hot.txt"))
+    chunks = Chunks(ms=320, left=2)
+    plan = plan_of(heard, chunks)
+    assert isinstance(heard.model, Model)
+    encoder = encoder_of(heard.model.module)
+    assert isinstance(encoder, Conformer)
+    assert plan is not None
+    encoder.context = plan.context
+    offline = transcribe(SAMPLES, heard, rate_hz=8000)
+    blocks = [SAMPLES[start : start + 800].astype(np.float32) for start in range(0, len(SAMPLES), 800)]
+    words = [word for update in stream(heard, blocks, chunks=chunks) if update.final for word in update.words]
+    assert [(word.text, word.start_s, word.end_s) for word in words] == [
+        (word.text, word.start_s, word.end_s) for word in offline.words
+    ]
+    assert words
+
+
+def test_what_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hot.txt").write_text("xylophone\n", "utf-8")
+    for settings, hot_words, message in [
+        (["beam_s=3"], "", 'unknown key "beam_s"'),
+        (["beams"], "", "--set beams.*--set beams=8"),
+        (["beams=none"], "", '"beams"'),
+        ([], str(tmp_path / "hot.txt"), "'xylophone' has 'l', 'n', 'o'"),
+        ([], str(tmp_path / "none.txt"), "no hot words"),
+    ]:
+        with pytest.raises(ConfigError, match="(?s)" + message):
+            recogniser(tmp_path, *settings, hot_words=hot_words)
