@@ -80,7 +80,9 @@ def _sweep(log_probs, fusion, tree, nodes, blank, label, held, seen):  # type: i
 
     seen: frames that came before.
     """
-    beams, sums = len(nodes), np.empty(6)
+    beams, sums, most = len(nodes), np.empty(6), NEVER
+    for token in range(1, len(fusion.most)):
+        most = max(most, fusion.most[token])
     ranking, entries = np.empty(beams), np.empty((beams, 4))  # node, token or BLANK for the node itself, blank, label
     for t in range(seen, seen + len(log_probs)):
         row, count, top = log_probs[t - seen], np.int64(0), NEVER
@@ -105,12 +107,12 @@ def _sweep(log_probs, fusion, tree, nodes, blank, label, held, seen):  # type: i
         for i in range(held):
             node = nodes[i]
             last, total = tree.links[node, TOKEN], log_sum(blank[i], label[i])
-            above = tree.sums[node, FUSED] + fusion.most
-            if count == beams and total + top + above <= ranking[beams - 1]:
+            fused = tree.sums[node, FUSED]
+            if count == beams and total + top + fused + most <= ranking[beams - 1]:
                 continue
             for token in range(1, len(row)):
                 grown = (blank[i] if token == last else total) + row[token]
-                if grown == NEVER or (count == beams and grown + above <= ranking[beams - 1]):
+                if grown == NEVER or (count == beams and grown + fused + fusion.most[token] <= ranking[beams - 1]):
                     continue
                 child = child_of(tree, node, token)
                 if child >= 0 and tree.seen[child] == t:

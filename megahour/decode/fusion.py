@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.decode.hot_words import HotWord, automaton, parse
+from megahour.decode.hot_words import Automaton, HotWord, automaton, parse
 from megahour.decode.params import DecodeParams
 from megahour.decode.prefixes import BEGINS, INSIDE, PARTS, Fusion
 from megahour.lm.query.mapped import MappedModel
@@ -90,7 +91,7 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
         hot.value,
         hot.reward,
         hot.start,
-        _most(p, low, hot.value, hot.reward, max(map(len, texts), default=0)),
+        _most(p, low, hot, tokens),
     )
 
 
@@ -99,17 +100,19 @@ def is_fused(p: DecodeParams, roles: Sequence[str] | Mapping[str, Any]) -> bool:
     return any(role in roles for role in ROLES) or bool(p.hot_words) or p.word_bonus != 0
 
 
-def _most(p: DecodeParams, low: MappedModel | None, value: Any, reward: Any, longest: int) -> float:
-    """What a token may add at most: bonuses, a hot word that ends at each of its letters, the rarest token."""
+def _most(p: DecodeParams, low: MappedModel | None, hot: Automaton, tokens: Tokens) -> NDArray[np.float64]:
+    """What each token may add at most: bonuses, the rarest token, and what hot words give it in the best state."""
     total = max(0.0, p.word_bonus) + max(0.0, p.unknown_word)
-    total += float(value.max(initial=0.0)) + (longest + 1) * float(reward.max(initial=0.0))
     if low is not None:
-        weights = low.weights.reshape(-1, 4)[:, :2]
-        values = low.values.reshape(-1, 4)[:, 2:]
-        lowest = min(float(np.nanmin(each[:, 0], initial=0.0)) for each in (weights, values))
-        backoff = min(float(np.nanmin(each[:, 1], initial=0.0)) for each in (weights, values))
-        total -= p.low_order_scale * np.log(10.0) * (lowest + (low.order - 1) * backoff)
-    return total
+        weights, values = low.weights.reshape(-1, 4)[:, :2], low.values.reshape(-1, 4)[:, 2:]
+        rarest, backoff = np.minimum(np.nanmin(weights, 0, initial=0.0), np.nanmin(values, 0, initial=0.0))
+        total -= p.low_order_scale * np.log(10.0) * float(rarest + (low.order - 1) * backoff)
+    return np.array(
+        [
+            total + hot.most(text, after_space=kind != INSIDE)
+            for text, kind in zip(tokens.texts, tokens.kinds, strict=True)
+        ]
+    )
 
 
 @lru_cache(maxsize=2)

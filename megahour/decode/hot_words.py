@@ -40,6 +40,17 @@ class Automaton(NamedTuple):
     reward: npt.NDArray[np.float64]
     start: int
 
+    def most(self, text: str, *, after_space: bool) -> float:
+        """What `text` adds in the state where it adds most, at least 0. after_space: it may end a word before it."""
+        best = 0.0
+        for space in (b"", b" ") if after_space else (b"",):
+            state, given = np.arange(len(self.value)), np.zeros(len(self.value))
+            for byte in space + text.encode():
+                state = self.next[state, self.classes[byte]]
+                given += self.reward[state]
+            best = max(best, float((given + self.value[state] - self.value).max(initial=0.0)))
+        return best
+
 
 def parse(lines: Sequence[str], weight: float) -> list[HotWord]:
     """Hot words of lines `new york` or, with a weight of their own, `new york :2.5`; empty lines and repeats go."""

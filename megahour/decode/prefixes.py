@@ -38,7 +38,7 @@ class Fusion(NamedTuple):
     `lm` is of words. kinds (V,): INSIDE, BEGINS or PARTS. letters, starts (V + 1,): bytes of each token without marks.
     hot_next (S, C): states of the hot words' automaton, (0, C) without any; classes (256,): the column of each byte;
     hot_value (S,): what an unfinished hot word has so far, and hot_reward (S,) what those that end here are given.
-    most: no token adds more than this to F.
+    most (V,): a token adds no more than this to F.
     """
 
     lm: WordProbabilities
@@ -57,7 +57,7 @@ class Fusion(NamedTuple):
     hot_value: Float64
     hot_reward: Float64
     hot_start: int
-    most: float
+    most: Float64
 
 
 class Tree(NamedTuple):

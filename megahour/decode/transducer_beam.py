@@ -100,10 +100,10 @@ def _advance(log_probs, over, fusion, tree, nodes, scores, t, parents, labels): 
             node = nodes[b, i]
             if node < 0:
                 continue
-            above = tree.sums[node, FUSED] + fusion.most
+            fused = tree.sums[node, FUSED]
             for token in range(1, outputs):
                 grown = scores[b, i] + log_probs[b, i, token]
-                if grown == NEVER or (count == beams and grown + above <= ranking[beams - 1]):
+                if grown == NEVER or (count == beams and grown + fused + fusion.most[token] <= ranking[beams - 1]):
                     continue
                 child = child_of(tree, node, token)
                 if child >= 0 and tree.seen[child] == t:

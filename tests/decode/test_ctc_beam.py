@@ -90,6 +90,19 @@ def test_a_narrow_beam_keeps_the_best_and_repeats_itself() -> None:
     assert search(values[:0], fusion(CHARACTERS), beams=4)[0][:2] == ([], 0.0)
 
 
+def test_bounds_leave_nothing_out(tmp_path: Path) -> None:
+    """A narrow beam finds what it finds when every candidate is looked up."""
+    spelled = [" ".join(text.replace(" ", "▁")) for text in TEXTS]
+    inputs = {"lm": lm_artifact(tmp_path / "lm", TEXTS), "low_order_lm": lm_artifact(tmp_path / "low", spelled, 2)}
+    given = {"word_bonus": 1.5, "unknown_word": 0.5, "low_order_scale": 0.6, "hot_words": ["ab a :1.5", "bb"]}
+    bounded = fusion(CHARACTERS, inputs, **given)
+    unbounded = bounded._replace(most=np.full(len(CHARACTERS), np.inf))
+    for seed in range(20):
+        values = log_probs(12, len(CHARACTERS), seed)
+        expected, found = (search(values, each, beams=3) for each in (unbounded, bounded))
+        assert [each[:2] for each in found] == [each[:2] for each in expected]
+
+
 def test_frames_may_come_in_parts(tmp_path: Path) -> None:
     """The tree grows on the way."""
     values, fused = log_probs(300, 4, seed=6), fusion(CHARACTERS, {"lm": lm_artifact(tmp_path / "lm", TEXTS)})
