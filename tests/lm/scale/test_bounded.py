@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gloo import processes
 from lm_skewed import bounded, in_memory, least_memory, reader, write_skewed
 
 from megahour.core.errors import MegahourError, StageError
@@ -91,33 +91,29 @@ def test_plenty_of_memory_makes_one_shard_of_the_same_model(text: Path, tmp_path
     assert model == in_memory(text, 3, tmp_path / "whole.arpa")
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from lm_skewed import reader
-from megahour.lm.scale.bounded import estimate_bounded
-left = int(sys.argv[5])
-def progress(phase, done, total):
-    global left
-    left -= 1
-    if left == 0 or (left < 0 and phase == "write" and done == total):
-        os.kill(os.getpid(), signal.SIGKILL)
-out, held = Path(sys.argv[3]), sys.argv[4] == "True"
-estimate_bounded(
-    reader(Path(sys.argv[2])), 3, out, out.parent / "scratch", memory_bytes=1 << 30, shard_rows=1, on_disk=not held,
-    progress=progress,
-)
-"""
+def killed(text: Path, out: Path, held: bool, left: int) -> None:
+    """Kills itself at the step `left`; 0: when all is written and the file has its name still to get."""
+
+    def progress(phase: str, done: int, total: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 or (left < 0 and phase == "write" and done == total):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    scratch = out.parent / "scratch"
+    estimate_bounded(
+        reader(text), 3, out, scratch, memory_bytes=1 << 30, shard_rows=1, on_disk=not held, progress=progress
+    )
 
 
 @pytest.mark.parametrize("held", [True, False])
 def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path, held: bool) -> None:
     out = tmp_path / "killed.arpa"
     for steps in (1, 4, 0):
-        command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(text), str(out), str(held)]
-        done = subprocess.run([*command, str(steps)], capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        process = processes.Process(target=killed, args=(text, out, held, steps))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert not out.exists()
     (left,) = tmp_path.glob(".scratch.*.part")
     left.rename(out)  # as if the kill had come between the last two steps
