@@ -104,7 +104,7 @@ def test_recordings_of_two_steps_have_names_of_their_own(engine: LocalEngine, tm
     one = composed(engine, tmp_path / "1", digits, only={"index": "0"})
     other = composed(engine, tmp_path / "2", digits, only={"index": "1"}, name="takes")
     named = [{name for r in each.receipts() for name in audio(each, r.shard)} for each in (one, other)]
-    assert named[0] and named[1]
+    assert all(named)
     assert all(name.startswith("recordings-") for name in named[0])
     assert all(name.startswith("takes-") for name in named[1])
 
