@@ -88,6 +88,11 @@ class FrontEnd:
                 "the model's configuration does not say how it hears audio (`audio`, `tokens`)",
                 remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
             )
+        if tokens and config.get("phones"):
+            raise ConfigError(
+                "a model of phones: transcripts are aligned by their letters",
+                remedy="train it without the input `lexicon`",
+            )
         if "tokens" in config and len(config["tokens"]) != config["outputs"]:
             raise misfit(config["outputs"], len(config["tokens"]))
         rate_hz = int(audio["rate_hz"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from megahour.core.errors import ConfigError, StageError, StoreError
@@ -15,8 +15,7 @@ from megahour.decode.params import GraphParams
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.hmm import Units
-from megahour.units.lexicon import read_lexicon
-from megahour.units.tokens import Characters
+from megahour.units.lexicon import Lexicon, read_lexicon
 
 Inputs = Mapping[str, Artifact]
 
@@ -58,16 +57,29 @@ def read_units(artifact: Artifact) -> Units:
     return Units.from_json(artifact.read_bytes(0, ".units.json").decode())
 
 
+def pronounced(lexicon: Lexicon, units: Units | Sequence[str]) -> dict[str, list[list[int]]]:
+    """Each word's pronunciations as labels: senones of `units`, or numbers of tokens, of which 0 is the blank.
+
+    Those with a phone that is not there are left out.
+    """
+    if isinstance(units, Units):
+        known = set(units.trees)
+        return {
+            word: [units.senones_of(way) for way in ways if known.issuperset(way)] for word, ways in lexicon.items()
+        }
+    numbers = {token: number for number, token in enumerate(units) if number}
+    return {
+        word: [[numbers[phone] for phone in way] for way in ways if numbers.keys() >= set(way)]
+        for word, ways in lexicon.items()
+    }
+
+
 Made = tuple[Graph, dict[str, Any], list[str]]
 
 
-def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mapping[str, list[list[str]]]) -> Made:
+def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:
     units = read_units(inputs["units"])
-    known = set(units.trees)
-    spelled = {
-        word: [units.senones_of(phones) for phones in pronunciations if known.issuperset(phones)]
-        for word, pronunciations in lexicon.items()
-    }
+    spelled = pronounced(lexicon, units)
     unspelled = [word for word, sequences in spelled.items() if not sequences]
     graph = build_graph(
         model,
@@ -89,22 +101,21 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mappi
     return graph, about, unspelled
 
 
-def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Mapping[str, list[list[str]]]) -> Made:
+def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:
     config = inputs["model"].read_json(0, ".model.json")
     if "tokens" not in config:
         raise ConfigError("the model has no tokens", where=inputs["model"].url, remedy="train it with criterion: ctc")
     if config.get("marks"):
         what = "a graph spells words in characters, the model in pieces"
         raise ConfigError(what, where=inputs["model"].url, remedy="decode without a graph, or train without `tokens`")
-    characters = Characters(tuple(config["tokens"]))
-    known = set(characters.tokens[1:])
-    unspelled = [word for word in lexicon if not known.issuperset(word)]
+    tokens: list[str] = config["tokens"]
+    spelled = pronounced(lexicon if config.get("phones") else {word: [list(word)] for word in lexicon}, tokens)
     graph = build_graph(
         model,
-        {word: [characters.encode(word)] for word in lexicon if known.issuperset(word)},
-        len(characters),
-        separator=characters.index.get(" "),
+        {word: each for word, each in spelled.items() if each},
+        len(tokens),
+        separator=None if config.get("phones") or " " not in tokens else tokens.index(" "),
         topology="ctc",
         word_cost=p.word_cost,
     )
-    return graph, {"labels": len(characters), "tokens": list(characters.tokens), "priors": None}, unspelled
+    return graph, {"labels": len(tokens), "tokens": tokens, "priors": None}, [w for w in spelled if not spelled[w]]

@@ -15,9 +15,9 @@ def check_match(inputs: Inputs) -> None:
     """Raises ConfigError when model, graph and units do not speak of the same labels, or senones have no graph."""
     model = inputs["model"].read_json(0, ".model.json")
     if "graph" not in inputs:
-        if not model.get("tokens"):
+        if not model.get("tokens") or model.get("phones"):
             raise ConfigError(
-                "the model gives senones, which only a graph makes words of",
+                f"the model gives {'phones' if model.get('phones') else 'senones'}, which only a graph makes words of",
                 where=inputs["model"].url,
                 remedy=makers_of(("graph",)),
             )

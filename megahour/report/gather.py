@@ -18,6 +18,7 @@ MODELS = ("baseline", "teacher", "student")
 METRICS = {  # column of the training curves: (title, its unit)
     "held_out_wer": ("held-out word error rate, greedy", "share of words"),
     "held_out_cer": ("held-out character error rate, greedy", "share of characters"),
+    "held_out_per": ("held-out phone error rate, greedy", "share of phones"),
     "held_out_accuracy": ("held-out frame accuracy", "share of frames"),
     "held_out_loss": ("held-out loss", "nats"),
     "accuracy": ("training frame accuracy", "share of frames"),

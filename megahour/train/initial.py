@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 SAME = ("kind", "layers", "units", "lookahead", "stack", "mels")
 """What must be equal for an encoder to fit, as `.model.json` calls it."""
 PARAMETER = {"units": "hidden", "mels": "mels of the features"}
-OUTPUTS = ("tokens", "senones", "units_digest", "marks")
+OUTPUTS = ("tokens", "senones", "units_digest", "marks", "phones")
 """What must be equal for the layers that know the tokens or senones to fit."""
 KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
 

@@ -24,6 +24,7 @@ from megahour.train import data
 from megahour.train.initial import InitialModel
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
+from megahour.units.phones import Phones
 from megahour.units.tokens import Characters, TokenSpeller
 
 CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
@@ -99,8 +100,8 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     if p.criterion != "ce":
         speller = _speller(p, inputs)
         labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
-        marks = {"marks": True} if "tokens" in inputs else {}
-        return Goal(labels, len(speller.tokens), {"tokens": list(speller.tokens), **marks, **_heads(p)})
+        kind = {"marks": True} if "tokens" in inputs else {"phones": True} if "lexicon" in inputs else {}
+        return Goal(labels, len(speller.tokens), {"tokens": list(speller.tokens), **kind, **_heads(p)})
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -113,11 +114,13 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
 
 
 def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
-    """Pieces of words, or the characters of the labelled texts."""
+    """Pieces of words, phones, or the characters of the labelled texts."""
     if "tokens" in inputs:
         from megahour.units.pieces import Pieces
 
         return Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
+    if "lexicon" in inputs:
+        return Phones.read(inputs["lexicon"])
     characters = Characters.of(_texts(inputs["features"], p.sets))
     if len(characters) < 2:
         raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")

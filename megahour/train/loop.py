@@ -302,9 +302,11 @@ class Run:
         with self.meters.aside("evaluation_s"):
             held = self._together(Sums(*self.trainer.evaluate(self.meters.alive(share()))))
             if tokens:
-                mark = MARK if self.job.config.get("marks") else ""
+                phones, mark = self.job.config.get("phones", False), MARK if self.job.config.get("marks") else ""
+                if phones:  # each is a word
+                    tokens, mark = [MARK + phone for phone in tokens], MARK
                 own = misspelled(self.trainer.module, tokens, mark, self.meters.alive(share()))
-                rates = Misspellings(*map(round, self._summed(own))).rates()
+                rates = Misspellings(*map(round, self._summed(own))).rates(phones=phones)
         return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **rates}
 
     def _together(self, sums: Sums) -> Sums:

@@ -25,8 +25,10 @@ class Misspellings(NamedTuple):
     words: int = 0
     of_words: int = 0
 
-    def rates(self) -> dict[str, float]:
-        """Columns of the curve."""
+    def rates(self, *, phones: bool = False) -> dict[str, float]:
+        """Columns of the curve; phones: the words are phones."""
+        if phones:
+            return {"held_out_per": self.words / max(1, self.of_words)}
         return {
             "held_out_cer": self.characters / max(1, self.of_characters),
             "held_out_wer": self.words / max(1, self.of_words),

@@ -46,9 +46,9 @@ class TrainParams(Params):
     )
     criterion: Literal["ce", "ctc", "transducer"] = Field(
         "ce",
-        description="ce: frame labels from `units`; ctc: characters of the text, or pieces of `tokens`, without an "
-        "alignment; transducer: these, each in view of those before: more accurate than ctc where there are hours to "
-        "learn from, and slower",
+        description="ce: frame labels from `units`; ctc: characters of the text, pieces of `tokens` or phones of "
+        "`lexicon`, without an alignment; transducer: these, each in view of those before: more accurate than ctc "
+        "where there are hours to learn from, and slower",
     )
     criterion_options: dict[str, Any] = Field(
         {},
@@ -299,8 +299,13 @@ class TrainParams(Params):
         if "initial" in roles and self.parallel.shard > 1:
             what = "`initial` with parallel.shard above 1: no worker holds the whole model"
             raise ConfigError(what, where="train", remedy="leave one of them out")
-        if self.criterion == "ce" and "tokens" in roles:
-            raise ConfigError("criterion ce learns senones, not `tokens`", where="train", remedy="set criterion: ctc")
+        spelled = [role for role in ("tokens", "lexicon") if role in roles]
+        if self.criterion == "ce" and spelled:
+            what = f"criterion ce learns senones of `units`, not `{spelled[0]}`"
+            raise ConfigError(what, where="train", remedy="set criterion: ctc, or leave it out")
+        if len(spelled) > 1:
+            what = "`tokens` spells words in pieces, `lexicon` in phones"
+            raise ConfigError(what, where="train", remedy="give one of them")
         if self.criterion == "ce" and "units" not in roles:
             remedy = "give units: an artifact, or criterion: ctc"
             raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)

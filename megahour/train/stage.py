@@ -24,6 +24,7 @@ class Train(Stage[TrainParams]):
         Input("units", optional=True),
         Input("targets", optional=True),
         Input("tokens", optional=True),
+        Input("lexicon", optional=True),
         Input("initial", optional=True, kinds=("model",)),
     )
     local = True

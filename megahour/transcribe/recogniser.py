@@ -21,7 +21,7 @@ from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts
-from megahour.transcribe.word_times import word_spans
+from megahour.transcribe.word_times import phone_spans, word_spans
 from megahour.units.tokens import MARK, Span, spelled_words
 
 if TYPE_CHECKING:
@@ -87,9 +87,10 @@ class Recogniser:
         _check_kind(parts.low_order_lm, "lm")
         config, self.model, transducer = _loaded(parts, threads, device)
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
-        if not parts.graph and not self.tokens:
+        self.phones = bool(config.get("phones"))
+        if not parts.graph and (self.phones or not self.tokens):
             raise ConfigError(
-                "the model gives senones, which only a graph makes words of",
+                f"the model gives {'phones' if self.phones else 'senones'}, which only a graph makes words of",
                 where=parts.model,
                 remedy="name the run instead, or give --graph (and --units and --lexicon for word times)",
             )
@@ -101,7 +102,8 @@ class Recogniser:
         self.speller = TokenSearcher(config, transducer, search, parts.models())
         if parts.graph:
             self.searcher, self._silence = self._search(Artifact(parts.model))
-        self._pronunciations = self._spoken() if parts.graph and parts.units and parts.lexicon else {}
+        spoken = parts.graph and parts.lexicon and (parts.units or self.phones)
+        self._pronunciations = self._spoken() if spoken else {}
 
     def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
         """Words of a piece of rows, as `FrontEnd.rows_of` gives them; `start_s`: where in the recording it begins.
@@ -125,8 +127,12 @@ class Recogniser:
     def words_of_graph(self, best: Hypothesis, log_probs: Float32, start_s: float) -> list[TimedWord]:
         """Of the graph's best path for `log_probs` (T, V)."""
         labels = np.array(best.labels)
-        if self.tokens:
-            spans: Sequence[Span] = [word.span for word in spelled_words(best.labels, self.tokens, self.mark)]
+        if self.phones and self._pronunciations:
+            spans = phone_spans(best.words, best.labels, self._pronunciations)
+        elif self.phones:
+            return [TimedWord(word) for word in best.words]
+        elif self.tokens:
+            spans = [word.span for word in spelled_words(best.labels, self.tokens, self.mark)]
         elif self._pronunciations:
             spans = word_spans(best.words, best.labels, self._pronunciations, self._silence)
         else:
@@ -188,14 +194,10 @@ class Recogniser:
         return Searcher(graph, about["priors"], options), int(about.get("silence") or 0)
 
     def _spoken(self) -> dict[str, list[list[int]]]:
-        """Each word's pronunciations as labels of its units."""
-        from megahour.decode.build import read_units
+        """Each word's pronunciations as labels of its units, or as tokens."""
+        from megahour.decode.build import pronounced, read_units
         from megahour.units.lexicon import read_lexicon
 
-        units, lexicon = read_units(Artifact(self.parts.units)), Artifact(self.parts.lexicon)
-        known = set(units.trees)
+        lexicon = Artifact(self.parts.lexicon)
         entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
-        return {
-            word: [units.senones_of(phones) for phones in pronunciations if known.issuperset(phones)]
-            for word, pronunciations in entries.items()
-        }
+        return pronounced(entries, self.tokens if self.phones else read_units(Artifact(self.parts.units)))

@@ -44,6 +44,16 @@ def word_spans(
     return _spans(len(words), states, paths)
 
 
+def phone_spans(
+    words: Sequence[str], labels: Sequence[int], pronunciations: Mapping[str, Sequence[Sequence[int]]]
+) -> list[Span]:
+    """`word_spans` on a CTC path of phones, whose blanks (label 0) are of no word."""
+    frames = [frame for frame, label in enumerate(labels) if label]
+    spans = word_spans(words, [labels[frame] for frame in frames], pronunciations, silence=0)
+    ends = [*frames, len(labels)]
+    return [(ends[first], ends[last - 1] + 1) if last > first else (len(labels),) * 2 for first, last in spans]
+
+
 def _network(
     words: Sequence[str], pronunciations: Mapping[str, Sequence[Sequence[int]]], silence: int
 ) -> tuple[list[tuple[int, int]], dict[int, list[int]]]:

@@ -203,6 +203,31 @@ def test_characters_are_decoded_with_a_ctc_graph(
     assert texts(output) == EXPECTED
 
 
+def test_phones_are_decoded_with_the_lexicons_pronunciations(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """Homophones by the language model, second pronunciations too; without a graph a model of phones says no words."""
+    tokens = ["<blank>", *sorted(PHONES)]
+
+    def spoken(sentence: str) -> list[int]:
+        phones = [phone for word in sentence.split() for phone in DICTIONARY[word].split()]
+        return [label for phone in phones for label in (tokens.index(phone), 0)]
+
+    inputs = {
+        "model": model_artifact(tmp_path / "model", len(tokens), {"tokens": tokens, "phones": True}),
+        "features": features_artifact(tmp_path / "features", spoken, len(tokens)),
+        "graph": Artifact(tmp_path / "graph"),
+    }
+    roles_ = {"model": inputs["model"], "lm": made["lm"], "lexicon": made["lexicon"]}
+    run_stage(MakeGraph(), GraphParams(topology="ctc"), roles_, inputs["graph"], engine, work=tmp_path / "work")
+    output = Artifact(tmp_path / "hypotheses")
+    run_stage(Decode(), DecodeParams(), inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+    del inputs["graph"]
+    with pytest.raises(ConfigError, match="the model gives phones, which only a graph makes words of"):
+        run_stage(Decode(), DecodeParams(), inputs, Artifact(tmp_path / "no"), engine, work=tmp_path / "work")
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_model_of_tokens_is_decoded_without_a_graph(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path, beams: int

@@ -75,6 +75,21 @@ def test_ctc_learns_to_spell(tmp_path, data):
     assert curve[-1]["held_out_loss"] is None
 
 
+def test_ctc_learns_phones(tmp_path, data):
+    """Letters and their names here; the curve counts phones that are wrong."""
+    texts = [text for shard in range(2) for text in data["features"].read_table(shard, ".arrow")["text"].to_pylist()]
+    words = sorted(set(" ".join(texts).split()))
+    lines = "".join(f"{word}  {' '.join(letter * 2 for letter in word)}\n" for word in words)
+    lexicon = write_artifact(tmp_path / "lexicon", [({}, {".lexicon.txt": lines.encode()})], {})
+    inputs = {"features": data["features"], "lexicon": lexicon}
+    model, _ = run(tmp_path, inputs, kind="tdnn", criterion="ctc", epochs=0, whole_epochs=12, held_out=0.1)
+    config = model.read_json(0, ".model.json")
+    assert (config["tokens"], config["phones"]) == (["<blank>", *(letter * 2 for letter in "abcde")], True)
+    curve = rows(model)
+    assert curve[-1]["loss"] < 0.6 * curve[0]["loss"]
+    assert curve[-1]["held_out_per"] < curve[0]["held_out_per"]
+
+
 def test_a_conformer_learns_to_spell_and_is_heard_at_its_own_rate(tmp_path, data):
     values = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], "hidden": 32, "dropout": 0.1}
     model, receipt = run(

@@ -145,3 +145,7 @@ def test_the_criterion_says_which_inputs_it_needs() -> None:
         ctc.check_roles(["features", "targets"])
     with pytest.raises(ConfigError, match="criterion ce needs `units`"):
         ce.check_roles(["features"])
+    with pytest.raises(ConfigError, match="not `lexicon`"):
+        ce.check_roles(["features", "units", "lexicon"])
+    with pytest.raises(ConfigError, match="`lexicon` in phones"):
+        ctc.check_roles(["features", "tokens", "lexicon"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
-from megahour.transcribe.word_times import word_spans
+from megahour.transcribe.word_times import phone_spans, word_spans
 from megahour.units.tokens import spelled_words
 
 TOKENS = ("<blank>", " ", "a", "b")
@@ -72,3 +72,10 @@ def test_words_that_an_unfinished_path_has_not_come_to_are_empty_at_its_end() ->
 def test_a_path_of_other_words_is_refused() -> None:
     with pytest.raises(MegahourError, match="frame 1 of the path fits no state"):
         word_spans(["one"], [1, 4], PRONUNCIATIONS, SILENCE)
+
+
+def test_phones_of_a_ctc_path_belong_to_words_and_blanks_to_none() -> None:
+    labels = [0, 1, 0, 0, 2, 2, 0, 3, 0, 0]
+    pronunciations = {"one": [[1, 2]], "two": [[3], [4]]}
+    assert phone_spans(["one", "two"], labels, pronunciations) == [(1, 6), (7, 8)]
+    assert phone_spans(["one", "two"], labels[:6], pronunciations) == [(1, 6), (6, 6)]
