@@ -77,7 +77,7 @@ def automaton(words: Sequence[HotWord], *, spaces: bool) -> Automaton:
                 heaviest.append(0.0)
                 own.append(0.0)
             state, done = following[state][byte], done + counted
-            characters[state] = done
+            characters[state] = max(characters[state], done)
             heaviest[state] = max(heaviest[state], word.weight)
         own[state] += word.weight * len(word.letters)
     return _complete(following, characters, heaviest, own) if words else _none()

@@ -90,6 +90,26 @@ def test_a_narrow_beam_keeps_the_best_and_repeats_itself() -> None:
     assert search(values[:0], fusion(CHARACTERS), beams=4)[0][:2] == ([], 0.0)
 
 
+def test_a_hot_word_under_way_stays_in_a_narrow_beam() -> None:
+    """Each letter is a nat less likely than another one: without what it has so far it would be gone after two."""
+    names = ("<blank>", *"abcxyz")
+    values = np.full((3, len(names)), -12.0, np.float32)
+    for frame, (wanted, other) in enumerate(["ax", "by", "cz"]):
+        values[frame, names.index(wanted)], values[frame, names.index(other)] = -1.2, -0.2
+    fused = [fusion(names, hot_words=words, hot_word_bonus=1.5) for words in ([], ["abc"])]
+    texts = ["".join(names[token] for token in search(values, each, beams=2)[0][0]) for each in fused]
+    assert texts == ["xyz", "abc"]
+
+
+def test_bounds_of_hot_words_leave_nothing_out() -> None:
+    hot = fusion(CHARACTERS, hot_words=["ab a :1.5", "bb :3"])
+    unbounded = hot._replace(most=np.full(len(CHARACTERS), np.inf))
+    for seed in range(20):
+        values = log_probs(12, len(CHARACTERS), seed)
+        expected, found = (search(values, each, beams=3) for each in (unbounded, hot))
+        assert [each[:2] for each in found] == [each[:2] for each in expected]
+
+
 def test_bounds_leave_nothing_out(tmp_path: Path) -> None:
     """A narrow beam finds what it finds when every candidate is looked up."""
     spelled = [" ".join(text.replace(" ", "▁")) for text in TEXTS]

@@ -122,6 +122,14 @@ def test_attention_sorts_the_texts_once_more(head: str) -> None:
     assert stream.path.labels == found[0].path.labels
 
 
+@pytest.mark.parametrize("values", [{"ctc_search": "prefixes"}, {"nbest": 2}, {"word_bonus": 0.1}, {}], ids=str)
+def test_ctc_is_searched_for_prefixes_where_more_than_the_best_path_is_asked(values: dict[str, Any]) -> None:
+    config, log_probs = {"tokens": list(CHARACTERS)}, np.log(np.full((3, 4), 0.25, np.float32))
+    (found,) = TokenSearcher(config, None, DecodeParams(beams=3, **values))([log_probs])
+    assert not isinstance(found, ValueError)
+    assert len(found) == (3 if values else 1)
+
+
 def test_what_does_not_fit_the_model_is_named_with_its_remedy(tmp_path: Path, inputs: dict[str, Artifact]) -> None:
     config, module = model({"transducer": 1.0})
     capitals = lm_artifact(tmp_path / "capitals", ["A B AB", "BA"])
