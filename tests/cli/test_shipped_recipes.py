@@ -14,7 +14,11 @@ from megahour.core.errors import ConfigError
 
 
 def test_they_are_listed_with_what_they_are_about() -> None:
-    assert [name for name, _ in summaries()] == names() == ["an4", "asterisk", "demo", "fsdd", "fsdd-end-to-end", "language-model"]
+    assert (
+        [name for name, _ in summaries()]
+        == names()
+        == ["an4", "asterisk", "demo", "fsdd", "fsdd-end-to-end", "language-model"]
+    )
     printed = megahour("recipes")
     assert all(name in printed for name in names())
     assert "semi-supervised student" in printed
