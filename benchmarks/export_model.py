@@ -2,9 +2,10 @@
 
     python benchmarks/export_model.py ../shared/data/fsdd [--clips 240] [--held-out george] [--work runs] [--write]
 
-A small conformer learns digits (CTC, characters) from three speakers of the Free Spoken Digit Dataset. Strings of up to
-three digits by the fourth, whom it has never heard, are recognised by the model, by the graphs in onnxruntime and by
-sherpa-onnx, offline and in chunks. int8 is made in three ways; calibration clips are of the training speakers.
+Two small conformers, CTC and a transducer of characters, learn digits from three speakers of the Free Spoken Digit
+Dataset. Strings of up to three digits by the fourth, whom they have never heard, are recognised by the model, by the
+graphs in onnxruntime and by sherpa-onnx, offline and in chunks. int8 is made in three ways; calibration clips are of
+the training speakers.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from page import machine, publish, python
 from megahour.corpus.text.edit_distance import distance
 from megahour.export import play
 from megahour.export.command import export_model
-from megahour.export.model import TrainedModel
+from megahour.export.model import TrainedModel, greedy, text_of
 from megahour.export.params import ExportModelParams
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 
+CRITERIA = ("ctc", "transducer")
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 RATE_HZ, TAKES, GOLDEN = 8000, 50, 8
 RECIPE = """
-about: conformer CTC for export experiments
+about: a conformer for export experiments
 seed: 1
 threads: 1
 engine: {kind: local, workers: 1}
@@ -92,7 +94,7 @@ def wer(spoken: Sequence[Spoken], texts: Sequence[str]) -> float:
 
 def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Callable[[Int16], str]]:
     """What gives the text of a clip, by (where, how)."""
-    own, stream = Recogniser(parts_of(bundle.url, precision)), play.GraphStream(bundle, precision)
+    own, stream = Recogniser(greedy(parts_of(bundle.url, precision))), play.GraphStream(bundle, precision)
     offline, streaming = play.SherpaOffline(bundle, precision), play.SherpaStream(bundle, precision)
     assert bundle.manifest.streaming is not None
     tail_s, front = bundle.manifest.streaming.latency_s, model.recogniser.front
@@ -104,46 +106,55 @@ def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Ca
         return np.concatenate(list(own.front.rows_of(iter([samples.astype(np.float32)]), [])))
 
     return {
-        "onnxruntime, offline": lambda x: model.text(own.log_posteriors(rows(x))),
-        "onnxruntime, streaming": lambda x: model.text(stream.outputs(play.stream_rows(bundle, front, tail(x)))),
+        "onnxruntime, offline": lambda x: text_of(own, own.log_posteriors(rows(x))),
+        "onnxruntime, streaming": lambda x: text_of(own, stream.outputs(play.stream_rows(bundle, front, tail(x)))),
         "sherpa-onnx, offline": lambda x: " ".join(offline.text(x).split()),
         "sherpa-onnx, streaming": lambda x: " ".join(streaming.text(tail(x)).split()),
     }
 
 
-def trained(data: str, held_out: str, work: Path) -> str:
+def trained(data: str, held_out: str, work: Path, criterion: str) -> str:
     """The model's address; a run that is there is gone on with."""
     recipe = yaml.safe_load(RECIPE)
     recipe["run"] = str(work / f"export-{held_out}")
+    if criterion == "transducer":
+        model = recipe["steps"].pop("model")
+        recipe["steps"]["transducer"] = {**model, "criterion": criterion, "criterion_options": {"join": 96, "ctc": 0.3}}
     words = {str(digit): word for digit, word in enumerate(WORDS)}
     recipe["steps"]["raw"] |= {"words": words, "source": data, "leave_out": {"speaker": held_out}}
-    path = work / f"export-{held_out}.yaml"
+    path = work / f"export-{held_out}-{criterion}.yaml"
     work.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     subprocess.run([sys.executable, "-m", "megahour", "run", str(path)], check=True)
-    return f"{recipe['run']}/model"
+    return f"{recipe['run']}/{'transducer' if criterion == 'transducer' else 'model'}"
 
 
 def lines(asked: argparse.Namespace) -> list[str]:
-    address = trained(asked.data, asked.held_out, asked.work)
-    model = TrainedModel(parts_of(address))
     spoken = strings(asked.data, asked.held_out, asked.clips)
-    golden = [f"{asked.data}/{digit}_{asked.held_out}_{TAKES - 1}.wav" for digit in range(GOLDEN)]
-    found = [
+    models = {each: TrainedModel(parts_of(trained(asked.data, asked.held_out, asked.work, each))) for each in CRITERIA}
+    sizes = (sum(p.numel() for p in model.encoder.parameters()) / 1e6 for model in models.values())
+    return [
         "# Exported models in sherpa-onnx", "",
         f"Command: `python benchmarks/export_model.py FSDD --clips {asked.clips} --write`", "",
         f"{machine(python(), 'torch ' + torch.__version__)} One thread.",
-        f"A conformer of {sum(p.numel() for p in model.encoder.parameters()) / 1e6:.2f} M parameters.",
+        f"Conformers of {' and '.join(f'{size:.2f}' for size in sizes)} M parameters.",
         f"{asked.clips} strings of {sum(len(said.split()) for _, said in spoken)} digits by {asked.held_out},",
         "who is not in the training data.", "",
-        "| graphs | played by | size of fp32 | texts as the model's | WER, % | the model's |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| model | graphs | played by | size of fp32 | texts as the model's | WER, % | the model's |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        *(row for criterion, model in models.items() for row in rows(asked, criterion, model, spoken)),
     ]  # fmt: skip
+
+
+def rows(asked: argparse.Namespace, criterion: str, model: TrainedModel, spoken: Sequence[Spoken]) -> list[str]:
+    golden = [f"{asked.data}/{digit}_{asked.held_out}_{TAKES - 1}.wav" for digit in range(GOLDEN)]
     exact: dict[str, list[str]] = {}
+    found = []
     for how in ("dynamic", "static", "mixed"):
         params = ExportModelParams(precisions=["fp32", "fp16", "int8"] if how == "dynamic" else ["int8"], int8=how)
-        out = asked.work / f"export-{asked.held_out}-{how}"
-        bundle = Bundle.open(str(out)) if out.exists() else export_model(address, "", params, golden, (), str(out))[0]
+        out = str(asked.work / f"export-{asked.held_out}-{criterion}-{how}")
+        there = Path(out).exists()
+        bundle = Bundle.open(out) if there else export_model(model.artifact.url, "", params, golden, (), out)[0]
         stream = bundle.manifest.streaming
         assert stream is not None
         if not exact:
@@ -159,7 +170,7 @@ def lines(asked: argparse.Namespace) -> list[str]:
                 size = bundle.manifest.quantisation[f"{form} {precision}"].get("share_of_fp32", 1)
                 label = f"int8 {how}" if precision == "int8" else precision
                 rates = f"{wer(spoken, texts):.2f} | {wer(spoken, exact[form]):.2f}"
-                found.append(f"| {label} | {name} | {size:.3f} | {same} of {len(texts)} | {rates} |")
+                found.append(f"| {criterion} | {label} | {name} | {size:.3f} | {same} of {len(texts)} | {rates} |")
     return found
 
 
