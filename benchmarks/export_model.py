@@ -33,7 +33,6 @@ from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 
-CRITERIA = ("ctc", "transducer")
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 RATE_HZ, TAKES, GOLDEN = 8000, 50, 8
 RECIPE = """
@@ -113,25 +112,25 @@ def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Ca
     }
 
 
-def trained(data: str, held_out: str, work: Path, criterion: str) -> str:
-    """The model's address; a run that is there is gone on with."""
+def trained(data: str, held_out: str, work: Path) -> dict[str, str]:
+    """Addresses of the models by criterion; a run that is there is gone on with."""
     recipe = yaml.safe_load(RECIPE)
     recipe["run"] = str(work / f"export-{held_out}")
-    if criterion == "transducer":
-        model = recipe["steps"].pop("model")
-        recipe["steps"]["transducer"] = {**model, "criterion": criterion, "criterion_options": {"join": 96, "ctc": 0.3}}
+    more = {"criterion": "transducer", "criterion_options": {"join": 96, "ctc": 0.3}}
+    recipe["steps"]["transducer"] = {**recipe["steps"]["model"], **more}
     words = {str(digit): word for digit, word in enumerate(WORDS)}
     recipe["steps"]["raw"] |= {"words": words, "source": data, "leave_out": {"speaker": held_out}}
-    path = work / f"export-{held_out}-{criterion}.yaml"
+    path = work / f"export-{held_out}.yaml"
     work.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     subprocess.run([sys.executable, "-m", "megahour", "run", str(path)], check=True)
-    return f"{recipe['run']}/{'transducer' if criterion == 'transducer' else 'model'}"
+    return {"ctc": f"{recipe['run']}/model", "transducer": f"{recipe['run']}/transducer"}
 
 
 def lines(asked: argparse.Namespace) -> list[str]:
     spoken = strings(asked.data, asked.held_out, asked.clips)
-    models = {each: TrainedModel(parts_of(trained(asked.data, asked.held_out, asked.work, each))) for each in CRITERIA}
+    addresses = trained(asked.data, asked.held_out, asked.work)
+    models = {criterion: TrainedModel(parts_of(address)) for criterion, address in addresses.items()}
     sizes = (sum(p.numel() for p in model.encoder.parameters()) / 1e6 for model in models.values())
     return [
         "# Exported models in sherpa-onnx", "",
