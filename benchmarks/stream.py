@@ -31,7 +31,7 @@ from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream
-from megahour.transcribe.streaming import Chunks
+from megahour.transcribe.streaming import ChunkLengths
 
 RATE_HZ, MELS, TOKENS = 16_000, 80, ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 TRANSDUCER = {"heads": {"transducer": 1.0}, "join": 256, "predictor": "stateless", "context": 2, "decoder_layers": 1}
@@ -83,10 +83,10 @@ def latencies(minutes: float) -> Iterator[str]:
     for name, sizes, chunk_ms in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             heard, millions = recogniser(Path(folder) / "model", sizes)
-        for _ in stream(heard, sound(6.0), chunks=Chunks(chunk_ms)):  # what is compiled at first
+        for _ in stream(heard, sound(6.0), chunks=ChunkLengths(chunk_ms)):  # what is compiled at first
             pass
         meter = StreamMeter()
-        for _ in stream(heard, sound(60 * minutes), chunks=Chunks(chunk_ms), meter=meter):
+        for _ in stream(heard, sound(60 * minutes), chunks=ChunkLengths(chunk_ms), meter=meter):
             pass
         facts = meter.facts()
         figures = f"{facts['latency_ms']} | {facts['delay_ms']:.0f} | {facts['delay_p95_ms']:.0f} | {facts['rtf']:.3f}"

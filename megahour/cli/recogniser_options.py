@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from megahour.decode.params import DecodeParams
     from megahour.transcribe.parts import RecogniserParts
     from megahour.transcribe.recogniser import Recogniser
-    from megahour.transcribe.streaming import Chunks
+    from megahour.transcribe.streaming import ChunkLengths
 
 _OPTIONS = (
     click.option("--model", required=True,
@@ -103,11 +103,11 @@ def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> 
     return parse(type(search), values, where="transcribe", remedy="see `megahour decode --help`")
 
 
-def chunks_of(values: dict[str, Any]) -> Chunks:
+def chunks_of(values: dict[str, Any]) -> ChunkLengths:
     """How a stream is heard."""
-    from megahour.transcribe.streaming import Chunks
+    from megahour.transcribe.streaming import ChunkLengths
 
-    return Chunks(values.pop("chunk_ms"), values.pop("left"))
+    return ChunkLengths(values.pop("chunk_ms"), values.pop("left"))
 
 
 def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:

@@ -29,7 +29,7 @@ from megahour.runner import log
 if TYPE_CHECKING:
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.session import Transcription
-    from megahour.transcribe.streaming import Chunks
+    from megahour.transcribe.streaming import ChunkLengths
 
 FORMATS = ("txt", "srt", "vtt", "json", "ctm")
 PIPE = "-"
@@ -45,7 +45,7 @@ class Asked:
     longest_s: float
     whole: bool
     rate_hz: int
-    chunks: Chunks | None
+    chunks: ChunkLengths | None
 
 
 @click.command("transcribe")

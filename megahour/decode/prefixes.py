@@ -25,8 +25,8 @@ Float64 = npt.NDArray[np.float64]
 
 LN10 = np.log(10.0)
 INSIDE, BEGINS, PARTS = 0, 1, 2  # tokens: of the word before them, of a new word, of none
-LM, LOW, COUNT, MISSING, HOT, FUSED = range(6)  # columns of `Tree.sums`
-PARENT, TOKEN, CHILD, SIBLING = range(4)  # columns of `Tree.links`
+LM, LOW, COUNT, MISSING, HOT, FUSED = range(6)  # columns of `PrefixTree.sums`
+PARENT, TOKEN, CHILD, SIBLING = range(4)  # columns of `PrefixTree.links`
 SPACE = 32
 NEVER = -np.inf
 
@@ -60,7 +60,7 @@ class Fusion(NamedTuple):
     most: Float64
 
 
-class Tree(NamedTuple):
+class PrefixTree(NamedTuple):
     """Nodes; the first ones are empty sequences, one an utterance.
 
     links (N, 4): parent, token, first child, next child of the parent; -1: none. open (N,): tokens of the word that has
@@ -81,14 +81,14 @@ class Tree(NamedTuple):
     size: npt.NDArray[np.int64]
 
 
-def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> Tree:
+def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> PrefixTree:
     """A tree of the utterances' empty sequences, with room for some more."""
     nodes += utterances
     context, low_context = (np.empty((nodes, max(1, lm.order - 1)), np.int32) for lm in (fusion.lm, fusion.low))
     links = np.empty((nodes, 4), np.int32)
     opened, hot, seen, place = (np.empty(nodes, np.int32) for _ in range(4))
     sums, closing = np.empty((nodes, 6)), np.empty((nodes, 2))
-    tree = Tree(links, opened, context, low_context, hot, sums, closing, seen, place, np.array([utterances]))
+    tree = PrefixTree(links, opened, context, low_context, hot, sums, closing, seen, place, np.array([utterances]))
     roots = slice(0, utterances)
     tree.links[roots], tree.open[roots], tree.hot[roots], tree.seen[roots] = -1, 0, fusion.hot_start, -1
     tree.context[roots], tree.low_context[roots] = BOUNDARY, BOUNDARY
@@ -96,8 +96,8 @@ def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> Tree:
     return tree
 
 
-def with_room(tree: Tree, more: int) -> Tree:
-    """The tree, or a copy of it, with room for so many more nodes."""
+def with_room(tree: PrefixTree, more: int) -> PrefixTree:
+    """The tree, or a copy of it, with room for `more` nodes."""
     size = int(tree.size[0])
     if size + more <= len(tree.open):
         return tree
@@ -110,7 +110,7 @@ def with_room(tree: Tree, more: int) -> Tree:
     return tree._replace(**grown)
 
 
-def fused_sums(fusion: Fusion, tree: Tree, root: int, tokens: Sequence[int]) -> Float64:
+def fused_sums(fusion: Fusion, tree: PrefixTree, root: int, tokens: Sequence[int]) -> Float64:
     """The sums (6,) of a whole text whose sequence the tree has."""
     node = root
     for token in tokens:

@@ -28,7 +28,7 @@ from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from megahour.decode.token_search import Reading, TokenSearcher
+    from megahour.decode.token_search import TokenReading, TokenSearcher
 
 FRAME_S = 0.01
 Float32 = npt.NDArray[np.float32]
@@ -137,9 +137,9 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
     return TokenSearcher(config, module, p, inputs)
 
 
-def _spelled(tokens: TokenSearcher, readings: Sequence[Reading], p: DecodeParams) -> Hypothesis:
+def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeParams) -> Hypothesis:
     """Texts of the n-best list are different ones; tokens can spell a text in more than one way."""
-    texts: dict[tuple[str, ...], Reading] = {}
+    texts: dict[tuple[str, ...], TokenReading] = {}
     for reading in readings if p.nbest else readings[:1]:
         texts.setdefault(tuple(word.text for word in tokens.words(reading.path.labels)), reading)
     listed = [(" ".join(words), each.score, each.parts()) for words, each in texts.items()]

@@ -27,7 +27,7 @@ TOGETHER = 16
 _NOTHING = np.zeros(6)
 
 
-class Reading(NamedTuple):
+class TokenReading(NamedTuple):
     """A text of an utterance. path: its `score` is that of the acoustics. score: of all together, in nats.
 
     sums (6,): what was fused, by `prefixes`. attention: the decoder's ln p, 0.0 where it was not asked.
@@ -79,7 +79,7 @@ class TokenSearcher:
         if is_fused(p, inputs) or (prefixes and self._transducer is None):
             self._fusion = make_fusion(p, config, inputs)
 
-    def __call__(self, outputs: Sequence[Float32]) -> list[list[Reading] | ValueError]:
+    def __call__(self, outputs: Sequence[Float32]) -> list[list[TokenReading] | ValueError]:
         """Readings of each of `outputs`, (T, V) or (T, D) of the model, best first, or why there is none."""
         finite = [bool(np.isfinite(output).all()) for output in outputs]
         good = [output for output, is_so in zip(outputs, finite, strict=True) if is_so]
@@ -88,7 +88,7 @@ class TokenSearcher:
         wrong = ValueError(NOT_FINITE)
         return [next(readings) if is_so else wrong for is_so in finite]
 
-    def begin(self) -> TokenStream | ReadingStream:
+    def begin(self) -> TokenStream | TokenReadingStream:
         """The search of an utterance that comes in parts."""
         if self._fusion is None and not self._p.attention_weight:
             from megahour.models.token_search import TokenStream
@@ -99,13 +99,13 @@ class TokenSearcher:
             searched = _CtcParts(self._beam(), self._log_probs)
         else:
             searched = _TransducerParts(self._transducer, self._choice(1))
-        return ReadingStream(searched, self._rescored)
+        return TokenReadingStream(searched, self._rescored)
 
     def words(self, labels: Sequence[int]) -> list[SpelledWord]:
         """Words of a path, with their frames."""
         return spelled_words(labels, self.tokens, self._mark, merge=self._transducer is None)
 
-    def _of_transducer(self, encoded: Sequence[Float32]) -> list[list[Reading]]:
+    def _of_transducer(self, encoded: Sequence[Float32]) -> list[list[TokenReading]]:
         assert self._transducer is not None
         choice = self._choice(len(encoded))
         return _of_paths(choice, self._transducer.n_best(encoded, choice))
@@ -113,10 +113,10 @@ class TokenSearcher:
     def _choice(self, utterances: int) -> FusedChoice | None:
         return None if self._fusion is None else FusedChoice(self._fusion, utterances, self._p.beams)
 
-    def _of_ctc(self, output: Float32) -> list[Reading]:
+    def _of_ctc(self, output: Float32) -> list[TokenReading]:
         if self._fusion is None:
             path = best_path(output)
-            return [Reading(_merged(path.labels), path, path.score, _NOTHING)]
+            return [TokenReading(_merged(path.labels), path, path.score, _NOTHING)]
         parts = _CtcParts(self._beam(), self._log_probs)
         parts.advance(output)
         return parts.readings()
@@ -125,7 +125,7 @@ class TokenSearcher:
         assert self._fusion is not None
         return CtcBeam(self._fusion, self._p.beams)
 
-    def _rescored(self, readings: list[Reading], output: Float32) -> list[Reading]:
+    def _rescored(self, readings: list[TokenReading], output: Float32) -> list[TokenReading]:
         """By score + weight · ln p of the attention decoder, where it is asked (WeNet's attention rescoring)."""
         weight = self._p.attention_weight
         if not weight or not len(output):
@@ -146,11 +146,13 @@ class TokenSearcher:
         return ctc_log_probs(self._module, output)
 
 
-class ReadingStream:
+class TokenReadingStream:
     """The search of one utterance that comes in parts, as `models.token_search.TokenStream`, with all that is fused."""
 
     def __init__(
-        self, searched: _CtcParts | _TransducerParts, rescore: Callable[[list[Reading], Float32], list[Reading]]
+        self,
+        searched: _CtcParts | _TransducerParts,
+        rescore: Callable[[list[TokenReading], Float32], list[TokenReading]],
     ) -> None:
         self._searched, self._rescore = searched, rescore
         self._outputs: list[Float32] = []
@@ -179,14 +181,14 @@ class _CtcParts:
         self._heard.append(self._log_probs(output))
         self._beam.advance(self._heard[-1])
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[TokenReading]:
         """With the best alignment of each text to all frames so far."""
         readings, log_probs = [], np.concatenate(self._heard)
         for tokens, score, sums in self._beam.found():
             labels = align(log_probs, np.array(tokens, np.int64))
             chances = np.exp(log_probs[np.arange(len(labels)), labels])
             path = TokenPath(tuple(labels.tolist()), tuple(chances.tolist()), score)
-            readings.append(Reading(tuple(tokens), path, score + float(sums[FUSED]), sums))
+            readings.append(TokenReading(tuple(tokens), path, score + float(sums[FUSED]), sums))
         return readings
 
 
@@ -198,16 +200,16 @@ class _TransducerParts:
     def advance(self, output: Float32) -> None:
         self._found = self._transducer.heard(self._found, output)
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[TokenReading]:
         return _of_paths(self._choice, self._found.paths())[0]
 
 
-def _of_paths(choice: FusedChoice | None, paths: Sequence[Sequence[TokenPath]]) -> list[list[Reading]]:
+def _of_paths(choice: FusedChoice | None, paths: Sequence[Sequence[TokenPath]]) -> list[list[TokenReading]]:
     """Paths of each utterance as readings, best first."""
     if choice is None:
-        return [[Reading(path.tokens, path, path.score, _NOTHING) for path in some] for some in paths]
+        return [[TokenReading(path.tokens, path, path.score, _NOTHING) for path in some] for some in paths]
     return [
-        [Reading(path.tokens, path, path.score + float(sums[FUSED]), sums) for path, sums in some]
+        [TokenReading(path.tokens, path, path.score + float(sums[FUSED]), sums) for path, sums in some]
         for some in choice.best_first(paths)
     ]
 

@@ -1,4 +1,4 @@
-"""Which hypotheses of a transducer's beam go on, with what is fused: a `Choice` of `models.token_search`.
+"""Which hypotheses of a transducer's beam go on, with what is fused: a `HypothesisChoice` of `models.token_search`.
 
 As in the search of CTC, sequences are nodes of a tree: a frame's candidates are each hypothesis with a blank and with
 every token; those of one sequence become one with the sum of their probabilities, and then the `beams` with the largest
@@ -50,7 +50,7 @@ class FusedChoice:
         self.scores[:, 0] = 0.0
 
     def __call__(self, log_probs: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Choice`."""
+        """As `HypothesisChoice`."""
         import torch  # graphs are searched without
 
         parents, labels = np.zeros((2, *self._nodes.shape), np.int64)

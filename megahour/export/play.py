@@ -29,7 +29,7 @@ def chunks(rows: int, chunk: int) -> Iterator[slice]:
         yield slice(begin, begin + chunk)
 
 
-class GraphStream:
+class ExportedStream:
     """The streaming graph of a bundle, with the state that it gives from chunk to chunk."""
 
     def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:

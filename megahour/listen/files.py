@@ -23,7 +23,7 @@ LOOK_S = 0.5  # from one look at whether the client is still there to the next
 
 
 class Upload:
-    """A seekable file; whoever reads it when nobody waits for it any more gets GoneAway."""
+    """A seekable file; to read it after the client has left raises GoneAway."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.left = file, False
@@ -54,7 +54,7 @@ class Uploads:
             upload.left = True
 
     async def transcribed(self, request: web.Request) -> tuple[Transcription, web.Response]:
-        """What is said in the request's body, and the answer.
+        """Transcribes the request's body, and answers.
 
         Raises
         ------

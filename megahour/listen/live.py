@@ -18,7 +18,7 @@ from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Update, stream
-from megahour.transcribe.streaming import Chunks
+from megahour.transcribe.streaming import ChunkLengths
 
 WAITING = 64  # messages that have come and were not worked off; then the client has to wait
 
@@ -28,7 +28,7 @@ class GoneAway(Exception):
 
 
 class Idle(Exception):
-    """Nothing was said for too long."""
+    """No audio, or no word in it, for too long."""
 
 
 class AudioInbox:
@@ -68,7 +68,7 @@ class LiveSession:
     """A client's stream. idle_s: audio without a word, or time without audio, after which it ends."""
 
     def __init__(
-        self, socket: web.WebSocketResponse, recogniser: Recogniser, rate_hz: int, chunks: Chunks, idle_s: float
+        self, socket: web.WebSocketResponse, recogniser: Recogniser, rate_hz: int, chunks: ChunkLengths, idle_s: float
     ) -> None:
         self._socket, self._recogniser, self._rate_hz = socket, recogniser, rate_hz
         self._chunks, self._idle_s = chunks, idle_s

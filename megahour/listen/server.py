@@ -27,7 +27,7 @@ from megahour.listen.files import Uploads
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream
-from megahour.transcribe.streaming import USUAL, Chunks, plan_of
+from megahour.transcribe.streaming import USUAL, ChunkLengths, plan_of
 
 PAGE = Path(__file__).parent / "page"
 FILES = {"": "listen.html", "listen.js": "listen.js", "listen.css": "listen.css", "worklet.js": "worklet.js"}
@@ -59,7 +59,7 @@ DEFAULTS = Limits()
 
 
 @dataclass
-class Counts:
+class ServedCounts:
     """What was done."""
 
     streams: int = 0
@@ -81,11 +81,11 @@ class ListenServer:
     """A recogniser for all sessions; each has a thread of its own."""
 
     def __init__(
-        self, recogniser: Recogniser, access: Access, *, chunks: Chunks = USUAL, limits: Limits = DEFAULTS
+        self, recogniser: Recogniser, access: Access, *, chunks: ChunkLengths = USUAL, limits: Limits = DEFAULTS
     ) -> None:
         """Raises ConfigError: `chunks` in milliseconds that the model cannot hear in."""
         self.recogniser, self.access, self.chunks, self.limits = recogniser, access, chunks, limits
-        self.counts, self.busy = Counts(), 0
+        self.counts, self.busy = ServedCounts(), 0
         plan = plan_of(recogniser, chunks)
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}

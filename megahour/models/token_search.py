@@ -35,7 +35,7 @@ class Transducer(Protocol):
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor: ...
 
 
-class Choice(Protocol):
+class HypothesisChoice(Protocol):
     """Which hypotheses of each utterance go on, frame after frame."""
 
     @property
@@ -59,7 +59,7 @@ class TransducerSearcher:
         """The best path of each of `encoded`, (T, D) each, all finite."""
         return [paths[0] for paths in self.n_best(encoded)]
 
-    def n_best(self, encoded: Sequence[Float32], choice: Choice | None = None) -> list[list[TokenPath]]:
+    def n_best(self, encoded: Sequence[Float32], choice: HypothesisChoice | None = None) -> list[list[TokenPath]]:
         """Up to `beams` paths of each of `encoded`, with different tokens, best first. None: the likeliest go on."""
         lengths = [len(each) for each in encoded]
         if not max(lengths, default=0):
@@ -70,7 +70,7 @@ class TransducerSearcher:
             ends = torch.tensor(lengths, device=device)
             return self.advanced(self.start(len(encoded), choice), rows.to(device), ends).paths(ends)
 
-    def start(self, batch: int = 1, choice: Choice | None = None) -> Hypotheses:
+    def start(self, batch: int = 1, choice: HypothesisChoice | None = None) -> Hypotheses:
         """Of `batch` utterances of which nothing has come. choice: as of `n_best`."""
         device = self.module.device
         predicted, state = self.module.predictor.start(batch * self.beams)
@@ -116,7 +116,7 @@ class Hypotheses(NamedTuple):
 
     predicted: Tensor
     state: State
-    choice: Choice
+    choice: HypothesisChoice
     labels: Tensor
     chances: Tensor
 

@@ -17,7 +17,7 @@ from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import Cutter, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
-from megahour.transcribe.streaming import USUAL, Chunks, PieceStream, StreamPlan, plan_of
+from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
 LONGEST_S = 20.0
 UPDATE_S = 0.5  # of a stream: audio between two partial results
@@ -56,7 +56,7 @@ def transcribe(
     name: str = "",
     longest_s: float = LONGEST_S,
     whole: bool = False,
-    chunks: Chunks | None = None,
+    chunks: ChunkLengths | None = None,
 ) -> Transcription:
     """The transcript of a recording of any length, in bounded memory.
 
@@ -108,7 +108,7 @@ def stream(
     blocks: Iterable[NDArray[np.float32]],
     *,
     longest_s: float = LONGEST_S,
-    chunks: Chunks = USUAL,
+    chunks: ChunkLengths = USUAL,
     meter: StreamMeter | None = None,
 ) -> Iterator[Update]:
     """Words while the audio comes; `blocks` of float32 samples in the int16 scale, at the model's rate.

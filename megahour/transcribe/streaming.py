@@ -24,19 +24,19 @@ WINDOW_MS, SHIFT_MS = 25, 10
 
 
 @dataclass(frozen=True)
-class Chunks:
+class ChunkLengths:
     """How a stream is heard: `ms` of audio at a time (0: `CHUNK_MS`), and by conformers `left` chunks before it."""
 
     ms: int = 0
     left: int = STREAMED.left
 
 
-USUAL = Chunks()
+USUAL = ChunkLengths()
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What `Chunks` are for a recogniser: rows of the front end and of the model's output in a chunk, chunks that
+    """What `ChunkLengths` are for a recogniser: rows of the front end and of the model's output in a chunk, chunks that
     attention sees before, and milliseconds that a sound waits at most until what is needed for its words has come.
     """
 
@@ -45,7 +45,7 @@ class StreamPlan:
     latency_ms: int
 
 
-def plan_of(recogniser: Recogniser, chunks: Chunks) -> StreamPlan | None:
+def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     """None: the model does not carry a state.
 
     Raises ConfigError where it does not and `chunks` asks for milliseconds, or these are less than an output frame.

@@ -21,11 +21,11 @@ from megahour.listen.server import FILES, Limits, ListenServer
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import transcribe
-from megahour.transcribe.streaming import Chunks
+from megahour.transcribe.streaming import ChunkLengths
 
 TOKEN = "a-token-that-nobody-knows"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-CHUNKS = Chunks(320)
+CHUNKS = ChunkLengths(320)
 TWO = Limits(sessions=2)
 Talk = Callable[[ListenServer, TestClient[Any, Any]], Awaitable[None]]
 

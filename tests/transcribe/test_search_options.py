@@ -15,7 +15,7 @@ from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream, transcribe
-from megahour.transcribe.streaming import Chunks, plan_of
+from megahour.transcribe.streaming import ChunkLengths, plan_of
 
 SAMPLES = np.concatenate([voice(2.0, 1), np.zeros(8_000, np.int16), voice(1.0, 2)])
 HEADS = {"heads": {"ctc": 0.7, "attention": 0.3}}
@@ -43,7 +43,7 @@ def test_a_stream_finds_what_the_whole_search_finds(tmp_path: Path) -> None:
     """With prefixes, hot words and attention, chunk by chunk."""
     (tmp_path / "hot.txt").write_text("*fgf*\n", "utf-8")
     heard = recogniser(tmp_path, "attention_weight=0.4", "beams=6", hot_words=str(tmp_path / "hot.txt"))
-    chunks = Chunks(ms=320, left=2)
+    chunks = ChunkLengths(ms=320, left=2)
     plan = plan_of(heard, chunks)
     assert isinstance(heard.model, Model)
     encoder = encoder_of(heard.model.module)

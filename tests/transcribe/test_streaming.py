@@ -24,11 +24,11 @@ from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Update, stream, transcribe
-from megahour.transcribe.streaming import Chunks, plan_of
+from megahour.transcribe.streaming import ChunkLengths, plan_of
 
 TRANSDUCER = {"heads": {"transducer": 1.0}, "join": 24, "predictor": "lstm", "context": 2, "decoder_layers": 1}
 SEARCH = DecodeParams(beams=2)
-CHUNKS = Chunks(ms=320, left=2)
+CHUNKS = ChunkLengths(ms=320, left=2)
 
 
 def recogniser(
@@ -119,7 +119,11 @@ def test_finals_do_not_depend_on_blocks(tmp_path: Path, block: int) -> None:
 
 def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
     conformer, lstm = recogniser(tmp_path / "a", "conformer"), recogniser(tmp_path / "b", "lstm")
-    default, short, odd = plan_of(conformer, Chunks()), plan_of(lstm, Chunks()), plan_of(conformer, Chunks(90, 3))
+    default, short, odd = (
+        plan_of(conformer, ChunkLengths()),
+        plan_of(lstm, ChunkLengths()),
+        plan_of(conformer, ChunkLengths(90, 3)),
+    )
     assert default is not None
     assert short is not None
     assert odd is not None
@@ -127,7 +131,7 @@ def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
     assert (short.rows, short.latency_ms) == (16, 160 + 3 * 10 + 15)  # three frames of look-ahead
     assert (odd.rows, odd.context) == (8, AttentionContext(2, 3))
     with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*an output frame of the model has 40 ms"):
-        plan_of(conformer, Chunks(15))
+        plan_of(conformer, ChunkLengths(15))
 
 
 def test_delay_counts_from_when_the_audio_came_and_work_from_when_it_was_taken(tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ def test_memory_does_not_grow_with_the_recording(kind: str, tmp_path: Path) -> N
             yield from np.split(minute, 60)
             resident.append(psutil.Process().memory_info().rss / 2**20)
 
-    finals = sum(update.final for update in stream(heard, blocks(), longest_s=5.0, chunks=Chunks(1280)))
+    finals = sum(update.final for update in stream(heard, blocks(), longest_s=5.0, chunks=ChunkLengths(1280)))
     assert finals >= 4 * 60 // 5, "no pause ends a piece"
     assert resident[-1] - resident[0] < 3.0, resident
 
