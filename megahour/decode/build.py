@@ -105,17 +105,37 @@ def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
     config = inputs["model"].read_json(0, ".model.json")
     if "tokens" not in config:
         raise ConfigError("the model has no tokens", where=inputs["model"].url, remedy="train it with criterion: ctc")
-    if config.get("marks"):
-        what = "a graph spells words in characters, the model in pieces"
-        raise ConfigError(what, where=inputs["model"].url, remedy="decode without a graph, or train without `tokens`")
     tokens: list[str] = config["tokens"]
-    spelled = pronounced(lexicon if config.get("phones") else {word: [list(word)] for word in lexicon}, tokens)
+    spelled = pronounced(_in_tokens(config, inputs, lexicon), tokens)
     graph = build_graph(
         model,
         {word: each for word, each in spelled.items() if each},
         len(tokens),
-        separator=None if config.get("phones") or " " not in tokens else tokens.index(" "),
+        separator=tokens.index(" ") if " " in tokens else None,
         topology="ctc",
         word_cost=p.word_cost,
     )
     return graph, {"labels": len(tokens), "tokens": tokens, "priors": None}, [w for w in spelled if not spelled[w]]
+
+
+def _in_tokens(config: Mapping[str, Any], inputs: Inputs, lexicon: Lexicon) -> Lexicon:
+    """The words of a lexicon in phones, pieces or characters, whichever are the tokens of the model of `config`.
+
+    Raises ConfigError: a model of pieces without them, or with others.
+    """
+    if config.get("phones"):
+        return lexicon
+    if not config.get("marks"):
+        return {word: [list(word)] for word in lexicon}
+    if "tokens" not in inputs:
+        what = "the model spells words in pieces, and does not know how words are cut into them"
+        raise ConfigError(what, where=inputs["model"].url, remedy="give the input `tokens` that it was trained with")
+    from megahour.units.pieces import Pieces
+
+    pieces = Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
+    if list(pieces.tokens) != config["tokens"]:
+        remedy = "give the input `tokens` that the model was trained with"
+        raise ConfigError("these are not the model's pieces", where=inputs["tokens"].url, remedy=remedy)
+    known = filter(pieces.spellable, lexicon)
+    spelled = {word: [[pieces.tokens[token] for token in pieces.encode(word)]] for word in known}
+    return {word: spelled.get(word, []) for word in lexicon}

@@ -12,7 +12,7 @@ from megahour.core.config import LATER, Params
 class GraphParams(Params):
     """Decoding graph from topology, lexicon and language model."""
 
-    topology: Literal["hmm", "ctc"] = Field("hmm", description="hmm: senones of `units`; ctc: characters of `model`")
+    topology: Literal["hmm", "ctc"] = Field("hmm", description="hmm: senones of `units`; ctc: tokens of `model`")
     self_loop: float = Field(0.5, gt=0, lt=1, description="probability that a senone lasts another frame")
     silence_probability: float = Field(0.5, gt=0, lt=1, description="probability of silence beside a word")
     word_cost: float = Field(0.0, description="added for every word, in nats; above 0 gives fewer words")

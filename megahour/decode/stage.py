@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 class MakeGraph(SingleShard[GraphParams]):
     """Writes `.fst` (OpenFst const), `.words.txt` (`word number` lines) and `.json`.
 
-    Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc,
-    where only the words of the lexicon count and their spelling is their pronunciation.
+    Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc. To
+    a model of phones the lexicon says how words are pronounced; to one of characters, or of pieces with the input
+    `tokens`, only which words there are.
     """
 
     name = "graph"
     params = GraphParams
-    inputs = (Input("lm"), Input("lexicon"), Input("units", optional=True), Input("model", optional=True))
+    inputs = (
+        Input("lm"),
+        Input("lexicon"),
+        Input("units", optional=True),
+        Input("model", optional=True),
+        Input("tokens", optional=True),
+    )
 
     def check(self, p: GraphParams, roles: Collection[str]) -> None:
         needed = "units" if p.topology == "hmm" else "model"

@@ -27,6 +27,7 @@ from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams, GraphParams
 from megahour.decode.stage import Decode, MakeGraph
+from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.rescore import read_jsonl
@@ -35,7 +36,8 @@ from megahour.models.build import build
 from megahour.runner.runner import run_stage
 from megahour.units.hmm import Units
 from megahour.units.lexicon_stage import MakeLexicon
-from megahour.units.params import LexiconParams
+from megahour.units.params import LexiconParams, TokensParams
+from megahour.units.pieces import Pieces, learn
 
 SENTENCES = ["red boat", "red red boat", "old boat", "old red boat", "boat", "tea boat", "red tea", "old tea tea"]
 DICTIONARY = {"red": "R E D", "boat": "B O T", "old": "O L D", "tea": "T I"}
@@ -226,6 +228,37 @@ def test_phones_are_decoded_with_the_lexicons_pronunciations(
     del inputs["graph"]
     with pytest.raises(ConfigError, match="the model gives phones, which only a graph makes words of"):
         run_stage(Decode(), DecodeParams(), inputs, Artifact(tmp_path / "no"), engine, work=tmp_path / "work")
+
+
+def test_pieces_are_decoded_with_a_graph_of_the_model_they_are_from(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    texts_ = [*SENTENCES, "whale"]
+    learnt = learn(TokensParams(size=16, method="bpe"), texts_, where="texts")
+    pieces = Pieces(learnt, where="texts")
+    assert any(len(token) > 3 for token in pieces.tokens)
+
+    def spoken(sentence: str) -> list[int]:
+        return [label for token in pieces.encode(sentence) for label in (token, 0)]
+
+    config = {"tokens": list(pieces.tokens), "marks": True}
+    inputs = {
+        "model": model_artifact(tmp_path / "model", len(pieces), config),
+        "features": features_artifact(tmp_path / "features", spoken, len(pieces)),
+        "graph": Artifact(tmp_path / "graph"),
+    }
+    asked = {"model": inputs["model"], "lm": made["lm"], "lexicon": made["lexicon"]}
+    with pytest.raises(TaskFailed, match="does not know how words are cut"):
+        run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, Artifact(tmp_path / "no"), engine, work=tmp_path)
+    others = learn(TokensParams(size=14, method="bpe"), SENTENCES, where="texts")
+    asked["tokens"] = write_artifact(tmp_path / "others", [({}, {".spm.model": others})], {})
+    with pytest.raises(TaskFailed, match="not the model's pieces"):
+        run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, Artifact(tmp_path / "no2"), engine, work=tmp_path)
+    asked["tokens"] = write_artifact(tmp_path / "tokens", [({}, {".spm.model": learnt})], {})
+    run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, inputs["graph"], engine, work=tmp_path / "work")
+    output = Artifact(tmp_path / "hypotheses")
+    run_stage(Decode(), DecodeParams(), inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
 
 
 @pytest.mark.parametrize("beams", [1, 4])
