@@ -37,6 +37,7 @@ class Call:
         self._inbox: queue.SimpleQueue[tuple[pa.RecordBatch, bytes] | Exception | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._write_error: Exception | None = None
+        self._ended = threading.Event()  # cancelled, or read to its end
 
     def send(self, sequence: wire.Keyed, window_frames: int) -> None:
         """Queue a sequence, of which the caller holds at most `window_frames` frames in flight.
@@ -96,6 +97,7 @@ class Call:
     def cancel(self) -> None:
         """Give up; the service drops what is still in flight."""
         if self._threads:
+            self._ended.set()
             self._reader.cancel()
             self._outbox.put(None)
             self._join()
@@ -139,7 +141,9 @@ class Call:
                         done = True
                 if places:
                     self._writer.write_metadata(wire.encode_places(places))
-            self._writer.done_writing()
+            # A call that has ended is closed by the reading side. gRPC ends the process where both sides close it.
+            if not self._ended.is_set():
+                self._writer.done_writing()
         except (pa.ArrowException, OSError) as error:
             self._write_error = error
 
@@ -162,6 +166,7 @@ class Call:
                 self._told.set()
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # the latter: not the handle of a segment
             self._inbox.put(error)
+        self._ended.set()
         self._inbox.put(None)
 
 
