@@ -234,7 +234,11 @@ class TokenLabels:
         if not self.speller.spellable(text):
             return False
         tokens = self.speller.encode(text)
-        return (frames_needed(tokens) if self.between else len(tokens)) <= frames // self.subsample
+        return self._needed(tokens) <= frames // self.subsample
+
+    def _needed(self, tokens: Sequence[int]) -> int:
+        """Frames of the model that these take at least."""
+        return frames_needed(tokens) if self.between else len(tokens)
 
     def opened(self, features_shards: Sequence[int]) -> TokenLabels:
         """The texts come with the pieces."""
@@ -249,8 +253,5 @@ class TokenLabels:
         return {"tokens": tokens, "token_lengths": token_lengths}
 
     def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
-        tokens, needed = arrays["tokens"], arrays["token_lengths"]
-        if self.between:
-            needed = needed + ((tokens[:, 1:] == tokens[:, :-1]) & (tokens[:, 1:] > 0)).sum(axis=1)
-        fewest: NDArray[np.int64] = np.maximum(needed * self.subsample, 1)
-        return fewest
+        spelled = zip(arrays["tokens"].tolist(), arrays["token_lengths"].tolist(), strict=True)
+        return np.array([max(1, self._needed(row[:n]) * self.subsample) for row, n in spelled])

@@ -168,6 +168,16 @@ def child_of(tree, node, token):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def grown_sum(fusion, tree, node, token, t, sums):  # type: ignore[no-untyped-def]
+    """F of the sequence of `node` and `token`; NEVER where the beam of frame `t` has it, and counts it there."""
+    child = child_of(tree, node, token)
+    if child < 0:
+        after(fusion, tree, node, token, sums)
+        return sums[FUSED]
+    return NEVER if tree.seen[child] == t else tree.sums[child, FUSED]
+
+
+@compiled
 def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
     """The node of the sequence of `node` and `token`, made where there is none; with the blank that is `node`."""
     child = child_of(tree, node, token) if token else node

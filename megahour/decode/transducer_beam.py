@@ -20,10 +20,9 @@ from megahour.decode.prefixes import (
     PARENT,
     TOKEN,
     Fusion,
-    after,
-    child_of,
     fused_sums,
     grown_node,
+    grown_sum,
     log_sum,
     make_tree,
     place_for,
@@ -105,14 +104,9 @@ def _advance(log_probs, over, fusion, tree, nodes, scores, t, parents, labels): 
                 grown = scores[b, i] + log_probs[b, i, token]
                 if grown == NEVER or (count == beams and grown + fused + fusion.most[token] <= ranking[beams - 1]):
                     continue
-                child = child_of(tree, node, token)
-                if child >= 0 and tree.seen[child] == t:
-                    continue  # it has been counted where it is
-                if child < 0:
-                    after(fusion, tree, node, token, sums)
-                score = grown + (sums[FUSED] if child < 0 else tree.sums[child, FUSED])
+                score = grown + grown_sum(fusion, tree, node, token, t, sums)
                 at = place_for(score, ranking, count)
-                if at >= 0:
+                if at >= 0 and score > NEVER:
                     code = i * outputs + token
                     count = put_in(at, count, ranking, score, entries, node, token, grown, np.float64(code))
         for i in range(beams):

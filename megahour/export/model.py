@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import nn
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
 from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
 from megahour.models.conformer import AttentionContext, Conformer
@@ -56,7 +56,7 @@ class TrainedModel:
                 where=parts.model,
                 remedy="train with criterion_options: {predictor: stateless}",
             )
-        self.recogniser = Recogniser(greedy(replace(parts, graph="", units="", lexicon="")), threads=threads)
+        self.recogniser = Recogniser(greedy(parts), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
         module = loaded.module
@@ -124,8 +124,9 @@ class TrainedModel:
 
 
 def greedy(parts: RecogniserParts) -> RecogniserParts:
-    """The same with the search that every runtime has."""
-    return replace(parts, search=parts.search.model_copy(update={"beams": 1}))
+    """The model with the search that every runtime has: no graph, language model, hot words or rescoring."""
+    search = DecodeParams.model_validate({"beams": 1})
+    return RecogniserParts(parts.model, model_name=parts.model_name, precision=parts.precision, search=search)
 
 
 def text_of(recogniser: Recogniser, output: Float32) -> str:

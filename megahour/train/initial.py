@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from megahour.batches.window import Front
@@ -55,8 +54,7 @@ class InitialModel:
         for name in SAME:
             if self.config.get(name) != config.get(name):
                 self._differ(name, self.config.get(name), config.get(name))
-        with torch.no_grad():
-            theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
+        theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
         outputs = all(self.config.get(name) == config.get(name) for name in OUTPUTS)
         mine, taken = _parts(module.state_dict()), []
         for name, target in mine.items():
@@ -80,5 +78,7 @@ def _parts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     if not any(name.startswith("encoder.") for name in state):
         return dict(state)
-    renamed = {name: name if name.startswith("encoder.head.") else name.removeprefix("encoder.") for name in state}
-    return {renamed[name]: tensor for name, tensor in state.items()}
+    return {
+        name if name.startswith("encoder.head.") else name.removeprefix("encoder."): tensor
+        for name, tensor in state.items()
+    }

@@ -65,7 +65,7 @@ class StreamSettings(_Part):
 
 
 class GoldenClip(_Part):
-    """A clip's file, what is said in it where that is known, texts by form and precision, and the model's output."""
+    """A clip's file, what is said in it if known, texts by form and precision, and the model's output."""
 
     file: str
     said: str = ""

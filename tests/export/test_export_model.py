@@ -18,6 +18,7 @@ from exported import MELS, TOKENS, model, run, voice
 from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
 from megahour.export import play
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.command import export_model, golden_clips
@@ -27,7 +28,7 @@ from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
 from megahour.transcribe.bundle import Bundle
-from megahour.transcribe.parts import parts_of
+from megahour.transcribe.parts import RecogniserParts, parts_of
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import transcribe
 
@@ -73,6 +74,15 @@ def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle
     assert got.shape == expected.shape
     assert len(got) > 150
     np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+def test_texts_are_compared_without_what_a_run_searches_with(conformer: Artifact) -> None:
+    """A run's step `decode` may have hot words, a language model and more, which no bundle has."""
+    search = DecodeParams.model_validate({"ctc_search": "prefixes", "word_bonus": 4.0, "beams": 8})
+    mine, plain = (TrainedModel(RecogniserParts(conformer.url, search=each)) for each in (search, DecodeParams()))
+    output = plain.output(voice(4.0, 3))
+    assert Recogniser(RecogniserParts(conformer.url, search=search)).spelled(output) != plain.recogniser.spelled(output)
+    assert mine.text(output) == plain.text(output)
 
 
 def test_a_chunk_is_taken_when_one_frame_more_has_come() -> None:
