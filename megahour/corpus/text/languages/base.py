@@ -1,7 +1,8 @@
 """What a language needs to read text aloud: tables of words, and numbers that agree with what they count.
 
 num2words spells the numbers; each language corrects it where it errs. A subclass states its usual reading in its own
-module; this class holds what languages have in common and serves those of num2words that have no module.
+module, with the words in a YAML file beside it; `Tongue` holds what languages have in common and serves those of
+num2words that have no module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from importlib.resources import files
+from typing import Any, ClassVar, NamedTuple
 
 MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
 _WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -39,6 +41,40 @@ class Around(NamedTuple):
 def noun(*forms: str, gender: str = "m") -> Noun:
     """A `Noun` from its forms."""
     return Noun(forms, gender)
+
+
+def as_noun(text: str) -> Noun:
+    """A `Noun` as tables have it: "libra, libras (f)"; m where no gender is given."""
+    forms, _, gender = text.removesuffix(")").partition(" (")
+    return Noun(tuple(forms.split(", ")), gender if text.endswith(")") else "m")
+
+
+class Table:
+    """The words of a language in `CODE.yaml` beside its module, where each key may name several that read the same."""
+
+    def __init__(self, entries: dict[str, Any]) -> None:
+        self._entries = entries
+
+    @staticmethod
+    def of(code: str) -> Table:
+        """The table that comes with megahour."""
+        import yaml
+
+        text = files(__package__).joinpath(f"{code}.yaml").read_text("utf-8")
+        return Table(yaml.load(text, yaml.BaseLoader))
+
+    def text(self, name: str) -> str:
+        """Empty where the language has none."""
+        return str(self._entries.get(name, ""))
+
+    def texts(self, name: str) -> dict[str, str]:
+        """What is written → what is said."""
+        entries = self._entries.get(name, {})
+        return {written: said for keys, said in entries.items() for written in keys.split(", ")}
+
+    def nouns(self, name: str) -> dict[str, Noun]:
+        """What is written → the noun."""
+        return {written: as_noun(text) for written, text in self.texts(name).items()}
 
 
 def fold(text: str) -> str:
@@ -76,46 +112,46 @@ def spell(value: Decimal | int, language: str, kind: str = "cardinal", case: str
 class Tongue:
     """Words and rules of one language; `code` is its primary subtag.
 
-    Tables map what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
+    Its table maps what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
     """
 
     grouping: ClassVar[str] = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
     decimal_sign: ClassVar[str] = ","
-    decimal_word: ClassVar[str] = ""
-    point_word: ClassVar[str] = ""  # the other sign, as in versions: 3.5 in a language of 3,5
-    minus: ClassVar[str] = ""
-    to: ClassVar[str] = ""  # between the ends of a range
-    before_range: ClassVar[str] = ""
-    and_cents: ClassVar[str] = ""
-    of_money: ClassVar[str] = ""  # between a scale and a currency: "millones de euros"
     day_first: ClassVar[bool] = True
-    months: ClassVar[Words] = ()
     ordinal_suffix: ClassVar[str] = ""
     fraction_as_number: ClassVar[bool] = False  # 3,25 is "three comma twenty five"
     phone_in_groups: ClassVar[bool] = False
-    currencies: ClassVar[dict[str, Noun]] = {}
-    codes: ClassVar[dict[str, str]] = {}  # written codes of currencies → their symbols
-    cents: ClassVar[dict[str, Noun]] = {}
-    units: ClassVar[dict[str, Noun]] = {}
-    scales: ClassVar[dict[str, Noun]] = {}
-    percent: ClassVar[Noun] = Noun(("",))
-    per_mille: ClassVar[Noun] = Noun(("",))
-    degree: ClassVar[Noun] = Noun(("",))
-    symbols: ClassVar[dict[str, str]] = {}
-    web: ClassVar[dict[str, str]] = {}
-    abbreviations: ClassVar[dict[str, str]] = {}  # whatever their case
-    exact_abbreviations: ClassVar[dict[str, str]] = {}  # in this case only
-    before_numbers: ClassVar[dict[str, str]] = {}  # abbreviations only where a number follows
     digit_rules: ClassVar[dict[str, str]] = {}  # name → regular expression that begins with a digit, read by `extra`
     letter_rules: ClassVar[dict[str, str]] = {}  # the same for those that begin with a letter or a sign
-    parts_of_works: ClassVar[frozenset[str]] = frozenset()  # words before Roman numerals that count
-    rulers: ClassVar[frozenset[str]] = frozenset()  # names before Roman numerals that rank
     clock_suffix: ClassVar[str] = ""
     phone: ClassVar[str] = ""  # regular expression of the country's telephone numbers
-    ages: ClassVar[frozenset[str]] = frozenset()  # words after Roman numerals that rank: "XX secolo"
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, table: Table) -> None:
         self.code = code
+        self.decimal_word = table.text("decimal_word")
+        self.point_word = table.text("point_word")  # the other sign, as in versions: 3.5 in a language of 3,5
+        self.minus = table.text("minus")
+        self.to = table.text("to")  # between the ends of a range
+        self.before_range = table.text("before_range")
+        self.and_cents = table.text("and_cents")
+        self.of_money = table.text("of_money")  # between a scale and a currency: "millones de euros"
+        self.months = tuple(table.text("months").split())
+        self.currencies = table.nouns("currencies")
+        self.codes = table.texts("codes")  # written codes of currencies → their symbols
+        self.cents = table.nouns("cents")
+        self.units = table.nouns("units")
+        self.scales = table.nouns("scales")
+        self.percent = as_noun(table.text("percent"))
+        self.per_mille = as_noun(table.text("per_mille"))
+        self.degree = as_noun(table.text("degree"))
+        self.symbols = table.texts("symbols")
+        self.web = table.texts("web")
+        self.abbreviations = table.texts("abbreviations")  # whatever their case
+        self.exact_abbreviations = table.texts("exact_abbreviations")  # in this case only
+        self.before_numbers = table.texts("before_numbers")  # abbreviations only where a number follows
+        self.parts_of_works = one_of(table.text("parts_of_works"))  # words before Roman numerals that count
+        self.rulers = one_of(table.text("rulers"))  # names before Roman numerals that rank
+        self.ages = one_of(table.text("ages"))  # words after Roman numerals that rank: "XX secolo"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         """Words of a whole number; `gender` "" stands alone, as in counting."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, fold, noun, one_of, spell
+from megahour.corpus.text.languages.base import Around, Tongue, Words, fold, noun, one_of, spell
 
 _WEAK_E = one_of("der die das dieser diese dieses jede jedes welche eine")
 _WEAK_EN = one_of(
@@ -34,114 +34,7 @@ class German(Tongue):
     """German words and rules."""
 
     grouping = "[.\u00a0\u202f\u2009'’]"
-    decimal_word = "komma"
-    point_word = "punkt"
-    minus = "minus"
-    to = "bis"
-    months = (
-        *("januar", "februar", "märz", "april", "mai", "juni", "juli", "august", "september", "oktober"),
-        *("november", "dezember"),
-    )
-    percent = noun("prozent")
-    per_mille = noun("promille")
-    degree = noun("grad")
-    currencies: ClassVar[dict[str, Noun]] = {
-        "$": noun("dollar"),
-        "€": noun("euro"),
-        "£": noun("pfund"),
-        "¥": noun("yen"),
-        "₽": noun("rubel"),
-        "CHF": noun("franken"),
-    }
-    codes: ClassVar[dict[str, str]] = {"USD": "$", "US$": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
-    cents: ClassVar[dict[str, Noun]] = {"$": noun("cent"), "£": noun("pence")}
-    scales: ClassVar[dict[str, Noun]] = {
-        "Millionen": noun("million", "millionen", gender="f"),
-        "Million": noun("million", "millionen", gender="f"),
-        "Mio.": noun("million", "millionen", gender="f"),
-        "Milliarden": noun("milliarde", "milliarden", gender="f"),
-        "Milliarde": noun("milliarde", "milliarden", gender="f"),
-        "Mrd.": noun("milliarde", "milliarden", gender="f"),
-        "Tsd.": noun("tausend"),
-    }
-    units: ClassVar[dict[str, Noun]] = {
-        "km/h": noun("kilometer pro stunde"),
-        "m/s": noun("meter pro sekunde"),
-        "km²": noun("quadratkilometer"),
-        "m²": noun("quadratmeter"),
-        "m³": noun("kubikmeter"),
-        "km": noun("kilometer"),
-        "cm": noun("zentimeter"),
-        "mm": noun("millimeter"),
-        "m": noun("meter"),
-        "kg": noun("kilo"),
-        "mg": noun("milligramm"),
-        "g": noun("gramm"),
-        "ml": noun("milliliter"),
-        "l": noun("liter"),
-        "t": noun("tonne", "tonnen", gender="f"),
-        "ha": noun("hektar"),
-        "h": noun("stunde", "stunden", gender="f"),
-        "Std.": noun("stunde", "stunden", gender="f"),
-        "min": noun("minute", "minuten", gender="f"),
-        "Min.": noun("minute", "minuten", gender="f"),
-        "s": noun("sekunde", "sekunden", gender="f"),
-        "°C": noun("grad celsius"),
-        "kHz": noun("kilohertz"),
-        "MHz": noun("megahertz"),
-        "Hz": noun("hertz"),
-        "kW": noun("kilowatt"),
-        "kWh": noun("kilowattstunde", "kilowattstunden", gender="f"),
-        "MB": noun("megabyte"),
-        "GB": noun("gigabyte"),
-        "dB": noun("dezibel"),
-    }
-    symbols: ClassVar[dict[str, str]] = {
-        **{"&": "und", "@": "at", "+": "plus", "=": "gleich", "×": "mal", "÷": "geteilt durch", "±": "plus minus"},
-        **{"%": "prozent", "‰": "promille", "°": "grad", "#": "nummer", "$": "dollar", "€": "euro", "£": "pfund"},
-        **{"§": "paragraf", "¥": "yen", "₽": "rubel"},
-    }
-    web: ClassVar[dict[str, str]] = {
-        **{".": "punkt", "/": "schrägstrich", "-": "bindestrich", "_": "unterstrich", "@": "at", "#": "hashtag"},
-        ":": "doppelpunkt",
-    }
-    abbreviations: ClassVar[dict[str, str]] = {
-        "dr.": "doktor",
-        "prof.": "professor",
-        "hr.": "herr",
-        "z. b.": "zum beispiel",
-        "z.b.": "zum beispiel",
-        "d. h.": "das heißt",
-        "d.h.": "das heißt",
-        "u. a.": "unter anderem",
-        "u.a.": "unter anderem",
-        "o. ä.": "oder ähnliches",
-        "usw.": "und so weiter",
-        "bzw.": "beziehungsweise",
-        "ca.": "circa",
-        "str.": "straße",
-        "ggf.": "gegebenenfalls",
-        "evtl.": "eventuell",
-        "inkl.": "inklusive",
-        "etc.": "et cetera",
-        "tel.": "telefon",
-        "v. chr.": "vor christus",
-        "n. chr.": "nach christus",
-        "mind.": "mindestens",
-        "max.": "maximal",
-        "vgl.": "vergleiche",
-        "sog.": "sogenannte",
-    }
-    before_numbers: ClassVar[dict[str, str]] = {
-        **{"nr.": "nummer", "abs.": "absatz", "bd.": "band", "art.": "artikel", "kap.": "kapitel", "s.": "seite"},
-    }
     letter_rules: ClassVar[dict[str, str]] = {"street": r"\b(?P<street>[^\W\d_]++)(?<=str)\.(?!\w)"}
-    exact_abbreviations: ClassVar[dict[str, str]] = {"St.": "sankt"}
-    parts_of_works = one_of("kapitel band teil akt szene titel weltkrieg artikel phase typ buch")
-    rulers = one_of(
-        "ludwig heinrich karl friedrich wilhelm otto franz joseph elisabeth georg philipp paul pius johannes benedikt "
-        "napoleon nikolaus katharina leopold ferdinand maximilian gregor alexander peter"
-    )
     phone = r"0\d{2,4}[ /-]\d{4,8}(?!\d)"
     digit_rules: ClassVar[dict[str, str]] = {
         "rang": r"(?<![\d.,])(?P<stelle>\d{1,3})\.(?=[ \t\u00a0]{1,2}[^\W\d_])",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.text.languages.base import Around, Tongue, Words, spell
 
 _BOTTOMS = {2: "half", 3: "third", 4: "quarter"}
 
@@ -19,129 +19,14 @@ class English(Tongue):
 
     grouping = r"(?:[,\u00a0\u202f\u2009]| (?=000(?!\d)))"
     decimal_sign = "."
-    decimal_word = point_word = "point"
-    minus = "minus"
-    to = "to"
-    and_cents = "and"
     day_first = False
-    months = (
-        *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
-        *("november", "december"),
-    )
     ordinal_suffix = r"(?:st|nd|rd|th)"
-    percent = noun("percent")
-    per_mille = noun("per mille")
-    degree = noun("degree", "degrees")
-    currencies: ClassVar[dict[str, Noun]] = {
-        "$": noun("dollar", "dollars"),
-        "€": noun("euro", "euros"),
-        "£": noun("pound", "pounds"),
-        "¥": noun("yen"),
-        "₹": noun("rupee", "rupees"),
-        "₽": noun("ruble", "rubles"),
-        "CHF": noun("swiss franc", "swiss francs"),
-    }
-    codes: ClassVar[dict[str, str]] = {"USD": "$", "US$": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "RUB": "₽"}
-    cents: ClassVar[dict[str, Noun]] = {
-        "$": noun("cent", "cents"),
-        "€": noun("cent", "cents"),
-        "£": noun("penny", "pence"),
-        "₽": noun("kopeck", "kopecks"),
-    }
-    scales: ClassVar[dict[str, Noun]] = {
-        **{name: noun(name) for name in ("hundred", "thousand", "million", "billion", "trillion")},
-        "bn": noun("billion"),
-        "mn": noun("million"),
-        "m": noun("million"),
-        "k": noun("thousand"),
-        "K": noun("thousand"),
-        "M": noun("million"),
-        "B": noun("billion"),
-    }
-    units: ClassVar[dict[str, Noun]] = {
-        "km/h": noun("kilometer per hour", "kilometers per hour"),
-        "mph": noun("mile per hour", "miles per hour"),
-        "m/s": noun("meter per second", "meters per second"),
-        "km²": noun("square kilometer", "square kilometers"),
-        "m²": noun("square meter", "square meters"),
-        "m³": noun("cubic meter", "cubic meters"),
-        "km": noun("kilometer", "kilometers"),
-        "cm": noun("centimeter", "centimeters"),
-        "mm": noun("millimeter", "millimeters"),
-        "m": noun("meter", "meters"),
-        "kg": noun("kilogram", "kilograms"),
-        "mg": noun("milligram", "milligrams"),
-        "g": noun("gram", "grams"),
-        "ml": noun("milliliter", "milliliters"),
-        "l": noun("liter", "liters"),
-        "lbs": noun("pound", "pounds"),
-        "lb": noun("pound", "pounds"),
-        "oz": noun("ounce", "ounces"),
-        "ft": noun("foot", "feet"),
-        "°C": noun("degree celsius", "degrees celsius"),
-        "°F": noun("degree fahrenheit", "degrees fahrenheit"),
-        "kHz": noun("kilohertz"),
-        "MHz": noun("megahertz"),
-        "GHz": noun("gigahertz"),
-        "Hz": noun("hertz"),
-        "kWh": noun("kilowatt hour", "kilowatt hours"),
-        "kW": noun("kilowatt", "kilowatts"),
-        "MB": noun("megabyte", "megabytes"),
-        "GB": noun("gigabyte", "gigabytes"),
-        "TB": noun("terabyte", "terabytes"),
-        "dB": noun("decibel", "decibels"),
-        "min.": noun("minute", "minutes"),
-        "hrs": noun("hour", "hours"),
-        "¢": noun("cent", "cents"),
-    }
-    symbols: ClassVar[dict[str, str]] = {
-        **{"&": "and", "@": "at", "+": "plus", "=": "equals", "#": "number", "×": "times", "÷": "divided by"},
-        **{"±": "plus or minus", "§": "section", "%": "percent", "‰": "per mille", "°": "degrees"},
-        **{"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "₽": "ruble"},
-    }
-    web: ClassVar[dict[str, str]] = {
-        ".": "dot",
-        "/": "slash",
-        "-": "dash",
-        "_": "underscore",
-        "@": "at",
-        "#": "hashtag",
-        ":": "colon",
-    }
-    abbreviations: ClassVar[dict[str, str]] = {
-        "vs.": "versus",
-        "etc.": "et cetera",
-        "jr.": "junior",
-        "sr.": "senior",
-        "approx.": "approximately",
-        "e.g.": "for example",
-        "i.e.": "that is",
-        "dept.": "department",
-        "mt.": "mount",
-        "ave.": "avenue",
-        "blvd.": "boulevard",
-        "inc.": "incorporated",
-        "corp.": "corporation",
-        "ltd.": "limited",
-        "gov.": "governor",
-        "capt.": "captain",
-        "sgt.": "sergeant",
-        "rev.": "reverend",
-    }
     digit_rules: ClassVar[dict[str, str]] = {"decade": r"(?<![\w.,])(?P<tens>(?:1[1-9]|20)?\d0)['’]?s\b"}
-    before_numbers: ClassVar[dict[str, str]] = {"no.": "number", "nos.": "numbers", "fig.": "figure", "vol.": "volume"}
     letter_rules: ClassVar[dict[str, str]] = {
         "title": r"(?<![^\W\d_]|['’])(?P<honour>(?i:mr|mrs|dr|prof)|Ms)(?![^\W\d_]|['’]\w)\.?",
         "street": r"\bSt\.",
         "pound": r"#(?!\s?\w)",
     }
-    parts_of_works = one_of(
-        "war chapter part volume act scene title article type phase grade level book section stage bowl episode"
-    )
-    rulers = one_of(
-        "henry louis elizabeth george charles edward william paul pius john james richard benedict nicholas catherine "
-        "frederick philip peter alexander napoleon leo innocent gregory mary ramesses rameses"
-    )
     clock_suffix = r"(?:hours|hrs)\b"
     phone = r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
 

@@ -6,9 +6,7 @@ The first of a month is "primero"; ordinals to ten are ordinals, those of kings 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.text.languages.base import Around, Tongue, Words, one_of, spell
 
 _NO_NOUN = one_of(
     "a ante con contra de desde e el en entre era es fue ha hasta la las los lo más menos o para pero por que se según "
@@ -33,123 +31,9 @@ class Spanish(Tongue):
     """Spanish words and rules."""
 
     grouping = "[. \u00a0\u202f\u2009]"
-    decimal_word = "coma"
-    point_word = "punto"
-    minus = "menos"
-    to = "a"
-    and_cents = "con"
-    of_money = "de"
     fraction_as_number = True
     phone_in_groups = True
-    months = (
-        *("enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "septiembre", "octubre"),
-        *("noviembre", "diciembre"),
-    )
     ordinal_suffix = r"(?:\.?[ºª]|\.?er|\.?(?:ra|ro|do|da|to|ta|mo|ma|vo|va|no|na)\b)"
-    percent = noun("por ciento", gender="")
-    per_mille = noun("por mil")
-    degree = noun("grado", "grados")
-    currencies: ClassVar[dict[str, Noun]] = {
-        "$": noun("dólar", "dólares"),
-        "€": noun("euro", "euros"),
-        "£": noun("libra", "libras", gender="f"),
-        "¥": noun("yen", "yenes"),
-        "₽": noun("rublo", "rublos"),
-    }
-    codes: ClassVar[dict[str, str]] = {"USD": "$", "US$": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
-    cents: ClassVar[dict[str, Noun]] = {
-        "$": noun("centavo", "centavos"),
-        "€": noun("céntimo", "céntimos"),
-        "£": noun("penique", "peniques"),
-    }
-    scales: ClassVar[dict[str, Noun]] = {
-        "millones": noun("millón", "millones"),
-        "millón": noun("millón", "millones"),
-        "mill.": noun("millón", "millones"),
-        "billones": noun("billón", "billones"),
-        "M": noun("millón", "millones"),
-    }
-    units: ClassVar[dict[str, Noun]] = {
-        "km/h": noun("kilómetro por hora", "kilómetros por hora"),
-        "m/s": noun("metro por segundo", "metros por segundo"),
-        "km²": noun("kilómetro cuadrado", "kilómetros cuadrados"),
-        "m²": noun("metro cuadrado", "metros cuadrados"),
-        "m³": noun("metro cúbico", "metros cúbicos"),
-        "km": noun("kilómetro", "kilómetros"),
-        "cm": noun("centímetro", "centímetros"),
-        "mm": noun("milímetro", "milímetros"),
-        "m": noun("metro", "metros"),
-        "kg": noun("kilo", "kilos"),
-        "mg": noun("miligramo", "miligramos"),
-        "g": noun("gramo", "gramos"),
-        "ml": noun("mililitro", "mililitros"),
-        "l": noun("litro", "litros"),
-        "t": noun("tonelada", "toneladas", gender="f"),
-        "ha": noun("hectárea", "hectáreas", gender="f"),
-        "h": noun("hora", "horas", gender="f"),
-        "min": noun("minuto", "minutos"),
-        "s": noun("segundo", "segundos"),
-        "°C": noun("grado celsius", "grados celsius"),
-        "kHz": noun("kilohercio", "kilohercios"),
-        "MHz": noun("megahercio", "megahercios"),
-        "Hz": noun("hercio", "hercios"),
-        "kW": noun("kilovatio", "kilovatios"),
-        "kWh": noun("kilovatio hora", "kilovatios hora"),
-        "MB": noun("megabyte", "megabytes"),
-        "GB": noun("gigabyte", "gigabytes"),
-        "dB": noun("decibelio", "decibelios"),
-    }
-    symbols: ClassVar[dict[str, str]] = {
-        **{"&": "y", "@": "arroba", "+": "más", "=": "igual a", "×": "por", "÷": "entre", "±": "más menos"},
-        **{"%": "por ciento", "‰": "por mil", "°": "grados", "#": "número", "$": "dólar", "€": "euro", "£": "libra"},
-        **{"§": "sección", "¥": "yen", "₽": "rublo"},
-    }
-    web: ClassVar[dict[str, str]] = {
-        ".": "punto",
-        "/": "barra",
-        "-": "guion",
-        "_": "guion bajo",
-        "@": "arroba",
-        "#": "hashtag",
-        ":": "dos puntos",
-    }
-    abbreviations: ClassVar[dict[str, str]] = {
-        "sr.": "señor",
-        "sra.": "señora",
-        "srta.": "señorita",
-        "sres.": "señores",
-        "dr.": "doctor",
-        "dra.": "doctora",
-        "dña.": "doña",
-        "ud.": "usted",
-        "uds.": "ustedes",
-        "vd.": "usted",
-        "etc.": "etcétera",
-        "p. ej.": "por ejemplo",
-        "tel.": "teléfono",
-        "av.": "avenida",
-        "avda.": "avenida",
-        "prof.": "profesor",
-        "aprox.": "aproximadamente",
-        "a. c.": "antes de cristo",
-        "d. c.": "después de cristo",
-    }
-    before_numbers: ClassVar[dict[str, str]] = {
-        **{"núm.": "número", "n.º": "número", "nº": "número", "n°": "número", "pág.": "página", "págs.": "páginas"},
-        **{"art.": "artículo", "cap.": "capítulo"},
-    }
-    exact_abbreviations: ClassVar[dict[str, str]] = {
-        "EE. UU.": "estados unidos",
-        "EE.UU.": "estados unidos",
-        "EEUU": "estados unidos",
-    }
-    parts_of_works = one_of(
-        "siglo siglos capítulo tomo parte volumen acto escena título guerra mundial artículo fase tipo"
-    )
-    rulers = one_of(
-        "felipe carlos alfonso fernando isabel juan pablo luis enrique pío benedicto napoleón nicolás jorge carlos "
-        "catalina pedro sancho jaime alejandro"
-    )
     phone = r"[6789]\d\d(?:[ \u00a0]\d{3}[ \u00a0]\d{3}|(?:[ \u00a0]\d\d){3})(?!\d)"
     clock_suffix = r"(?:horas\b|hs?\b\.?)"
 

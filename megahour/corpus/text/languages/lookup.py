@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib import import_module
 
-from megahour.corpus.text.languages.base import Tongue, fold, spell
+from megahour.corpus.text.languages.base import Table, Tongue, fold, spell
 
 __all__ = ["fold", "primary", "tongue"]
+NAMES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
+"""Languages with a module and a table of their own: its class."""
 
 
 @cache
@@ -19,18 +22,11 @@ def primary(language: str) -> str:
 @cache
 def tongue(language: str) -> Tongue:
     """Words and rules of a BCP 47 tag's language; numbers only for others of num2words, nothing for the rest."""
-    from megahour.corpus.text.languages import de, en, es, fr, it, ru
-
-    kinds: dict[str, type[Tongue]] = {
-        "en": en.English,
-        "es": es.Spanish,
-        "fr": fr.French,
-        "it": it.Italian,
-        "ru": ru.Russian,
-        "de": de.German,
-    }
     code = primary(language)
-    return kinds.get(code, Tongue)(code)
+    if code not in NAMES:
+        return Tongue(code, Table({}))
+    kind: type[Tongue] = getattr(import_module(f"megahour.corpus.text.languages.{code}"), NAMES[code])
+    return kind(code, Table.of(code))
 
 
 @cache
