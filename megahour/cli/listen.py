@@ -16,6 +16,8 @@ import click
 from megahour.cli.recogniser_options import (
     chunk_options,
     chunks_of,
+    end_options,
+    ends_of,
     recogniser_of,
     recogniser_options,
     recogniser_values,
@@ -33,6 +35,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.command("listen")
 @recogniser_options
 @chunk_options
+@end_options
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one only behind TLS."
 )
@@ -63,9 +66,9 @@ def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **v
 
     listening = _listening(host, port)
     token = _token_of(token_file) if token_file else secrets.token_urlsafe(24)
-    which, chunks = recogniser_values(values), chunks_of(values)
+    which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
     limits = Limits(values["sessions"], values["idle_s"], values["message_kb"] << 10, values["file_mb"] << 20)
-    server = ListenServer(recogniser_of(**which), Access(token, host, origins), chunks=chunks, limits=limits)
+    server = ListenServer(recogniser_of(**which), Access(token, host, origins), chunks=chunks, ends=ends, limits=limits)
     server.warm_up()
     if host not in LOOPBACK:
         log.say("open", f"{host}: others can connect, and without TLS can listen in", {}, level=logging.WARNING)

@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from megahour.decode.params import DecodeParams
     from megahour.transcribe.parts import RecogniserParts
+    from megahour.transcribe.pieces import EndRules
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.streaming import ChunkLengths
 
@@ -34,11 +35,28 @@ _OPTIONS = (
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
 )  # fmt: skip
 _CHUNKS = (
-    click.option("--chunk-ms", type=click.IntRange(0, 10_000), default=0,
-                 help="An lstm or conformer hears the audio in chunks of this length, also without --stream. Shorter "
-                 "ones give words sooner, and a conformer more wrong ones. 0: in streams 640, of an lstm 160."),
-    click.option("--left", type=click.IntRange(0, 64), default=4, show_default=True,
-                 help="Chunks before its own that a conformer's attention sees."),
+    click.option(
+        "--chunk-ms",
+        type=click.IntRange(0, 10_000),
+        default=0,
+        help="An lstm or conformer hears the audio in chunks of this length, also without --stream. Shorter "
+        "ones give words sooner, and a conformer more wrong ones. 0: in streams 640, of an lstm 160.",
+    ),
+    click.option(
+        "--left",
+        type=click.IntRange(0, 64),
+        default=4,
+        show_default=True,
+        help="Chunks before its own that a conformer's attention sees.",
+    ),
+)
+_ENDS = (
+    click.option("--pause-s", type=click.FloatRange(0.45, 10), default=0.7, show_default=True,
+                 help="A pause of this length ends a piece. Shorter ones give finals sooner, and cut into sentences."),
+    click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+                 help="Longest piece that the model gets at once; it is cut where it is quiet."),
+    click.option("--wordless-s", type=click.FloatRange(0, 60), default=0.0, show_default=True,
+                 help="A stream's piece also ends when no word has come for so long, for rooms with noise. 0: never."),
 )  # fmt: skip
 
 
@@ -50,6 +68,11 @@ def recogniser_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def chunk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command the options that `chunks_of` takes out of its values."""
     return _with(command, _CHUNKS)
+
+
+def end_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that `ends_of` takes out of its values."""
+    return _with(command, _ENDS)
 
 
 def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
@@ -108,6 +131,13 @@ def chunks_of(values: dict[str, Any]) -> ChunkLengths:
     from megahour.transcribe.streaming import ChunkLengths
 
     return ChunkLengths(values.pop("chunk_ms"), values.pop("left"))
+
+
+def ends_of(values: dict[str, Any]) -> EndRules:
+    """When pieces end."""
+    from megahour.transcribe.pieces import EndRules
+
+    return EndRules(*(values.pop(f"{name}_s") for name in ("pause", "longest", "wordless")))
 
 
 def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:

@@ -18,6 +18,8 @@ import click
 from megahour.cli.recogniser_options import (
     chunk_options,
     chunks_of,
+    end_options,
+    ends_of,
     recogniser_of,
     recogniser_options,
     recogniser_values,
@@ -27,6 +29,7 @@ from megahour.core.transfer import publish_text
 from megahour.runner import log
 
 if TYPE_CHECKING:
+    from megahour.transcribe.pieces import EndRules
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.session import Transcription
     from megahour.transcribe.streaming import ChunkLengths
@@ -42,7 +45,7 @@ class Asked:
     form: str
     out: str
     resume: bool
-    longest_s: float
+    ends: EndRules
     whole: bool
     rate_hz: int
     chunks: ChunkLengths | None
@@ -57,8 +60,7 @@ class Asked:
 @click.option("--stream", "live", is_flag=True, help="Show words while the audio comes; for one input.")
 @chunk_options
 @click.option("--rate-hz", default=0, help="Standard input has raw 16-bit mono samples at this rate.")
-@click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
-              help="Longest piece that the model gets at once; it is cut where it is quiet.")  # fmt: skip
+@end_options
 @click.option("--whole", is_flag=True, help="Each input is one utterance: no pause is left out, as in stage `decode`.")
 @log.logged
 def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
@@ -69,8 +71,8 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
     arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
     """
-    which, chunks = recogniser_values(values), chunks_of(values)
-    asked = Asked(chunks=chunks if live or chunks.ms else None, **values)
+    which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
+    asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
@@ -161,7 +163,7 @@ def _write(target: Path, text: str) -> None:
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
     from megahour.transcribe.session import transcribe
 
-    how: dict[str, Any] = {"longest_s": asked.longest_s, "whole": asked.whole, "chunks": asked.chunks}
+    how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks}
     if path != PIPE:
         with Path(path).open("rb") as file:
             return transcribe(file, recogniser, name=path, **how)
@@ -187,7 +189,7 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
     assert asked.chunks is not None
     with _opened(source[0]) as pipe:
         blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz)
-        for update in stream(recogniser, blocks, longest_s=asked.longest_s, chunks=asked.chunks, meter=meter):
+        for update in stream(recogniser, blocks, ends=asked.ends, chunks=asked.chunks, meter=meter):
             text = " ".join(word.text for word in update.words)
             if asked.form == "json":
                 news = {"final": update.final, "text": text, "words": [word_dict(word) for word in update.words]}

@@ -16,6 +16,7 @@ from aiohttp import web
 from megahour.core.errors import BadRecord
 from megahour.listen.live import GoneAway
 from megahour.transcribe.formats import FORMATS
+from megahour.transcribe.pieces import EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Transcription, transcribe
 
@@ -43,8 +44,10 @@ class Upload:
 class Uploads:
     """Those that are worked on."""
 
-    def __init__(self, recogniser: Recogniser, threads: Executor, most_bytes: int, idle_s: float) -> None:
-        self._recogniser, self._threads = recogniser, threads
+    def __init__(
+        self, recogniser: Recogniser, threads: Executor, ends: EndRules, most_bytes: int, idle_s: float
+    ) -> None:
+        self._recogniser, self._threads, self._ends = recogniser, threads, ends
         self._most_bytes, self._idle_s = most_bytes, idle_s
         self._open: set[Upload] = set()
 
@@ -67,7 +70,8 @@ class Uploads:
         with tempfile.TemporaryFile() as file, self._kept(Upload(file)) as upload:
             await self._spool(request, file)
             given = cast(BinaryIO, upload)
-            work = functools.partial(transcribe, given, self._recogniser, name=request.query.get("name", "")[:200])
+            name = request.query.get("name", "")[:200]
+            work = functools.partial(transcribe, given, self._recogniser, name=name, ends=self._ends)
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
                 upload.left = upload.left or request.transport is None or request.transport.is_closing()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from megahour.transcribe.formats import word_dict
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
+from megahour.transcribe.pieces import EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Update, stream
 from megahour.transcribe.streaming import ChunkLengths
@@ -68,10 +69,16 @@ class LiveSession:
     """A client's stream. idle_s: audio without a word, or time without audio, after which it ends."""
 
     def __init__(
-        self, socket: web.WebSocketResponse, recogniser: Recogniser, rate_hz: int, chunks: ChunkLengths, idle_s: float
+        self,
+        socket: web.WebSocketResponse,
+        recogniser: Recogniser,
+        rate_hz: int,
+        chunks: ChunkLengths,
+        ends: EndRules,
+        idle_s: float,
     ) -> None:
         self._socket, self._recogniser, self._rate_hz = socket, recogniser, rate_hz
-        self._chunks, self._idle_s = chunks, idle_s
+        self._chunks, self._ends, self._idle_s = chunks, ends, idle_s
         self._loop = asyncio.get_running_loop()
         self.inbox = AudioInbox(self._loop)
         self.meter = StreamMeter(came=lambda: self.inbox.came_s)
@@ -79,7 +86,7 @@ class LiveSession:
 
     def recognise(self) -> None:
         """In a thread, until the audio ends. Raises GoneAway, and Idle."""
-        news = stream(self._recogniser, self._blocks(), chunks=self._chunks, meter=self.meter)
+        news = stream(self._recogniser, self._blocks(), chunks=self._chunks, ends=self._ends, meter=self.meter)
         for update in news:
             if update.words:
                 self._words_at_s = self.meter.heard_s

@@ -25,6 +25,7 @@ from megahour.core.errors import MegahourError
 from megahour.listen.access import PROTOCOL, Access
 from megahour.listen.files import Uploads
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
+from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream
 from megahour.transcribe.streaming import USUAL, ChunkLengths, plan_of
@@ -81,16 +82,23 @@ class ListenServer:
     """A recogniser for all sessions; each has a thread of its own."""
 
     def __init__(
-        self, recogniser: Recogniser, access: Access, *, chunks: ChunkLengths = USUAL, limits: Limits = DEFAULTS
+        self,
+        recogniser: Recogniser,
+        access: Access,
+        *,
+        chunks: ChunkLengths = USUAL,
+        ends: EndRules = USUAL_ENDS,
+        limits: Limits = DEFAULTS,
     ) -> None:
         """Raises ConfigError: `chunks` in milliseconds that the model cannot hear in."""
-        self.recogniser, self.access, self.chunks, self.limits = recogniser, access, chunks, limits
+        self.recogniser, self.access, self.limits = recogniser, access, limits
+        self.chunks, self.ends = chunks, ends
         self.counts, self.busy = ServedCounts(), 0
         plan = plan_of(recogniser, chunks)
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
-        self._uploads = Uploads(recogniser, self._threads, limits.file_bytes, limits.idle_s)
+        self._uploads = Uploads(recogniser, self._threads, ends, limits.file_bytes, limits.idle_s)
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 
     def warm_up(self) -> None:
@@ -161,7 +169,7 @@ class ListenServer:
     async def _talk(self, socket: web.WebSocketResponse) -> None:
         """One stream from the first message to the last."""
         rate_hz = _rate_of(await self._received(socket))
-        session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.limits.idle_s)
+        session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.ends, self.limits.idle_s)
         self._live[socket] = session.inbox
         await socket.send_json({"type": "ready", **self.about})
         work = asyncio.get_running_loop().run_in_executor(self._threads, session.recognise)

@@ -2,7 +2,7 @@
 
 Models learn from utterances, which `cut` has freed of long pauses; a running mean that pauses have moved is another
 one. So pauses are left out here too: a frame is speech where its level is well above the lowest level of late, and a
-pause of 0.7 s ends a piece. Speech without a pause is cut where it is quietest.
+pause ends a piece. Speech without a pause is cut where it is quietest. `EndRules` has the lengths.
 """
 
 from __future__ import annotations
@@ -19,11 +19,29 @@ from megahour.features.fbank import SHIFT_S
 from megahour.features.normalise import CausalMean
 
 QUIET_FRAMES = 20  # 0.2 s: what is compared when the quietest place is looked for
-PAUSE_FRAMES, MARGIN_FRAMES = 70, 20  # a pause that ends a piece, and how much of it is kept on either side
+MARGIN_FRAMES = 20  # of a pause, kept on either side
 FIRST_FRAMES = 50  # 0.5 s of a recording, which say what is quiet in it at first
 LEAST_FRAMES = 8  # of speech in a piece: less is a click
 FLOOR_RISES, PEAK_FALLS = 0.01, 0.005  # nats a frame of log energy: 1 and 0.5 nats a second
 LEAST_RISE, RISE_SHARE = 1.5, 0.3  # speech is this many nats, and this share of the way to the peak, above the floor
+
+
+@dataclass(frozen=True)
+class EndRules:
+    """When a piece of speech ends; seconds.
+
+    pause: of quiet, by level, above 0.4. Shorter gives finals sooner, and cuts into sentences.
+    longest: without a pause it is cut where it is quietest after half of this; lower it where memory is short.
+    wordless: in a stream a piece that has words also ends when none has come for so long, whatever the level: for
+        rooms with noise. 0: never. It is looked at once a block of audio.
+    """
+
+    pause: float = 0.7
+    longest: float = 20.0
+    wordless: float = 0.0
+
+
+USUAL_ENDS = EndRules()
 
 
 @dataclass(frozen=True)
@@ -49,16 +67,16 @@ class Level:
 
 
 class Cutter:
-    """Collects a recording's rows and gives them out in pieces of speech of at most `longest_s` seconds.
+    """Collects a recording's rows and gives them out in pieces of speech.
 
     Frames are looked at one by one: where a piece ends depends on the samples before, not on the blocks they come in.
     """
 
-    def __init__(self, front: FrontEnd, longest_s: float) -> None:
+    def __init__(self, front: FrontEnd, ends: EndRules = USUAL_ENDS) -> None:
         self._front = front
         self._row_s = front.shift_s if front.kind == "waveform" else SHIFT_S
         self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model takes together
-        self._longest = round(longest_s / SHIFT_S)
+        self._longest, self._pause = round(ends.longest / SHIFT_S), round(ends.pause / SHIFT_S)
         self._mean = CausalMean(np.full(front.mels, front.prior, np.float32)) if front.kind == "stacked" else None
         self._new: list[NDArray[np.float16]] = []  # levels of frames that have not been looked at
         self._tracker: Level | None = None
@@ -96,6 +114,12 @@ class Cutter:
         if self._tracker is not None or len(levels) >= FIRST_FRAMES:
             yield from self._look(levels)
 
+    def end(self) -> SpeechPiece | None:
+        """Ends the piece under way here, and gives out what is `certain` of it."""
+        if self._speech < LEAST_FRAMES:
+            return None
+        return self._take(min(self._last + MARGIN_FRAMES, len(self._levels)))
+
     def _look(self, levels: list[float]) -> Iterator[SpeechPiece]:
         """Goes through frames that are new, and gives out what has ended among them."""
         self._new.clear()
@@ -109,7 +133,7 @@ class Cutter:
                 self._last = len(self._levels)
             if len(self._levels) >= self._longest and self._speech >= LEAST_FRAMES:
                 yield self._take(self._quietest())
-            elif len(self._levels) - self._last >= PAUSE_FRAMES:
+            elif len(self._levels) - self._last >= self._pause:
                 if self._speech >= LEAST_FRAMES:
                     yield self._take(self._last + MARGIN_FRAMES)
                 self._drop(len(self._levels) - MARGIN_FRAMES)

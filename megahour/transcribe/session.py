@@ -15,11 +15,10 @@ from megahour.corpus.media.audio import AudioLimits, Decoder
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
-from megahour.transcribe.pieces import Cutter, SpeechPiece
+from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
-LONGEST_S = 20.0
 UPDATE_S = 0.5  # of a stream: audio between two partial results
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0)
 """Silence and clipping are for the user to hear; what cannot be decoded is refused as everywhere."""
@@ -54,7 +53,7 @@ def transcribe(
     *,
     rate_hz: int = 0,
     name: str = "",
-    longest_s: float = LONGEST_S,
+    ends: EndRules = USUAL_ENDS,
     whole: bool = False,
     chunks: ChunkLengths | None = None,
 ) -> Transcription:
@@ -65,7 +64,7 @@ def transcribe(
     audio: path of any audio or video file, an open binary file, or mono samples. rate_hz: of samples, or of a file of
         raw 16-bit ones; 0: the file says what it is.
     model: a recogniser, or the address of a model or run to make one of.
-    longest_s: speech without a pause is cut where it is quietest after half of this; lower it where memory is short.
+    ends: of the pieces that the model takes at once.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
     chunks: the model hears no more than it would in a stream with these; None: all of a piece.
 
@@ -79,7 +78,7 @@ def transcribe(
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str):
         with Path(audio).open("rb") as file:
-            how: dict[str, Any] = {"longest_s": longest_s, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
+            how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
             return transcribe(file, recogniser, name=name or audio, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name)
@@ -94,7 +93,7 @@ def transcribe(
         if rows := list(recogniser.front.rows_of(counted, [])):
             _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result)
         return result
-    cutter = Cutter(recogniser.front, longest_s)
+    cutter = Cutter(recogniser.front, ends)
     for some in cutter.rows(counted):
         for piece in cutter.add(some):
             _recognise(recogniser, piece, plan, result)
@@ -107,7 +106,7 @@ def stream(
     recogniser: Recogniser,
     blocks: Iterable[NDArray[np.float32]],
     *,
-    longest_s: float = LONGEST_S,
+    ends: EndRules = USUAL_ENDS,
     chunks: ChunkLengths = USUAL,
     meter: StreamMeter | None = None,
 ) -> Iterator[Update]:
@@ -120,7 +119,7 @@ def stream(
     ------
     ConfigError: `chunks` in milliseconds that the model cannot hear in.
     """
-    cutter, plan = Cutter(recogniser.front, longest_s), plan_of(recogniser, chunks)
+    cutter, plan = Cutter(recogniser.front, ends), plan_of(recogniser, chunks)
     under_way: _Carried | _Repeated = _Repeated(recogniser) if plan is None else _Carried(recogniser, plan)
     meter = meter or StreamMeter()
     meter.latency_ms = round(UPDATE_S * 1000) if plan is None else plan.latency_ms
@@ -129,11 +128,23 @@ def stream(
             yield Update(under_way.ended(piece, meter.heard_s), final=True)
             meter.shown()
         if (words := under_way.grown(cutter, meter.heard_s)) is not None:
-            yield Update(words, final=False)
+            now = cutter.end() if _wordless(words, cutter.certain, recogniser, ends) else None
+            if now is None:
+                yield Update(words, final=False)
+            else:
+                yield Update(under_way.ended(now, meter.heard_s), final=True)
             meter.shown()
     if (held := cutter.held) is not None:
         yield Update(under_way.ended(held, meter.heard_s), final=True)
         meter.shown()
+
+
+def _wordless(words: list[TimedWord], piece: SpeechPiece | None, recogniser: Recogniser, ends: EndRules) -> bool:
+    """Whether the piece under way has `words`, and none of late."""
+    if not (ends.wordless and words and piece is not None) or words[-1].end_s is None:
+        return False
+    row_s = recogniser.front.shift_s / recogniser.joined
+    return piece.start_s + len(piece.rows) * row_s - words[-1].end_s >= ends.wordless
 
 
 class _Repeated:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd
-from megahour.transcribe.pieces import Cutter, SpeechPiece
+from megahour.transcribe.pieces import Cutter, EndRules, SpeechPiece
 
 CONFIG = {
     "outputs": 4, "stack": 3, "stats": {"mean": [0.0] * 8, "inv_std": [1.0] * 8},
@@ -30,9 +30,9 @@ def talk(seconds: float, pauses: dict[float, float]) -> NDArray[np.float32]:
 
 
 def cut(
-    config: dict[str, object], samples: NDArray[np.float32], block: int, longest_s: float = 20.0
+    config: dict[str, object], samples: NDArray[np.float32], block: int, longest_s: float = 20.0, pause_s: float = 0.7
 ) -> list[SpeechPiece]:
-    cutter = Cutter(FrontEnd.of(config, tokens=False), longest_s)
+    cutter = Cutter(FrontEnd.of(config, tokens=False), EndRules(pause_s, longest_s))
     blocks = (samples[start : start + block] for start in range(0, len(samples), block))
     pieces = [piece for rows in cutter.rows(blocks) for piece in cutter.add(rows)]
     return pieces + ([cutter.held] if cutter.held is not None else [])
@@ -58,6 +58,13 @@ def test_pieces_do_not_depend_on_blocks(config: dict[str, object], block: int) -
 def test_long_pauses_are_left_out_and_short_ones_kept(config: dict[str, object]) -> None:
     found = spans(config, cut(config, talk(9.0, {2.5: 1.0, 5.0: 0.3}), 4000))
     assert np.allclose(found, [(0.8, 2.7), (3.3, 8.2)], atol=0.06), found
+
+
+def test_what_a_pause_is_can_be_chosen() -> None:
+    samples = talk(9.0, {2.5: 1.0, 5.0: 0.6})
+    found = [spans(CONFIG, cut(CONFIG, samples, 4000, pause_s=pause_s)) for pause_s in (0.5, 0.7, 1.2)]
+    assert np.allclose(found[0], [(0.8, 2.7), (3.3, 5.2), (5.4, 8.2)], atol=0.06), found[0]
+    assert [len(spans) for spans in found] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("config", [CONFIG, WAVES])
@@ -91,7 +98,7 @@ def test_the_mean_is_over_speech_alone() -> None:
 
 
 def test_memory_does_not_grow_with_the_recording() -> None:
-    cutter = Cutter(FrontEnd.of(CONFIG, tokens=False), 5.0)
+    cutter = Cutter(FrontEnd.of(CONFIG, tokens=False), EndRules(longest=5.0))
     samples, largest = talk(20.0, {6.0: 2.0, 12.0: 2.0}), 0
     for _ in range(3):
         for rows in cutter.rows(samples[start : start + 8000] for start in range(0, len(samples), 8000)):

@@ -22,7 +22,8 @@ from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.parts import RecogniserParts
-from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.pieces import EndRules
+from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.session import Update, stream, transcribe
 from megahour.transcribe.streaming import ChunkLengths, plan_of
 
@@ -69,15 +70,17 @@ def test_finals_are_the_offline_words_of_the_same_chunk_mask(streaming: Recognis
     if isinstance(encoder, Conformer):
         encoder.context = plan.context
     samples = sound()
-    offline = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, longest_s=longest_s)
-    found = updates(streaming, samples, 800, longest_s=longest_s, chunks=CHUNKS)
+    offline = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, ends=EndRules(longest=longest_s))
+    found = updates(streaming, samples, 800, ends=EndRules(longest=longest_s), chunks=CHUNKS)
     words = [word for update in found if update.final for word in update.words]
     assert [word.text for word in words] == [word.text for word in offline.words]
     assert [(word.start_s, word.end_s) for word in words] == [(word.start_s, word.end_s) for word in offline.words]
     confidences = [word.confidence for word in offline.words]
     assert [word.confidence for word in words] == pytest.approx(confidences, abs=2e-3)
     assert len(offline.text) > 10
-    in_chunks = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, longest_s=longest_s, chunks=CHUNKS)
+    in_chunks = transcribe(
+        samples.astype(np.int16), streaming, rate_hz=8000, ends=EndRules(longest=longest_s), chunks=CHUNKS
+    )
     assert in_chunks.text == offline.text
 
 
@@ -169,9 +172,24 @@ def test_memory_does_not_grow_with_the_recording(kind: str, tmp_path: Path) -> N
             yield from np.split(minute, 60)
             resident.append(psutil.Process().memory_info().rss / 2**20)
 
-    finals = sum(update.final for update in stream(heard, blocks(), longest_s=5.0, chunks=ChunkLengths(1280)))
+    finals = sum(
+        update.final for update in stream(heard, blocks(), ends=EndRules(longest=5.0), chunks=ChunkLengths(1280))
+    )
     assert finals >= 4 * 60 // 5, "no pause ends a piece"
     assert resident[-1] - resident[0] < 3.0, resident
+
+
+def test_a_piece_ends_in_noise_when_no_word_has_come(streaming: Recogniser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two words at its beginning, as it were, then noise that the level takes for speech."""
+    spoken = [TimedWord("ten", 0.1, 0.4, 0.9), TimedWord("four", 0.5, 0.9, 0.9)]
+    noise = voice(6.0, 1).astype(np.float32)
+    monkeypatch.setattr(Recogniser, "words_of_tokens", lambda self, path, start_s: spoken if start_s < 0.9 else [])
+    assert len(texts(updates(streaming, noise, 800, chunks=CHUNKS))) == 1
+    found = updates(streaming, noise, 800, chunks=CHUNKS, ends=EndRules(wordless=1.2))
+    assert texts(found)[0] == "ten four"
+    assert len(texts(found)) == 2, "the rest is another piece, which has no word and ends with the audio"
+    shown = next(number for number, update in enumerate(found) if update.final)
+    assert shown < len(found) / 2
 
 
 def test_noise_that_no_model_can_read_gives_no_words(tmp_path: Path) -> None:
