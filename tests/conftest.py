@@ -29,13 +29,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
 settings.load_profile("megahour")
-LONGEST = ("end_to_end", "train", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
+RUN = Path("end_to_end", "test_small_run.py")  # makes a run that other files there compare theirs with
+LONGEST = ("train", "end_to_end", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take minutes begin first, so that no core waits for the last of them."""
+    """The files that take minutes begin first, so that no core waits for the last of them, nor two for one run."""
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONGEST)))
+
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(Path(__file__).parent)
+        return -1 if file == RUN else places.get(file.parts[0], len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module", autouse=True)

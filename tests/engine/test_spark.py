@@ -133,6 +133,7 @@ def test_a_task_over_its_time_is_stopped(spark: SparkEngine, tmp_path: Path) -> 
         assert dict(engine.map(partial(toy_tasks.hang_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
 
 
+@pytest.mark.faults
 def test_an_executor_killed_in_a_standalone_cluster_loses_nothing(
     spark: SparkEngine, local: LocalEngine, tmp_path: Path
 ) -> None:

@@ -96,7 +96,9 @@ def test_the_second_of_two_runs_is_refused_and_the_first_is_whole(url: str, gate
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 7], ids=["same parameters", "other parameters"])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, id="same parameters", marks=pytest.mark.faults), pytest.param(7, id="other parameters")]
+)
 def test_after_a_kill_the_next_run_begins_at_once(url: str, gate: Path, seed: int) -> None:
     with at_work(url, "--shards", str(SHARDS)) as first:
         workers = psutil.Process(first.pid).children(recursive=True)
