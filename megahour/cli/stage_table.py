@@ -140,11 +140,21 @@ STAGES: dict[str, tuple[str, str, str]] = {
         "Train an acoustic model on frame labels (ce), tokens (ctc, transducer), or with a teacher's targets.",
     ),
     "targets": ("megahour.teach.stage", "Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
+    "pseudo-label": (
+        "megahour.teach.pseudo_stage",
+        "PseudoLabel",
+        "Texts that a recogniser is sure of, for `train` to learn from beside the true ones.",
+    ),
     "graph": ("megahour.decode.stage", "MakeGraph", "Decoding graph from topology, lexicon and language model."),
     "decode": (
         "megahour.decode.stage",
         "Decode",
         "Beam search: over the graph with a model's posteriors, or without a graph for a model of tokens.",
+    ),
+    "import-hypotheses": (
+        "megahour.decode.import_stage",
+        "ImportHypotheses",
+        "Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of.",
     ),
     "score": ("megahour.score.stage", "Score", "Word error rates per condition, baseline against student."),
     "report": (
@@ -175,8 +185,10 @@ NEXT: dict[str, tuple[str, str]] = {
     "tokens": ("train", "tokens"),
     "senones": ("train", "units"),
     "targets": ("train", "targets"),
+    "pseudo-label": ("train", "pseudo_labels"),
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),
     "decode": ("score", "student"),
+    "import-hypotheses": ("pseudo-label", "hypotheses"),
 }
 """The stage that is likely to come after one, and the role that the artifact plays there."""

@@ -172,3 +172,7 @@ HYPOTHESES = pa.schema(
         ("frames", pa.int32()),
     ]
 )
+CONFIDENCE = pa.field("confidence", pa.float32())
+"""A further column of hypotheses that were asked for it; from 0 to 1, null where it is not known."""
+
+PSEUDO_LABELS = pa.schema([("key", pa.int64()), ("text", pa.string()), CONFIDENCE, ("model", pa.string())])

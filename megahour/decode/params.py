@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -96,9 +96,36 @@ class DecodeParams(Params):
         "rescore` reads; a search without a graph finds at most `beams`. 0: none",
         json_schema_extra=LATER,
     )
+    confidence: bool = Field(
+        False,
+        description="a column `confidence` from 0 to 1: the mean probability of the path's labels, of tokens without "
+        "the frames of blanks. `pseudo-label` chooses by it",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
         description="of the model's products and convolutions; bf16 for GPUs that have it",
         json_schema_extra=LATER,
     )
+
+
+class ImportHypothesesParams(Params):
+    """Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of."""
+
+    source: list[str] = Field(
+        min_length=1,
+        description="files, globs or URLs: a JSON object a line (NeMo's manifests with pred_text, …), or a file an "
+        "utterance, named as it is (Whisper, Vosk, `megahour transcribe --format json`, …); .gz too",
+    )
+    sets: list[str] = Field(["unlabelled"], description="sets of the features whose utterances are looked for")
+    model_name: str = Field("recogniser", description="name of the recogniser in the hypotheses")
+    language: str = Field(
+        "en", description="language whose rules make spoken words of its texts, as of transcripts; empty: as they are"
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Other contents are another job; other places are not."""
+        from megahour.units.texts import files_digest
+
+        return {**super().identity(), "source": files_digest(self.source)}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import ConfigError
-from megahour.core.schemas import HYPOTHESES
+from megahour.core.schemas import CONFIDENCE, HYPOTHESES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -24,6 +24,7 @@ from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.stack import stack
+from megahour.models.paths import confidence
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
@@ -63,7 +64,7 @@ def decode_shard(
     scales, search, together = _search(p, inputs)
     listed: list[str] = []
     keys, texts = table["key"].to_numpy(), table["text"]
-    hypotheses: list[tuple[int, str, str, float, int]] = []
+    hypotheses: list[tuple[Any, ...]] = []
     failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
         answers = session.infer(sequences(), ordered=True, on_failure=failed.__setitem__)
@@ -75,15 +76,17 @@ def decode_shard(
                     out.quarantine(key, "not-searchable", str(hypothesis))
                     continue
                 best = hypothesis[0]
-                hypotheses.append((key, p.model_name, " ".join(best.words), best.score, len(best.labels)))
+                row_of = (key, p.model_name, " ".join(best.words), best.score, len(best.labels))
+                hypotheses.append((*row_of, best.confidence) if p.confidence else row_of)
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
             ctx.progress(len(hypotheses), len(rows), "utterances")
     for row, reason in sorted(failed.items()):
         out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
-    columns = zip(*hypotheses, strict=True) if hypotheses else ([] for _ in HYPOTHESES.names)
-    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
+    schema = HYPOTHESES.append(CONFIDENCE) if p.confidence else HYPOTHESES
+    columns = zip(*hypotheses, strict=True) if hypotheses else ([] for _ in schema.names)
+    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
     if p.nbest:
         out.text("".join(listed), ".nbest.jsonl")
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
@@ -118,9 +121,10 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 
         return [p.acoustic_scale], spell, TOGETHER
     searchers = _searchers(p, inputs)
+    blank = bool(inputs["model"].read_json(0, ".model.json").get("tokens"))
 
     def search(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
-        return [_with_each(list(searchers.values()), log_probs, p.nbest) for log_probs in outputs]
+        return [_with_each(list(searchers.values()), log_probs, p.nbest, blank=blank) for log_probs in outputs]
 
     return list(searchers), search, 1
 
@@ -144,17 +148,27 @@ def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeP
         texts.setdefault(tuple(word.text for word in tokens.words(reading.path.labels)), reading)
     listed = [(" ".join(words), each.score, each.parts()) for words, each in texts.items()]
     best = readings[0]
-    return Hypothesis(next(iter(texts)), best.score, best.path.labels, final=True, nbest=tuple(listed[: p.nbest]))
+    sure = confidence(best.path.labels, best.path.chances, blank=True)
+    nbest = tuple(listed[: p.nbest])
+    return Hypothesis(next(iter(texts)), best.score, best.path.labels, final=True, nbest=nbest, confidence=sure)
 
 
-def _with_each(searchers: Sequence[Searcher], log_probs: Float32, nbest: int) -> list[Hypothesis] | ValueError:
-    """The best of each searcher; that of the first one with its n-best list."""
+def _with_each(
+    searchers: Sequence[Searcher], log_probs: Float32, nbest: int, *, blank: bool
+) -> list[Hypothesis] | ValueError:
+    """The best of each searcher; that of the first one with its n-best list and its confidence.
+
+    blank: label 0 is the blank of tokens, which does not count.
+    """
     try:
         found = [searcher(log_probs) for searcher in searchers]
         if nbest:
             texts = searchers[0].n_best(log_probs, nbest)
             listed = tuple((" ".join(each.words), each.score, each.parts) for each in texts)
             found[0] = replace(found[0], nbest=listed)
+        labels = found[0].labels
+        chances = np.exp(log_probs[np.arange(len(labels)), list(labels)]).tolist()
+        found[0] = replace(found[0], confidence=confidence(labels, chances, blank=blank))
     except ValueError as error:
         return error
     return found

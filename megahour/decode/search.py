@@ -45,7 +45,8 @@ class Hypothesis:
     """Words; `score` is the negative cost in nats of the path, graph and scaled acoustics; `labels` one a frame.
 
     `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken. `parts`:
-    what the score is made of. `nbest`: texts of the utterance, best first, where they were asked for.
+    what the score is made of. `nbest`: texts of the utterance, best first, where they were asked for. `confidence`:
+    mean probability of the labels that count, 0 where there is none.
     """
 
     words: tuple[str, ...]
@@ -54,6 +55,7 @@ class Hypothesis:
     final: bool
     parts: Mapping[str, float] = field(default_factory=dict)
     nbest: tuple[Text, ...] = ()
+    confidence: float = 0.0
 
 
 class Searcher:

@@ -25,3 +25,25 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str) -> lis
             remedy="set `sets` to some of them",
         )
     return [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in sets]
+
+
+def shard_beside(features: Artifact, shard: int, other: Artifact) -> int | None:
+    """The shard of `other` with the utterances of features shard `shard`; None where it has none of their set.
+
+    Stages that go shard by shard through a selection or through features keep the order within each set.
+
+    Raises
+    ------
+    ConfigError: the set has another number of shards there.
+    """
+    tags = {receipt.shard: receipt.tags.get("set", "") for receipt in features.receipts()}
+    name = tags[shard]
+    mine = [number for number, tag in sorted(tags.items()) if tag == name]
+    theirs = [receipt.shard for receipt in other.receipts() if receipt.tags.get("set", "") == name]
+    if theirs and len(theirs) != len(mine):
+        raise ConfigError(
+            f"set {name} has {len(theirs)} shards, {len(mine)} in the features",
+            where=other.url,
+            remedy="give what was made of these features, or what they were made of",
+        )
+    return theirs[mine.index(shard)] if theirs else None

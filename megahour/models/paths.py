@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,16 @@ class TokenPath(NamedTuple):
     @property
     def tokens(self) -> tuple[int, ...]:
         return tuple(label for label in self.labels if label)
+
+
+def confidence(labels: Sequence[int], chances: Sequence[float], *, blank: bool) -> float:
+    """Mean of a path's `chances`; with `blank`, of the frames whose label is not 0. 0.0 where there are none.
+
+    >>> confidence([0, 3, 3], [0.5, 0.75, 0.25], blank=True)
+    0.5
+    """
+    counted = [chance for label, chance in zip(labels, chances, strict=True) if label or not blank]
+    return sum(counted) / len(counted) if counted else 0.0
 
 
 def best_path(log_probs: Float32) -> TokenPath:

@@ -27,3 +27,23 @@ class TargetsParams(Params):
         if self.offsets != sorted(set(self.offsets)) or self.offsets[0] < 0:
             raise ValueError(f"offsets {self.offsets} must rise from 0 or more, without repeats")
         return self
+
+
+class PseudoLabelParams(Params):
+    """Texts that a recogniser is sure of, for `train` to learn from beside the true ones."""
+
+    sets: list[str] = Field(["unlabelled"], description="sets that get pseudo-labels, of those that were decoded")
+    min_confidence: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="texts of a lower confidence are dropped; what it means depends on the recogniser, so look at the "
+        "word error rate of some with known texts. 0: all stay, also those without a confidence",
+    )
+    share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the texts that stays, those of the highest confidence of all sets together; 0.8 needs no "
+        "knowledge of the recogniser's scale",
+    )

@@ -18,7 +18,8 @@ from megahour.batches.augment import Augment
 from megahour.batches.index import shelves, small_columns
 from megahour.batches.labels import Labels, TopK
 from megahour.batches.loader import Loader
-from megahour.batches.window import Front
+from megahour.batches.pseudo_texts import PseudoTexts
+from megahour.batches.window import Front, Shelf
 from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.near import Near
@@ -54,9 +55,13 @@ def choose(
     )
     dropped: Counter[str] = Counter()
     keep = None if held is None else lambda table: ~held(table)
-    shelf = shelves(features, p.sets, labels, p.stack, keep, dropped)
+    own = _with_pseudo_labels(p, inputs, labels)
+    shelf = shelves(features, p.sets, own, p.stack, keep, dropped)
+    if own is not labels:
+        keep = keep if p.held_out_by == "speaker" else None  # no single utterance of these is held out
+        shelf += _pseudo_labelled(p, inputs, shelves(features, _others(p), own, p.stack, keep, dropped))
     two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
-    loaders: dict[Data, Loader] = {"labelled": load(shelf, labels, augment=augment, tempo=p.tempo, two_views=two_views)}
+    loaders: dict[Data, Loader] = {"labelled": load(shelf, own, augment=augment, tempo=p.tempo, two_views=two_views)}
     if not loaders["labelled"].utterances:
         sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
         raise StageError(
@@ -78,6 +83,29 @@ def choose(
         return loaders, None, dropped
     rest = load(shelves(features, p.sets, labels, p.stack, held), labels)
     return loaders, rest if rest.utterances else None, dropped
+
+
+def _others(p: TrainParams) -> list[str]:
+    """Sets of pseudo-labels alone."""
+    return sorted(set(p.unlabelled_sets) - set(p.sets))
+
+
+def _with_pseudo_labels(p: TrainParams, inputs: Inputs, labels: Labels) -> Labels:
+    if "pseudo_labels" not in inputs:
+        return labels
+    labelled = {r.shard for r in inputs["features"].each_receipt() if r.tags.get("set") in p.sets}
+    return PseudoTexts(labels, inputs["pseudo_labels"], labelled)
+
+
+def _pseudo_labelled(p: TrainParams, inputs: Inputs, found: list[Shelf]) -> list[Shelf]:
+    """`found`, unless there is nothing in it. Raises StageError."""
+    if _others(p) and not any(shelf.utterances for shelf in found):
+        raise StageError(
+            f"no utterance of sets {_others(p)} has a pseudo-label that can be learnt",
+            where=inputs["pseudo_labels"].url,
+            remedy="make pseudo-labels of these sets of these features, or check `unlabelled_sets`",
+        )
+    return found
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
         return Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
     if "lexicon" in inputs:
         return Phones.read(inputs["lexicon"])
-    characters = Characters.of(_texts(inputs["features"], p.sets))
+    characters = Characters.of(_texts(inputs, p.sets))
     if len(characters) < 2:
         raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
     return characters
@@ -136,10 +136,13 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}
 
 
-def _texts(features: Artifact, sets: Sequence[str]) -> Iterator[str]:
-    """Texts of the labelled sets, some shards at a time in memory."""
-    for _, table in small_columns(features, sets):
+def _texts(inputs: Inputs, sets: Sequence[str]) -> Iterator[str]:
+    """Texts of the labelled sets and of pseudo-labels, some shards at a time in memory."""
+    for _, table in small_columns(inputs["features"], sets):
         yield from table.column("text").to_pylist()
+    if (pseudo := inputs.get("pseudo_labels")) is not None:
+        for receipt in pseudo.each_receipt():
+            yield from pseudo.read_table(receipt.shard, columns=["text"])["text"].to_pylist()
 
 
 def _front(p: TrainParams, features: Artifact) -> Front:

@@ -56,7 +56,9 @@ class TrainParams(Params):
         json_schema_extra=LATER,
     )
     sets: list[str] = Field(["labelled"], description="sets whose labels are trained on")
-    unlabelled_sets: list[str] = Field(["unlabelled"], description="sets whose teacher targets are trained on")
+    unlabelled_sets: list[str] = Field(
+        ["unlabelled"], description="sets whose teacher targets, or pseudo-labels, are trained on"
+    )
     held_out: float = Field(
         0.05, ge=0.0, lt=1.0, description="share of the labelled data that is only evaluated, for the curves"
     )
@@ -296,6 +298,9 @@ class TrainParams(Params):
         if self.criterion != "ce" and "targets" in roles:
             what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
             raise ConfigError(what, where="train")
+        if self.criterion == "ce" and "pseudo_labels" in roles:
+            what = "pseudo_labels are texts: criterion ce learns senones"
+            raise ConfigError(what, where="train", remedy="set criterion: ctc or transducer, or use `targets`")
         if "initial" in roles and self.parallel.shard > 1:
             what = "`initial` with parallel.shard above 1: no worker holds the whole model"
             raise ConfigError(what, where="train", remedy="leave one of them out")

@@ -1,4 +1,4 @@
-"""Stage `train`: an acoustic model from features and labels, or from a teacher's targets as well."""
+"""Stage `train`: an acoustic model from features and labels, and from a teacher's targets or pseudo-labels as well."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Train(Stage[TrainParams]):
         Input("features"),
         Input("units", optional=True),
         Input("targets", optional=True),
+        Input("pseudo_labels", optional=True),
         Input("tokens", optional=True),
         Input("lexicon", optional=True),
         Input("initial", optional=True, kinds=("model",)),

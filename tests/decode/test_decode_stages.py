@@ -33,6 +33,7 @@ from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.rescore import read_jsonl
 from megahour.lm.stage import LanguageModel
 from megahour.models.build import build
+from megahour.models.inference import load
 from megahour.runner.runner import run_stage
 from megahour.units.hmm import Units
 from megahour.units.lexicon_stage import MakeLexicon
@@ -329,6 +330,25 @@ def test_an_n_best_list_of_a_graph(made: dict[str, Artifact], tmp_path: Path) ->
         assert items[0]["text"] == EXPECTED[key]
         for item in items:
             assert item["total"] == pytest.approx(item["score"] + item["graph"], abs=1e-3)
+
+
+@pytest.mark.parametrize("prefix", ["", "ctc_"])
+def test_a_hypothesis_has_its_confidence_where_it_is_asked_for(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path, prefix: str
+) -> None:
+    """The mean probability of the path's labels; blanks of tokens do not count. With a graph and without one."""
+    inputs = roles(made, "features", "model", *([] if prefix else ["graph", "units"]), prefix=prefix)
+    output = Artifact(tmp_path / "hypotheses")
+    run_stage(Decode(), DecodeParams(confidence=True), inputs, output, engine, work=tmp_path / "work")
+    assert texts(output) == EXPECTED
+    model = load(inputs["model"].url)
+    features = inputs["features"].read_table(0, ".arrow").to_pylist()
+    for row in output.read_table(0).to_pylist():
+        values = next(each for each in features if each["key"] == row["key"])
+        rows = np.array(values["features"], np.float32).reshape(row["frames"], -1)  # stacked by three
+        best = np.exp(model(rows[None], np.array([len(rows)]))[0]["log_probs"][0])
+        counted = best.max(1)[best.argmax(1) != 0] if prefix else best.max(1)
+        assert row["confidence"] == pytest.approx(counted.mean(), abs=2e-3)
 
 
 def test_finished_runs_stay_valid() -> None:

@@ -1,0 +1,76 @@
+"""Texts of some utterances from a *pseudo_labels* artifact, beside the true ones of the labelled sets, which win."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.labels import Arrays, Labels, OpenLabels, Piece
+from megahour.core.store import Artifact
+
+
+@dataclass
+class PseudoTexts:
+    """`labels` of true and pseudo-labelled texts. labelled: features shards whose own texts are true.
+
+    An utterance of these with a text keeps it, or is left out where that cannot be learnt; all others have the text of
+    their pseudo-label, or none.
+    """
+
+    labels: Labels
+    artifact: Artifact
+    labelled: Collection[int]
+    _by_features: dict[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._by_features = {int(r.tags["features_shard"]): r.shard for r in self.artifact.each_receipt()}
+
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+        pseudo = self._texts(shard)
+        own = table.column("text").to_pylist() if shard in self.labelled else [""] * len(table)
+        keys = table.column("key").to_pylist()
+        texts = [text or pseudo.get(key, "") for text, key in zip(own, keys, strict=True)]
+        return self.labels.known(shard, pa.table({"text": pa.array(texts, pa.string())}), stacked)
+
+    def opened(self, features_shards: Sequence[int]) -> OpenPseudoTexts:
+        """The pseudo-labels of these shards alone."""
+        texts = {shard: self._texts(shard) for shard in features_shards}
+        instead = [texts[shard] for shard in features_shards if shard not in self.labelled]
+        lacking = [texts[shard] for shard in features_shards if shard in self.labelled]
+        return OpenPseudoTexts(self.labels.opened(features_shards), _joined(instead), _joined(lacking))
+
+    def _texts(self, shard: int) -> dict[int, str]:
+        """By key."""
+        if shard not in self._by_features:
+            return {}
+        table = self.artifact.read_table(self._by_features[shard], columns=["key", "text"])
+        return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
+class OpenPseudoTexts:
+    """Of some shards: texts that stand for whatever the features have, and those for where they have none."""
+
+    labels: OpenLabels
+    instead: Mapping[int, str]
+    lacking: Mapping[int, str]
+
+    @property
+    def timed(self) -> Mapping[str, int]:
+        return self.labels.timed
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        return self.labels.shortest(arrays)
+
+    def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
+        texts = (self.instead.get(piece.key) or piece.text or self.lacking[piece.key] for piece in pieces)
+        spelled = [replace(piece, text=text) for piece, text in zip(pieces, texts, strict=True)]
+        return self.labels.arrays(spelled, offset, frames)
+
+
+def _joined(parts: Sequence[Mapping[int, str]]) -> dict[int, str]:
+    return {key: text for part in parts for key, text in part.items()}

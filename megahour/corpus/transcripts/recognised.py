@@ -1,0 +1,118 @@
+"""What a recogniser wrote of one utterance, in JSON: which utterance, its text, and how sure it is.
+
+The text is `pred_text` (NeMo's manifests), or that of the shapes of `json_cues`. The confidence is the mean of those of
+the smallest parts that have one: words (`confidence`, `probability`, `conf`, `score`), else segments, else the whole.
+Whisper's `avg_logprob` of a segment counts as its exponential, by the segment's length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.transcripts.json_cues import find, seconds
+
+IDS = ("id", "key", "utt_id", "utterance_id", "audio_filepath", "audio", "file", "path", "wav", "name")
+CONFIDENCES = ("confidence", "probability", "conf", "score")
+LISTED = ("word_confidence", "token_confidence")  # NeMo's: numbers without their words
+SAID = ("word", "punctuated_word", "text", "pred_text", "transcript", "content", "value", "display", "sentence")
+RIVALS = ("alternatives", "nBest")  # lists of which only the first was written
+AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".npy", ".json", ".jsonl", ".gz")
+
+
+class Recognised(NamedTuple):
+    """`confidence`: from 0 to 1, None where the JSON has none."""
+
+    text: str
+    confidence: float | None
+
+
+def recognised(value: Mapping[str, Any]) -> Recognised:
+    """What a JSON object says of an utterance.
+
+    Raises
+    ------
+    BadRecord: ``no-text``: no shape that is known; ``bad-confidence``: a number outside 0 to 1, or none.
+    """
+    return Recognised(_text(value), _confidence(value))
+
+
+def named(value: Mapping[str, Any]) -> str:
+    """The utterance that a JSON object is about, "" where it does not say."""
+    return utterance_id(str(next((value[key] for key in IDS if isinstance(value.get(key), str | int)), "")))
+
+
+def utterance_id(name: str) -> str:
+    """The name of a file without its folder and ending, and any other name as it is.
+
+    >>> utterance_id("clips/an4.12.wav"), utterance_id("an4.12")
+    ('an4.12', 'an4.12')
+    """
+    name = name.rpartition("/")[2]
+    while (stem := name.rpartition(".")[0]) and name.lower().endswith(AUDIO):
+        name = stem
+    return name
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    if isinstance(text := value.get("pred_text"), str):
+        return text
+    if isinstance(text := value.get("text"), str):
+        return text
+    shape = find(value)
+    if shape is None:
+        raise BadRecord("no-text", f"an object with {', '.join(list(value)[:12])}: no text that is known")
+    read, inner = shape
+    try:
+        return " ".join(said.text for said in read(inner))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise BadRecord("no-text", f"no text as {read.__name__.strip('_')} has it: {error}") from error
+
+
+def _confidence(value: Mapping[str, Any]) -> float | None:
+    found = list(_of_parts(value))
+    weight = sum(part for _, part in found)
+    return sum(number * part for number, part in found) / weight if weight else None
+
+
+def _of_parts(value: Any) -> Iterator[tuple[float, float]]:
+    """Confidences of the smallest parts below a value that have one, with their weights."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _of_parts(item)
+        return
+    if not isinstance(value, Mapping):
+        return
+    inner = [part for name, item in value.items() for part in _of_parts(item[:1] if _rivals(name, item) else item)]
+    yield from inner or _own(value)
+
+
+def _rivals(name: str, item: Any) -> bool:
+    return name in RIVALS and isinstance(item, list)
+
+
+def _own(value: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    for name in LISTED:
+        if isinstance(value.get(name), list):
+            yield from ((_checked(name, number), 1.0) for number in value[name])
+            return
+    if not any(isinstance(value.get(name), str) for name in SAID):
+        return
+    if (name := next((name for name in CONFIDENCES if value.get(name) is not None), "")) != "":
+        yield _checked(name, value[name]), 1.0
+    elif value.get("avg_logprob") is not None:
+        length = seconds(value.get("end")) - seconds(value.get("start"))
+        yield _checked("avg_logprob", value["avg_logprob"], exponent=True), length if length > 0 else 1.0
+
+
+def _checked(name: str, value: Any, *, exponent: bool = False) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+        number = math.exp(number) if exponent else number
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0.0 <= number <= 1.0:  # NaN is not
+        raise BadRecord("bad-confidence", f"{name} = {str(value)[:40]} gives none from 0 to 1")
+    return number

@@ -1,0 +1,46 @@
+"""Stage `import-hypotheses`: what any recogniser wrote in JSON becomes *hypotheses*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.counts import summed
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.decode.params import ImportHypothesesParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class ImportHypotheses(Stage[ImportHypothesesParams]):
+    """One task per features shard of the sets; each reads all of the source and keeps its own utterances.
+
+    An utterance is known by its key, as `export` names it, or with the input `selection` by the name of its recording,
+    where that has one utterance.
+    """
+
+    name = "import-hypotheses"
+    params = ImportHypothesesParams
+    inputs = (Input("features"), Input("selection", optional=True))
+
+    def plan(self, p: ImportHypothesesParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+
+    def run(self, p: ImportHypothesesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.decode.imported import import_shard
+
+        import_shard(p, inputs, task["shard"], out)
+
+    def finish(self, p: ImportHypothesesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        """`unknown`: records of the source that are of no utterance of the sets."""
+        numbers = summed(receipt.stats for receipt in receipts)
+        records = int(numbers.get("records", 0)) // max(1, len(receipts))  # each task has counted all
+        return {"model": p.model_name, "sets": sorted(p.sets), "unknown": records - int(numbers.get("own", 0))}
+
+    def remedies(self, p: ImportHypothesesParams, receipts: list[Receipt]) -> Mapping[str, str]:
+        names = "name utterances by their keys, as `export` does, or give the input `selection` with recordings' names"
+        return {"not-recognised": names, "several-utterances": "cut recordings apart, or name utterances by their keys"}

@@ -1,0 +1,159 @@
+"""One *hypotheses* shard out of recognisers' JSON, in the order of a features shard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import fsspec
+import pyarrow as pa
+
+from megahour.core.errors import BadRecord
+from megahour.core.schemas import CONFIDENCE, HYPOTHESES
+from megahour.core.store import Artifact
+from megahour.core.unicode import load_json
+from megahour.core.writer import ShardWriter
+from megahour.corpus.text.normalise import normalise
+from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
+from megahour.decode.params import ImportHypothesesParams
+from megahour.features.sets import shard_beside
+from megahour.units.texts import find_files
+
+MAX_FILE_BYTES = 64 << 20  # of a value that is not on one line
+MAX_BYTES = 1 << 40  # of a file of lines, unpacked
+
+
+class Record(NamedTuple):
+    """What a file says of an utterance, or why it cannot be used; `name` is "" where nothing says of which."""
+
+    name: str
+    found: Recognised | BadRecord
+
+
+def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], shard: int, out: ShardWriter) -> None:
+    """Rows of the utterances of features shard `shard` that the source has; the first of several counts.
+
+    What cannot be read and is of nobody knows whom is quarantined with the first shard of the sets. Statistics
+    `records` and `own` are those that were read, and those that name an utterance of this shard.
+    """
+    features = inputs["features"]
+    tags = {receipt.shard: receipt.tags.get("set", "") for receipt in features.receipts()}
+    table = features.read_table(shard, ".arrow", columns=["key", "frames"])
+    names = _names(inputs, shard, table["key"].to_pylist())
+    is_first = shard == min(number for number, name in tags.items() if name in p.sets)
+    found: dict[int, Recognised | BadRecord] = {}
+    shared: set[int] = set()
+    out.came_in(len(table))
+    for name, record in _records(p.source):
+        own = names.get(name, [])
+        out.stat("records", 1)
+        out.stat("own", 1 if own else 0)
+        if len(own) == 1:
+            found.setdefault(own[0], record)
+        elif not name and is_first and isinstance(record, BadRecord):
+            out.came_in()
+            out.quarantine(record.record, record.reason, record.detail)
+        shared.update(own)
+    _write(p, table, found, shared, out)
+    out.tags.update({"set": tags[shard], "model": p.model_name})
+
+
+def _write(
+    p: ImportHypothesesParams,
+    table: pa.Table,
+    found: Mapping[int, Recognised | BadRecord],
+    shared: Collection[int],
+    out: ShardWriter,
+) -> None:
+    """shared: utterances of recordings of which the source has one text for several."""
+    rows: list[tuple[Any, ...]] = []
+    for key, frames in zip(table["key"].to_pylist(), table["frames"].to_pylist(), strict=True):
+        record = found.get(key)
+        if record is None:
+            out.drop("several-utterances" if key in shared else "not-recognised")
+        elif isinstance(record, BadRecord):
+            out.quarantine(key, record.reason, record.detail)
+        else:
+            text = normalise(record.text, p.language).text if p.language else " ".join(record.text.split())
+            rows.append((key, p.model_name, text, 0.0, frames, record.confidence))
+            out.kept()
+    schema = HYPOTHESES.append(CONFIDENCE)
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema.names)
+    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
+
+
+def _names(inputs: Mapping[str, Artifact], shard: int, keys: list[int]) -> dict[str, list[int]]:
+    """Utterances by what they may be called: their keys, and their recordings' names."""
+    names: dict[str, list[int]] = {}
+    selection = inputs.get("selection")
+    beside = None if selection is None else shard_beside(inputs["features"], shard, selection)
+    if selection is not None and beside is not None:
+        here = set(keys)
+        table = selection.read_table(beside, columns=["key", "name"])
+        for key, name in zip(table["key"].to_pylist(), table["name"].to_pylist(), strict=True):
+            if key in here:
+                names.setdefault(utterance_id(name), []).append(key)
+    return names | {str(key): [key] for key in keys}
+
+
+def _records(source: list[str]) -> Iterator[Record]:
+    """What all files have, in order; a file's first value is of the utterance that the file is called as, unless it
+    names one itself."""
+    for url in find_files(source):
+        for number, value in enumerate(_values(url)):
+            where = f"value {number + 1} of {url}"
+            name = named(value) if isinstance(value, dict) else ""
+            name = name or ("" if number else utterance_id(url))
+            try:
+                if isinstance(value, BadRecord):
+                    raise value
+                if not name:
+                    raise BadRecord("no-id", "it does not say which utterance it is of")
+                yield Record(name, recognised(value))
+            except BadRecord as bad:
+                yield Record(name, BadRecord(bad.reason, bad.detail, record=where))
+
+
+def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:
+    """JSON objects of a file: one a line, or one over several lines, or a list of them."""
+    from megahour.corpus.interchange.untrusted import (
+        text_lines,  # with the libraries of audio, which decoding needs not
+    )
+
+    with fsspec.open(url, "rb") as file:
+        lines = text_lines(file, max_bytes=MAX_BYTES)
+        first = next(lines, "")
+        if isinstance(first, str) and (first.strip() in ("{", "[") or first.startswith("[")):
+            yield from _whole(first, lines)
+            return
+        yield from map(_object, chain([first] if first else [], lines))
+
+
+def _object(line: str | BadRecord) -> dict[str, Any] | BadRecord:
+    from megahour.corpus.interchange.untrusted import json_object
+
+    try:
+        return json_object(line)
+    except BadRecord as bad:
+        return bad
+
+
+def _whole(first: str, lines: Iterator[str | BadRecord]) -> Iterator[dict[str, Any] | BadRecord]:
+    parts, size = [first], len(first)
+    for line in lines:
+        if isinstance(line, BadRecord):
+            yield line
+            return
+        size += len(line)
+        if size > MAX_FILE_BYTES:
+            yield BadRecord("too-large", f"a JSON value of more than {MAX_FILE_BYTES} bytes")
+            return
+        parts.append(line)
+    try:
+        value = load_json("\n".join(parts))
+    except (ValueError, RecursionError) as error:
+        yield BadRecord("bad-json", str(error)[:200])
+        return
+    for item in value if isinstance(value, list) else [value]:
+        yield item if isinstance(item, dict) else BadRecord("bad-json", f"a {type(item).__name__}, not an object")

@@ -1,0 +1,149 @@
+"""What other recognisers write in JSON becomes hypotheses, with their confidence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from made_artifacts import features_artifact, utterances, write_artifact
+
+from megahour.core.errors import BadRecord, MegahourError
+from megahour.core.store import Artifact
+from megahour.corpus.transcripts.recognised import Recognised, named, recognised
+from megahour.decode.import_stage import ImportHypotheses
+from megahour.decode.params import ImportHypothesesParams
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+
+MADE = utterances(6)
+WHISPER = {
+    "text": " Two dogs.",
+    "segments": [
+        {"start": 0, "end": 3, "text": " Two", "avg_logprob": math.log(0.9), "no_speech_prob": 0.01},
+        {"start": 3, "end": 4, "text": " dogs.", "avg_logprob": math.log(0.5)},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "confidence"),
+    [
+        ({"audio_filepath": "a/7.wav", "text": "the truth", "pred_text": "the tooth"}, "the tooth", None),
+        ({"pred_text": "a b", "word_confidence": [0.5, 0.7]}, "a b", 0.6),
+        (WHISPER, " Two dogs.", 0.8),
+        ({"text": "a b", "words": [{"word": "a", "confidence": 1}, {"word": "b", "confidence": 0.5}]}, "a b", 0.75),
+        ({"text": "a", "confidence": 0.4, "language": {"score": 2}}, "a", 0.4),
+        ({"result": [{"word": "a", "conf": 0.5, "start": 0, "end": 1}], "text": "a"}, "a", 0.5),
+        (
+            {
+                "results": [
+                    {"alternatives": [{"transcript": "a", "confidence": 0.9}, {"transcript": "b", "confidence": 0.1}]}
+                ]
+            },
+            "a",
+            0.9,
+        ),
+        ({"text": ""}, "", None),
+    ],
+    ids=["nemo", "nemo-words", "whisper", "ours", "whole", "vosk", "google", "nothing"],
+)
+def test_text_and_confidence_of_many_recognisers(value: Any, text: str, confidence: float | None) -> None:
+    assert recognised(value) == Recognised(text, confidence if confidence is None else pytest.approx(confidence))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"text": "a", "confidence": 1.2}, "bad-confidence"),
+        ({"text": "a", "confidence": True}, "bad-confidence"),
+        ({"text": "a", "words": [{"word": "a", "probability": -0.1}]}, "bad-confidence"),
+        ({"segments": [{"text": "a", "avg_logprob": 0.5}]}, "bad-confidence"),
+        ({"duration": 3}, "no-text"),
+        ({"chunks": [{"timestamp": [0, 1]}]}, "no-text"),
+    ],
+)
+def test_what_cannot_be_used_has_a_reason(value: Any, reason: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        recognised(value)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [({"audio_filepath": "clips/7.flac"}, "7"), ({"key": 7}, "7"), ({"file": "an4.12.wav"}, "an4.12"), ({}, "")],
+)
+def test_which_utterance_it_is_of(value: Any, name: str) -> None:
+    assert named(value) == name
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Artifact]:
+    """Utterances 0, 1 and 2, 3 in two shards; 1 is of recording `one`, 2 and 3 of `two`."""
+    names = [["zero", "one"], ["two", "two"]]
+    selection = [
+        ({"set": "unlabelled"}, {".parquet": pa.table({"key": [2 * s, 2 * s + 1], "name": names[s]})}) for s in (0, 1)
+    ]
+    shards = [("unlabelled", MADE[:2]), ("labelled", MADE[4:]), ("unlabelled", MADE[2:4])]
+    return {
+        "features": features_artifact(tmp_path / "features", shards),
+        "selection": write_artifact(tmp_path / "selection", selection, {}),
+    }
+
+
+def imported(folder: Path, source: list[Path], inputs: dict[str, Artifact], engine: LocalEngine) -> Artifact:
+    output = Artifact(folder / "hypotheses")
+    p = ImportHypothesesParams(source=list(map(str, source)), max_bad=1.0)
+    run_stage(ImportHypotheses(), p, inputs, output, engine, work=folder / "work")
+    return output
+
+
+def found(artifact: Artifact) -> list[tuple[int, str, float | None]]:
+    rows = [row for receipt in artifact.receipts() for row in artifact.read_table(receipt.shard).to_pylist()]
+    return [(row["key"], row["text"], row["confidence"]) for row in rows]
+
+
+def test_a_manifest_and_files_of_utterances(tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine) -> None:
+    """Numbers are read aloud, as in transcripts; what is of no utterance is counted."""
+    lines: list[Any] = [
+        {"audio_filepath": "x/0.flac", "pred_text": "At 5.", "confidence": 0.5},
+        {"audio_filepath": "x/0.flac", "pred_text": "the first one counts", "confidence": 0.9},
+        {"audio_filepath": "x/two.flac", "pred_text": "of two utterances"},
+        {"audio_filepath": "x/77.flac", "pred_text": "of none"},
+        {"id": 3, "text": "sure", "confidence": 7},
+        {"pred_text": "whose?"},
+    ]
+    manifest = tmp_path / "manifest.json.gz"
+    manifest.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in [*lines, "{"]).encode()))
+    whisper = tmp_path / "one.json"
+    whisper.write_text(json.dumps(WHISPER, indent=1))
+    output = imported(tmp_path, [manifest, whisper], inputs, engine)
+    assert found(output) == [(0, "at five", 0.5), (1, "two dogs", pytest.approx(0.8))]
+    assert output.manifest.counts.dropped == {"several-utterances": 1, "bad-confidence": 1, "no-id": 1, "bad-json": 1}
+    assert output.summary["unknown"] == 3, "77, and the two that name no utterance"
+    assert [(receipt.shard, receipt.tags) for receipt in output.receipts()] == [
+        (0, {"set": "unlabelled", "model": "recogniser"}),
+        (1, {"set": "unlabelled", "model": "recogniser"}),
+    ]
+
+
+def test_without_a_selection_only_keys_are_known(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine
+) -> None:
+    several = tmp_path / "list.json"
+    several.write_text(json.dumps([{"file": "one.wav", "text": "a"}, {"file": "2.wav", "text": "b"}]))
+    assert found(imported(tmp_path, [several], {"features": inputs["features"]}, engine)) == [(2, "b", None)]
+
+
+def test_a_source_of_other_utterances_is_an_error_with_a_remedy(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine
+) -> None:
+    (tmp_path / "99.json").write_text('{"text": "a"}')
+    with pytest.raises(MegahourError, match=r"(?s)not-recognised 4.*name utterances by their keys"):
+        imported(tmp_path, [tmp_path / "99.json"], inputs, engine)
+    with pytest.raises(MegahourError, match="no file matches"):
+        imported(tmp_path, [tmp_path / "nothing*"], inputs, engine)

@@ -1,0 +1,189 @@
+"""Hypotheses that are sure enough become texts that `train` learns from, beside the true ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from made_artifacts import features_artifact, utterances, write_artifact
+
+from megahour.core.errors import MegahourError
+from megahour.core.schemas import CONFIDENCE, HYPOTHESES, PSEUDO_LABELS
+from megahour.core.store import Artifact
+from megahour.engine.base import TaskFailed
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+from megahour.teach.params import PseudoLabelParams
+from megahour.teach.pseudo_stage import PseudoLabel
+from megahour.train.job import prepare
+from megahour.train.params import TrainParams
+
+MADE = utterances(12)
+FEATURES = [("labelled", MADE[:4]), ("unlabelled", MADE[4:8]), ("unlabelled", MADE[8:])]
+WRONG = "a" * 30
+LOST = {"empty": 1, "not-decoded": 1}
+
+
+def hypotheses(folder: Path, rows: list[list[tuple[int, str, float | None]]], *, sure: bool = True) -> Artifact:
+    """Of shards of rows (utterance, text, confidence), all of set `unlabelled`."""
+    schema = HYPOTHESES.append(CONFIDENCE) if sure else HYPOTHESES
+    shards = []
+    for some in rows:
+        columns = {"key": [row[0] for row in some], "text": [row[1] for row in some]}
+        columns |= {"model": ["ours"] * len(some), "score": [0.0] * len(some), "frames": [1] * len(some)}
+        columns |= {"confidence": [row[2] for row in some]} if sure else {}
+        table = pa.Table.from_arrays([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+        shards.append(({"set": "unlabelled"}, {".parquet": table}))
+    return write_artifact(folder, shards, {})
+
+
+def said(*rows: tuple[int, float | None]) -> list[tuple[int, str, float | None]]:
+    """What was said, each with a confidence."""
+    return [(key, MADE[key]["text"], confidence) for key, confidence in rows]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Artifact]:
+    """Utterance 6 was heard wrong, 7 as nothing, 11 was not decoded."""
+    first = [*said((4, 0.9), (5, 0.8)), (6, WRONG, 0.3), (7, "", 0.0)]
+    return {
+        "features": features_artifact(tmp_path / "features", FEATURES),
+        "hypotheses": hypotheses(tmp_path / "hypotheses", [first, said((8, 0.5), (9, None), (10, 0.7))]),
+    }
+
+
+def labelled(folder: Path, inputs: dict[str, Artifact], engine: LocalEngine, **values: Any) -> Artifact:
+    output = Artifact(folder / "pseudo")
+    run_stage(PseudoLabel(), PseudoLabelParams(**values), inputs, output, engine, work=folder / "work")
+    return output
+
+
+def kept(artifact: Artifact) -> dict[int, tuple[str, float | None]]:
+    rows = [row for receipt in artifact.receipts() for row in artifact.read_table(receipt.shard).to_pylist()]
+    return {row["key"]: (row["text"], row["confidence"]) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "dropped"),
+    [
+        ({}, [4, 5, 6, 8, 9, 10], LOST),
+        ({"min_confidence": 0.7}, [4, 5, 10], LOST | {"low-confidence": 2, "no-confidence": 1}),
+        ({"share": 0.8}, [4, 5, 8, 10], LOST | {"low-confidence": 1, "no-confidence": 1}),
+        ({"share": 0.8, "min_confidence": 0.75}, [4, 5], LOST | {"low-confidence": 3, "no-confidence": 1}),
+    ],
+)
+def test_what_is_sure_enough_stays(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine, values: Any, keys: list[int], dropped: Any
+) -> None:
+    """A least confidence, or a share of those that have a text and a confidence: four of the five here."""
+    output = labelled(tmp_path, inputs, engine, **values)
+    assert list(kept(output)) == keys
+    assert output.read_table(0).schema.equals(PSEUDO_LABELS)
+    assert output.manifest.counts.dropped == dropped
+    assert kept(output)[4] == (MADE[4]["text"], pytest.approx(0.9))
+    summary = output.summary
+    assert summary["hours_kept"] == pytest.approx(sum(MADE[key]["frames"] for key in keys) / 360_000, abs=1e-5)
+    assert summary["hours_empty"] == pytest.approx(MADE[7]["frames"] / 360_000, abs=1e-5)
+    assert summary["word_error_rate_kept"] == (pytest.approx(1 / 6, abs=1e-4) if 6 in keys else 0.0)
+    assert summary["word_error_rate_dropped"] > 0.2, "what is empty, and what is wrong"
+
+
+@pytest.mark.parametrize(
+    ("sure", "values", "message"),
+    [
+        (False, {"share": 0.5}, "no hypothesis .* has a text and a confidence.*decode with `confidence`"),
+        (True, {"min_confidence": 0.95}, "keeps none of 8 records.*low-confidence 5.*lower min_confidence"),
+    ],
+)
+def test_nothing_left_is_an_error_with_a_remedy(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine, sure: bool, values: Any, message: str
+) -> None:
+    if not sure:
+        inputs["hypotheses"] = hypotheses(tmp_path / "unsure", [said((4, None)), said((8, None))], sure=False)
+    with pytest.raises(MegahourError, match=f"(?s){message}"):
+        labelled(tmp_path, inputs, engine, **values)
+
+
+def test_hypotheses_of_other_features_are_refused(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine
+) -> None:
+    one = hypotheses(tmp_path / "one", [said((4, 0.9))])
+    with pytest.raises(TaskFailed, match="unlabelled has 1 shards, 2 in the features"):
+        labelled(tmp_path, {**inputs, "hypotheses": one}, engine, min_confidence=0.1)
+
+
+def pseudo_labels(folder: Path, texts: dict[int, dict[int, str]]) -> Artifact:
+    """By features shard and utterance."""
+    shards = []
+    for shard, own in texts.items():
+        columns = [list(own), list(own.values()), [0.9] * len(own), ["ours"] * len(own)]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, PSEUDO_LABELS.types, strict=True)]
+        table = pa.Table.from_arrays(arrays, schema=PSEUDO_LABELS)
+        shards.append(({"features_shard": str(shard), "set": "any"}, {".parquet": table}))
+    return write_artifact(folder, shards, {})
+
+
+SMALL = {"hidden": 8, "layers": 1, "batch_frames": 60, "epochs": 0, "whole_epochs": 1}
+SETTINGS: dict[str, Any] = {"criterion": "ctc", "stack": 1, "offsets": [0], **SMALL}
+
+
+def texts_of(job: Any) -> dict[int, str]:
+    """What each utterance of a job is trained towards."""
+    loader, tokens, found = job.loaders["labelled"], job.config["tokens"], {}
+    for number in range(len(loader.plan(0))):
+        batch = loader.batch(0, number, offset=0)
+        for key, row, n in zip(batch.keys, batch.targets["tokens"], batch.targets["token_lengths"], strict=True):
+            found[key] = "".join(tokens[token] for token in row[:n])
+    return found
+
+
+def test_a_student_learns_from_both_and_true_texts_win(tmp_path: Path) -> None:
+    """Utterance 1 has no text of its own; 5 has one that nobody should know, as it is of an unlabelled set."""
+    made = [{**each} for each in MADE]
+    made[1]["text"] = ""
+    features = [("labelled", made[:4]), ("unlabelled", made[4:8]), ("other", made[8:])]
+    inputs = {
+        "features": features_artifact(tmp_path / "features", features),
+        "pseudo_labels": pseudo_labels(tmp_path / "pseudo", {0: {0: "ee", 1: "fg"}, 1: {5: "ab", 6: ""}, 2: {8: "ba"}}),
+    }
+    job = prepare(TrainParams(**SETTINGS, held_out=0.0), inputs)
+    assert job.config["tokens"] == ["<blank>", *"abcdefg"], "pseudo-labels may have characters of their own"
+    true = {key: made[key]["text"] for key in (0, 2, 3)}
+    assert texts_of(job) == {**true, 1: "fg", 5: "ab"}
+    assert job.dropped["no-target"] == 3
+    alone = prepare(TrainParams(**SETTINGS, sets=[], unlabelled_sets=["unlabelled"]), inputs)
+    assert texts_of(alone) == {5: "ab"}
+
+
+def test_what_is_held_out_is_true_and_of_no_speaker_that_is_trained_on(tmp_path: Path) -> None:
+    inputs = {
+        "features": features_artifact(tmp_path / "features", FEATURES),
+        "pseudo_labels": pseudo_labels(tmp_path / "pseudo", {0: {0: "a"}, 1: dict.fromkeys(range(4, 8), "ab")}),
+    }
+    by_speaker = prepare(TrainParams(**SETTINGS, held_out=0.3), inputs)
+    assert by_speaker.held_out is not None
+    batch = by_speaker.held_out.batch(0, 0, offset=0)
+    out = {key % 3 for key in batch.keys}
+    assert out
+    assert not out & {key % 3 for key in texts_of(by_speaker)}
+    assert batch.targets["token_lengths"].tolist() == [len(MADE[key]["text"]) for key in batch.keys]
+    by_utterance = prepare(TrainParams(**SETTINGS, held_out=0.99, held_out_by="utterance", seed=2), inputs)
+    assert set(texts_of(by_utterance)) >= set(range(4, 8)), "of these none is held out"
+
+
+@pytest.mark.parametrize(
+    ("values", "texts", "message"),
+    [
+        ({"criterion": "ce"}, {1: {4: "a"}}, "criterion ce learns senones"),
+        ({}, {0: {0: "a"}}, r"no utterance of sets \['unlabelled'\] has a pseudo-label"),
+    ],
+)
+def test_pseudo_labels_that_do_not_fit_are_refused(tmp_path: Path, values: Any, texts: Any, message: str) -> None:
+    inputs = {
+        "features": features_artifact(tmp_path / "features", FEATURES),
+        "pseudo_labels": pseudo_labels(tmp_path / "pseudo", texts),
+    }
+    with pytest.raises(MegahourError, match=message):
+        prepare(TrainParams(**{**SETTINGS, **values}), inputs)
