@@ -39,6 +39,12 @@ class Batch:
         targets = {name: array[own] for name, array in self.targets.items()}
         return Batch(self.features[own], self.lengths[own], self.keys[own], targets)
 
+    def frames(self, first: int, count: int) -> Batch:
+        """Frames `first` to `first + count` of each piece, where each frame has labels of its own."""
+        own = slice(first, first + count)
+        targets = {name: array[:, own] for name, array in self.targets.items()}
+        return Batch(self.features[:, own], np.clip(self.lengths - first, 0, count), self.keys, targets)
+
 
 class Loader:
     """Batch number g of an epoch at a feature offset; the same arrays whenever and wherever it is asked for.

@@ -11,7 +11,7 @@ state). All parts together give what `forward` gives for the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -178,6 +178,28 @@ class Lstm(Encoder):
 
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(x[:, self.lookahead :])  # type: ignore[no-any-return]
+
+    def parts(
+        self, features: Tensor, lengths: Tensor, frames: int, seeded: Callable[[], torch.Generator | None]
+    ) -> Iterator[tuple[Tensor, int]]:
+        """Logits of `forward` in parts of about `frames` frames, each with the frame it begins at.
+
+        The state goes on from part to part, gradients do not: back-propagation through time is truncated there, and a
+        part can be worked off before the next is computed. `seeded`: the generator, in the same state for each part, as
+        dropout leaves out the same units throughout.
+        """
+        x = self.enter(features, lengths)
+        nothing = x.new_zeros(1, len(x), self.head.in_features, dtype=torch.float32)
+        states = [(nothing, nothing) for _ in self.layers]
+        for first in range(0, x.shape[1], frames):
+            part = x[:, first : first + frames]
+            drop = partial(dropped_out, p=self.dropout, generator=seeded())
+            for i, module in enumerate(self.layers):
+                part, (output, cell) = _call(module, part, states[i])
+                states[i] = output.detach(), cell.detach()
+                part = drop(part)
+            if first + part.shape[1] > self.lookahead:
+                yield self.head(part[:, max(0, self.lookahead - first) :]), max(0, first - self.lookahead)
 
     def state(self, streams: int = 1) -> LstmState:
         nothing = self.head.weight.new_zeros(1, streams, self.head.in_features)

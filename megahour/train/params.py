@@ -88,6 +88,13 @@ class TrainParams(Params):
     chunk_frames: int = Field(
         32, ge=1, description="stacked frames of a chunk; shorter is faster and sees less context"
     )
+    truncate: int = Field(
+        0,
+        ge=0,
+        description="of an lstm with criterion ce, on whole utterances: stacked frames after which back-propagation "
+        "stops, while the state goes on; memory is that of so many frames, and a stream is what it learns on. 0: none",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(
         2048, ge=1, description="stacked frames of a batch, on average; halve it when memory runs out"
     )
@@ -329,6 +336,15 @@ class TrainParams(Params):
             raise ValueError(
                 f"a conformer joins four frames by itself: with stack = {self.stack} its steps are of "
                 f"{40 * self.stack} ms; set stack: 1 and offsets: [0]"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _truncation_fits(self) -> TrainParams:
+        if self.truncate and (self.kind != "lstm" or self.criterion != "ce" or self.parallel.shard > 1 or self.compile):
+            raise ValueError(
+                "truncate is for kind lstm with criterion ce, whose loss is a frame's own, without parallel.shard and "
+                "compile: leave it out"
             )
         return self
 

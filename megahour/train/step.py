@@ -9,7 +9,7 @@ one replica, and nothing in a step waits for the device: losses and norms stay t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.core.records import key_of
+from megahour.models.encoders import Lstm
 from megahour.models.precision import autocast
 from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria, optimisers
-from megahour.train.device import scaler_of
+from megahour.train.device import moved, scaler_of
 from megahour.train.options import CtcOptions
 from megahour.train.params import TrainParams
 
@@ -37,6 +38,10 @@ class Gradients(NamedTuple):
     loss: Tensor
     weight: int
     correct: Tensor
+
+
+def _given(logits: Tensor, *_: Any) -> Tensor:
+    return logits
 
 
 class Trainer:
@@ -113,16 +118,43 @@ class Trainer:
         return list(self._pool.map(work, parts, range(replicas)))
 
     def _share(self, weight: int, number: int, batch: Batch, replica: int) -> Gradients:
-        loss = self._loss(batch, number, replica)
-        mean = loss.total / weight
-        values = torch.autograd.grad(mean if self.scaler is None else self.scaler.scale(mean), self.parameters)
-        return Gradients(list(values), loss.total.detach().double(), weight, loss.correct)
+        values: list[Tensor] = []
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        for loss in self._losses_in_time(batch, number, replica):
+            mean = loss.total / weight
+            added = torch.autograd.grad(mean if self.scaler is None else self.scaler.scale(mean), self.parameters)
+            if values:
+                torch._foreach_add_(values, added)
+            else:
+                values = list(added)
+            total, correct = total + loss.total.detach().double(), correct + loss.correct
+        return Gradients(values, total, weight, correct)
+
+    def _losses_in_time(self, batch: Batch, number: int, replica: int) -> Iterator[criteria.Loss]:
+        """The loss, or those of its parts in time: the graph of one is needed no more when the next is asked for."""
+        if not self.p.truncate:
+            yield self._loss(batch, number, replica)
+            return
+        assert isinstance(self.module, Lstm)
+        features, lengths = (moved(torch.from_numpy(each), self.device) for each in (batch.features, batch.lengths))
+        seeded = partial(self._generator, number, replica)
+        parts = self.module.parts(features, lengths, self.p.truncate, seeded)
+        while True:
+            with autocast(self.device, self.p.precision):
+                logits, first = next(parts, (None, 0))
+            if logits is None:
+                return
+            part = criteria.on_device(batch.frames(first, logits.shape[1]), self.device)
+            yield criteria.loss(partial(_given, logits), part)
 
     def _loss(self, batch: Batch, number: int, replica: int = 0) -> criteria.Loss:
-        generator = None
+        return self._criterion(self._moved(batch), self._generator(number, replica))
+
+    def _generator(self, number: int, replica: int) -> torch.Generator | None:
         if getattr(self.module, "dropout", 0.0) or getattr(self.module, "draws", False):
-            generator = torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
-        return self._criterion(self._moved(batch), generator)
+            return torch.Generator(self.device).manual_seed(key_of("dropout", self.p.seed, number, replica))
+        return None
 
     def _moved(self, batch: Batch) -> criteria.DeviceBatch:
         return criteria.on_device(batch, self.device, getattr(self.module, "subsample", 1))

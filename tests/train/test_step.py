@@ -15,6 +15,7 @@ from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.models.build import build
+from megahour.models.encoders import Lstm, masked
 from megahour.sync.group import virtual
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import criteria
@@ -71,6 +72,50 @@ def test_dropout_is_drawn_from_seed_step_and_replica() -> None:
         assert other.gradients([made], [0]).loss != losses[0]
         sure = criteria.loss(own.module, criteria.on_device(made)).total.item()
         assert own.evaluate([made])[0] == pytest.approx(sure, rel=1e-5)  # without dropout
+
+
+LSTM = {"kind": "lstm", "lookahead": 2, "layers": 2}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_truncation_behind_the_end_changes_nothing(dropout: float) -> None:
+    made = batch()
+    with trainer(**LSTM, dropout=dropout) as whole, trainer(params={"truncate": 20}, **LSTM, dropout=dropout) as own:
+        expected, found = whole.gradients([made], [0]), own.gradients([made], [0])
+    assert found.loss == pytest.approx(float(expected.loss), rel=1e-6)
+    assert (found.weight, found.correct) == (expected.weight, expected.correct)
+    for ours, theirs in zip(found.values, expected.values, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 8])
+def test_truncated_the_loss_is_the_whole_ones_and_gradients_stop_between_parts(frames: int) -> None:
+    """Beside the same, written as a stream whose state is detached after each part."""
+    made = batch()
+    with trainer(**LSTM) as whole, trainer(params={"truncate": frames}, **LSTM) as own:
+        found = own.gradients([made], [0])
+        assert found.loss == pytest.approx(float(whole.gradients([made], [0]).loss), rel=1e-6)
+        lstm = whole.module
+        assert isinstance(lstm, Lstm)
+        features, lengths = torch.from_numpy(made.features), torch.from_numpy(made.lengths)
+        padded = nn.functional.pad(masked(features, lengths), (0, 0, 0, 2))
+        state, rows = lstm.state(len(features)), []
+        for part in padded.split(frames, dim=1):
+            logits, _, state = lstm.step(part, torch.full_like(lengths, part.shape[1]), state)
+            state.layers = [(output.detach(), cell.detach()) for output, cell in state.layers]
+            rows.append(logits)
+        loss = criteria.loss(lambda *_: torch.cat(rows, dim=1), criteria.on_device(made)).total / found.weight
+        for ours, theirs in zip(found.values, torch.autograd.grad(loss, list(lstm.parameters())), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_dropout_leaves_out_the_same_units_in_all_parts() -> None:
+    made = batch()
+    losses = []
+    for frames in (1, 3, 20):
+        with trainer(params={"truncate": frames}, **LSTM, dropout=0.5) as own:
+            losses.append(float(own.gradients([made], [0]).loss))
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
 
 def test_an_evaluation_sums_over_its_batches() -> None:
