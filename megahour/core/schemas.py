@@ -175,4 +175,7 @@ HYPOTHESES = pa.schema(
 CONFIDENCE = pa.field("confidence", pa.float32())
 """A further column of hypotheses that were asked for it; from 0 to 1, null where it is not known."""
 
+TAG = [pa.field("tag", pa.string()), pa.field("tag_probability", pa.float32())]
+"""Further columns of hypotheses, of a model that tells tags; null for an utterance without a frame."""
+
 PSEUDO_LABELS = pa.schema([("key", pa.int64()), ("text", pa.string()), CONFIDENCE, ("model", pa.string())])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import ConfigError
-from megahour.core.schemas import CONFIDENCE, HYPOTHESES
+from megahour.core.schemas import CONFIDENCE, HYPOTHESES, TAG
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -24,7 +24,7 @@ from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.stack import stack
-from megahour.models.paths import confidence
+from megahour.models.paths import confidence, most_likely
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 
@@ -49,7 +49,7 @@ def decode_shard(
     model = inputs["model"].read_json(0, ".model.json")
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
     mean, inv_std = (np.asarray(model["stats"][name], np.float32) for name in ("mean", "inv_std"))
-    size = int(model["stack"])
+    size, tags = int(model["stack"]), model.get("tags", [])
     frames = table["frames"].to_numpy()
     rows = np.flatnonzero(frames >= size).tolist()
     values = Ragged(table["features"], len(mean))
@@ -70,21 +70,23 @@ def decode_shard(
         answers = session.infer(sequences(), ordered=True, on_failure=failed.__setitem__)
         for some in iter(lambda: list(islice(answers, together)), []):
             found = search([next(iter(outputs.values())) for _, outputs in some])
-            for (row, _), hypothesis in zip(some, found, strict=True):
+            for (row, outputs), hypothesis in zip(some, found, strict=True):
                 key = int(keys[row])
                 if isinstance(hypothesis, ValueError):
                     out.quarantine(key, "not-searchable", str(hypothesis))
                     continue
                 best = hypothesis[0]
+                sure = (best.confidence,) if p.confidence else ()
+                tag = most_likely(outputs["tags"], tags) if tags else ()
                 row_of = (key, p.model_name, " ".join(best.words), best.score, len(best.labels))
-                hypotheses.append((*row_of, best.confidence) if p.confidence else row_of)
+                hypotheses.append((*row_of, *sure, *tag))
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
             ctx.progress(len(hypotheses), len(rows), "utterances")
     for row, reason in sorted(failed.items()):
         out.quarantine(int(keys[row]), "inference-failed", reason, inputs["features"].url)
-    schema = HYPOTHESES.append(CONFIDENCE) if p.confidence else HYPOTHESES
+    schema = pa.schema([*HYPOTHESES, *([CONFIDENCE] if p.confidence else []), *(TAG if tags else [])])
     columns = zip(*hypotheses, strict=True) if hypotheses else ([] for _ in schema.names)
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
     if p.nbest:

@@ -16,7 +16,8 @@ from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "conformer": Conformer}
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
-MORE = ("smoothing", "intermediate")  # weights that are of no head
+MORE = ("smoothing", "intermediate", "tag_weight")  # weights that are of no head
+MOST_TAGS = 1000
 HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
 
@@ -57,8 +58,8 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(weights, Mapping) or not weights or not set(weights) <= set(HEADS):
         raise ConfigError(f"heads {weights!r}", remedy=f"use weights above 0 of {', '.join(HEADS)}")
     for name, value in [*weights.items(), *((name, config.get(name, 0.0)) for name in MORE)]:
-        if not isinstance(value, int | float) or not 0.0 <= value <= 100.0:
-            raise ConfigError(f"head's {name} {value!r}", remedy="use a number from 0 to 100")
+        if not isinstance(value, int | float) or not 0.0 <= value <= 1000.0:
+            raise ConfigError(f"head's {name} {value!r}", remedy="use a number from 0 to 1000")
     if predictor not in PREDICTORS:
         raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
     units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
@@ -71,7 +72,17 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
         "decoder_layers": layers,
         **{name: float(config.get(name, 0.0)) for name in MORE},
         "prune": prune,
+        "tags": _tags(config.get("tags", [])),
     }
+
+
+def _tags(names: Any) -> int:
+    """How many different ones there are."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"model tags {str(names)[:80]!r}", remedy="use a list of names")
+    if names and (len(set(names)) != len(names) or not 2 <= len(names) <= MOST_TAGS):
+        raise ConfigError(f"{len(names)} model tags", remedy=f"use 2 to {MOST_TAGS} different names")
+    return len(names)
 
 
 def _size(config: Mapping[str, Any], name: str, limits: Mapping[str, tuple[int, int]] = LIMITS) -> int:

@@ -150,6 +150,7 @@ def _positions(length: int, units: int) -> Tensor:
 class EndToEnd(nn.Module):
     """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0.
 
+    tags: how many the `tagger` tells apart, with `tag_weight` in the loss; 0: there is none.
     intermediate: weight of CTC, by the same head, on the encoder's middle layer (Lee and Watanabe, "Intermediate loss
     regularization for CTC-based speech recognition", 2021). It and `prune` count in training alone.
     """
@@ -170,10 +171,12 @@ class EndToEnd(nn.Module):
         smoothing: float = 0.1,
         prune: int = 0,
         intermediate: float = 0.0,
+        tags: int = 0,
+        tag_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.encoder, self.outputs, self.weights = encoder, outputs, dict(weights)
-        self.intermediate = intermediate
+        self.intermediate, self.tags, self.tag_weight = intermediate, tags, tag_weight
         if "transducer" in weights:
             self.predictor: Predictor = PREDICTORS[predictor](outputs, units, context)
             self.joiner = nn.Linear(units, outputs)
@@ -184,6 +187,8 @@ class EndToEnd(nn.Module):
             self.ctc = nn.Linear(units, outputs)
         if "attention" in weights:
             self.decoder = AttentionDecoder(outputs, units, decoder_layers, smoothing)
+        if tags:
+            self.tagger = nn.Linear(units, tags)
 
     subsample = property(lambda self: self.encoder.subsample)
     device = property(lambda self: self.joiner.weight.device)
@@ -203,6 +208,12 @@ class EndToEnd(nn.Module):
         """(B, T', D) of `features` (B, T, F) with `lengths` (B,) real frames each."""
         return self.encoder(features, lengths, generator)  # type: ignore[no-any-return]
 
+    def tagged(self, encoded: Tensor, lengths: Tensor) -> Tensor:
+        """Logits (B, N) of what each utterance is: of the mean of its `lengths` (B,) frames of `encoded` (B, T', D)."""
+        valid = torch.arange(encoded.shape[1], device=encoded.device)[None, :] < lengths[:, None]
+        mean = (encoded * valid[:, :, None]).sum(1) / lengths[:, None].clamp(min=1)
+        return self.tagger(mean)  # type: ignore[no-any-return]
+
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """The transducer's logits (…, V) of frames (…, D) and what the predictor says (…, D)."""
         return self.joiner(torch.tanh(encoded + predicted))  # type: ignore[no-any-return]
@@ -220,7 +231,8 @@ class EndToEnd(nn.Module):
         A transducer's is pruned where gradients are made, and whole where they are not.
 
         targets: `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) of the encoded frames; on the host, where they
-        are checked. keys: names of the utterances for errors.
+        are checked. With a tagger also `tags` (B,), of which those below 0 do not count. keys: names of the utterances
+        for errors.
 
         Raises
         ------
@@ -267,4 +279,8 @@ class EndToEnd(nn.Module):
                 ends, frames = (each.to(encoded.device, non_blocking=True) for each in (token_lengths, lengths))
                 each = -self.decoder.log_likelihoods(here, ends, encoded, frames, self.decoder.smoothing)
             loss = loss + weight * each.to(loss)
+        if self.tags:
+            wanted, frames = (targets[name].to(encoded.device, non_blocking=True) for name in ("tags", "lengths"))
+            found = self.tagged(encoded, frames)
+            loss = loss + self.tag_weight * functional.cross_entropy(found, wanted, reduction="none", ignore_index=-1)
         return loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from torch import nn
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import build, shapes
+from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
 
@@ -47,23 +48,22 @@ class Model:
         asks: {"log_probs": (B, T, V) float32}, or {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k
         largest logits of each frame in falling order (Parthasarathi et al., section V-C), or {"costs": (B, T, V)
         uint8}, -log posteriors in 1/16 nat: a quarter of the bytes, for aligners, or {"encoded": (B, T, D) float32} of
-        an `EndToEnd` model. Frames past a row's length are undefined.
+        an `EndToEnd` model. A model that tells tags adds to log_probs and encoded "tags": (B, T, N) float32, the log
+        probabilities of the whole utterance's, equal in all frames. Frames past a row's length are undefined.
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
-            run: Callable[..., torch.Tensor] = self.module
-            if self.outputs == "encoded":
-                run = self.module.encode  # type: ignore[assignment]
+            own = torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device)
             with autocast(self.device, self.precision):
-                logits = run(x, torch.from_numpy(np.asarray(lengths, dtype=np.int64)).to(self.device))
+                logits, more = self._run(x, own)
             logits, lengths = logits.float(), lengths // getattr(self.module, "subsample", 1)
             if self.outputs == "encoded":
-                return {"encoded": logits.cpu().numpy()}, lengths
+                return {"encoded": logits.cpu().numpy(), **more}, lengths
             if self.outputs == "costs":
                 steps = torch.round(torch.log_softmax(logits, dim=2) * -float(COST_STEPS))
                 return {"costs": steps.clamp(0, 255).to(torch.uint8).cpu().numpy()}, lengths
             if self.outputs == "log_probs":
-                return {"log_probs": torch.log_softmax(logits, dim=2).cpu().numpy()}, lengths
+                return {"log_probs": torch.log_softmax(logits, dim=2).cpu().numpy(), **more}, lengths
             values, indices = torch.topk(logits, self.k, dim=2)
             bound = float(np.finfo(np.float16).max)
             top = {
@@ -71,6 +71,18 @@ class Model:
                 "logits": values.clamp(-bound, bound).cpu().numpy().astype(np.float16),
             }
             return top, lengths
+
+    def _run(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, dict[str, NDArray[np.float32]]]:
+        """Logits (B, T', V), or what the encoder gives (B, T', D); and `tags`, where the model says any."""
+        module = self.module
+        if not isinstance(module, EndToEnd) or (self.outputs != "encoded" and not module.tags):
+            return module(x, lengths), {}
+        encoded = module.encode(x, lengths)
+        logits = encoded if self.outputs == "encoded" else module.ctc(encoded)
+        if not module.tags:
+            return logits, {}
+        tags = module.tagged(encoded.float(), lengths // module.subsample).float().log_softmax(1)
+        return logits, {"tags": tags[:, None].expand(-1, encoded.shape[1], -1).cpu().numpy()}
 
 
 def load(

@@ -38,6 +38,14 @@ def confidence(labels: Sequence[int], chances: Sequence[float], *, blank: bool) 
     return sum(counted) / len(counted) if counted else 0.0
 
 
+def most_likely(tags: Float32, names: Sequence[str]) -> tuple[str | None, float | None]:
+    """The tag of an utterance and its probability; `tags` (T, N) log probabilities, equal in all frames."""
+    if not len(tags):
+        return None, None
+    best = int(tags[0].argmax())
+    return names[best], float(np.exp(tags[0, best]))
+
+
 def best_path(log_probs: Float32) -> TokenPath:
     """The likeliest label of each frame of CTC's (T, V)."""
     labels, best = log_probs.argmax(axis=1), log_probs.max(axis=1, initial=-np.inf)

@@ -21,13 +21,14 @@ PARAMETER = {"units": "hidden", "mels": "mels of the features"}
 OUTPUTS = ("tokens", "senones", "units_digest", "marks", "phones")
 """What must be equal for the layers that know the tokens or senones to fit."""
 KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
+KNOW_TAGS = ("tagger.",)
 
 
 class InitialModel:
     """A *model* artifact of `train` that a training begins with.
 
     Its normalisation goes with it, so that at the start the encoder gives what it gave. Layers that know tokens or
-    senones are taken where these are the same, and are new where they are not.
+    senones, or tags, are taken where these are the same, and are new where they are not.
 
     Raises
     ------
@@ -56,10 +57,12 @@ class InitialModel:
                 self._differ(name, self.config.get(name), config.get(name))
         theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
         outputs = all(self.config.get(name) == config.get(name) for name in OUTPUTS)
+        unknown: tuple[str, ...] = () if outputs else KNOW_OUTPUTS
+        unknown += () if self.config.get("tags") == config.get("tags") else KNOW_TAGS
         mine, taken = _parts(module.state_dict()), []
         for name, target in mine.items():
             source = theirs.get(name)
-            if source is not None and source.shape == target.shape and (outputs or not name.startswith(KNOW_OUTPUTS)):
+            if source is not None and source.shape == target.shape and not name.startswith(unknown):
                 target.copy_(source)
                 taken.append(name)
         new = sorted({name.rpartition(".")[0] for name in mine.keys() - set(taken)})

@@ -13,6 +13,7 @@ from torch import nn
 from megahour.batches.index import small_columns
 from megahour.batches.labels import Labels, SenoneLabels, TokenLabels
 from megahour.batches.loader import Loader
+from megahour.batches.tags import TagColumn, TaggedLabels
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
@@ -22,6 +23,7 @@ from megahour.models.build import KINDS, build
 from megahour.models.in_parts import skeleton
 from megahour.train import data
 from megahour.train.initial import InitialModel
+from megahour.train.options import IN_FEATURES
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.units.phones import Phones
@@ -99,9 +101,13 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
     if p.criterion != "ce":
         speller = _speller(p, inputs)
-        labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
+        labels: Labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
         kind = {"marks": True} if "tokens" in inputs else {"phones": True} if "lexicon" in inputs else {}
-        return Goal(labels, len(speller.tokens), {"tokens": list(speller.tokens), **kind, **_heads(p)})
+        config = {"tokens": list(speller.tokens), **kind, **_heads(p)}
+        if p.tag:
+            labels = _tagged(p, inputs, labels)
+            config["tags"] = list(labels.names)
+        return Goal(labels, len(speller.tokens), config)
     units = inputs["units"]
     senones = int(units.summary["senones"])
     if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
@@ -111,6 +117,14 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             remedy="train the teacher with the same units",
         )
     return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:
+    """`labels` with the tags of what is trained on."""
+    column = TagColumn(p.tag, inputs["features"], None if p.tag in IN_FEATURES else inputs["selection"])
+    sets = {*p.sets, *(p.unlabelled_sets if "pseudo_labels" in inputs else ())}
+    shards = [r.shard for r in inputs["features"].each_receipt() if r.tags.get("set") in sets]
+    return TaggedLabels(labels, column, column.values(shards))
 
 
 def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
@@ -132,7 +146,9 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     if not p.goal.heads:
         return {}
     options = p.goal.model_dump(exclude={"consistency", "ctc", "attention"})
-    options = {name: value for name, value in options.items() if value or name not in ("prune", "intermediate")}
+    options = {name: value for name, value in options.items() if value or name not in ("prune", "intermediate", "tag")}
+    if not p.tag:
+        del options["tag_weight"]
     return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from megahour.batches.loader import Batch
 from megahour.corpus.text.edit_distance import align
@@ -18,47 +18,63 @@ from megahour.units.tokens import spelled_words
 
 
 class Misspellings(NamedTuple):
-    """Edits and lengths of the references, in characters and in words."""
+    """Edits and lengths of the references, in characters and in words; tags that are right, of those that are known."""
 
     characters: int = 0
     of_characters: int = 0
     words: int = 0
     of_words: int = 0
+    tags: int = 0
+    of_tags: int = 0
 
     def rates(self, *, phones: bool = False) -> dict[str, float]:
         """Columns of the curve; phones: the words are phones."""
+        words = self.words / max(1, self.of_words)
+        tags = {"held_out_tag_accuracy": self.tags / self.of_tags} if self.of_tags else {}
         if phones:
-            return {"held_out_per": self.words / max(1, self.of_words)}
-        return {
-            "held_out_cer": self.characters / max(1, self.of_characters),
-            "held_out_wer": self.words / max(1, self.of_words),
-        }
+            return {"held_out_per": words, **tags}
+        return {"held_out_cer": self.characters / max(1, self.of_characters), "held_out_wer": words, **tags}
 
 
 def misspelled(module: nn.Module, tokens: Sequence[str], mark: str, batches: Iterable[Batch]) -> Misspellings:
     """What `module` spells of `batches`, against their tokens; `mark`: how tokens that begin a word begin."""
-    total = np.zeros(4, dtype=np.int64)
+    total = np.zeros(len(Misspellings._fields), dtype=np.int64)
     transducer = isinstance(module, EndToEnd) and "transducer" in module.weights
     for batch in batches:
-        for path, text in zip(_paths(module, batch), _texts(batch, tokens, mark), strict=True):
+        paths, tags = _heard(module, batch)
+        total[4:] += tags
+        for path, text in zip(paths, _texts(batch, tokens, mark), strict=True):
             found = " ".join(word.text for word in spelled_words(path.labels, tokens, mark, merge=not transducer))
             characters, words = align(list(text), list(found)).errors, align(text.split(), found.split()).errors
-            total += (characters, len(text), words, len(text.split()))
+            total[:4] += (characters, len(text), words, len(text.split()))
     return Misspellings(*total.tolist())
 
 
-def _paths(module: nn.Module, batch: Batch) -> list[TokenPath]:
+def _heard(module: nn.Module, batch: Batch) -> tuple[list[TokenPath], tuple[int, int]]:
+    """The path of each piece; how many tags are right, and how many are known."""
     device = next(module.parameters()).device
     features, lengths = (torch.from_numpy(array).to(device) for array in (batch.features, batch.lengths))
     rows = (batch.lengths // getattr(module, "subsample", 1)).tolist()
     with torch.inference_mode():
-        if isinstance(module, EndToEnd) and "transducer" in module.weights:
-            encoded = module.encode(features, lengths).float()
-            return TransducerSearcher(module, beams=1)(
-                [row[:n].cpu().numpy() for row, n in zip(encoded, rows, strict=True)]
-            )
-        log_probs = module(features, lengths).float().log_softmax(2).cpu().numpy()
+        if not isinstance(module, EndToEnd):
+            return _best_paths(module(features, lengths), rows), (0, 0)
+        encoded = module.encode(features, lengths).float()
+        tags = _right_tags(module, encoded, batch) if module.tags else (0, 0)
+        if "transducer" not in module.weights:
+            return _best_paths(module.ctc(encoded), rows), tags
+        each = [row[:n].cpu().numpy() for row, n in zip(encoded, rows, strict=True)]
+        return TransducerSearcher(module, beams=1)(each), tags
+
+
+def _best_paths(logits: Tensor, rows: Sequence[int]) -> list[TokenPath]:
+    log_probs = logits.float().log_softmax(2).cpu().numpy()
     return [best_path(row[:n]) for row, n in zip(log_probs, rows, strict=True)]
+
+
+def _right_tags(module: EndToEnd, encoded: Tensor, batch: Batch) -> tuple[int, int]:
+    frames = torch.from_numpy(batch.lengths // module.subsample).to(encoded.device)
+    found, wanted = module.tagged(encoded, frames).argmax(1).cpu().numpy(), batch.targets["tags"]
+    return int((found == wanted).sum()), int((wanted >= 0).sum())
 
 
 def _texts(batch: Batch, tokens: Sequence[str], mark: str) -> list[str]:

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+IN_FEATURES = ("speaker", "condition")
+"""Tags that features have; others are of the selection."""
+
 
 class OptimiserOptions(BaseModel):
     """What all optimisers have: the learning rate and weight decay of `train`."""
@@ -67,6 +70,17 @@ class AttentionOptions(CriterionOptions):
         le=10,
         description="weight of CTC on the encoder's middle layer, beside the last one's; try 0.3 on deep encoders",
     )
+    tag: Literal["", "language", "speaker", "condition", "source", "text_language"] = Field(
+        "",
+        description="what the model also says of an utterance, with its probability, from the mean of its frames: a "
+        "column of the features (speaker, condition) or of the input `selection`. The curve has its accuracy",
+    )
+    tag_weight: float = Field(
+        1.0,
+        gt=0,
+        le=1000,
+        description="weight of the tag's cross entropy beside the loss of all of an utterance's tokens",
+    )
     join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
 
 
@@ -83,7 +97,7 @@ class CtcOptions(AttentionOptions):
 
     @property
     def heads(self) -> dict[str, float]:
-        if not (self.attention or self.intermediate):
+        if not (self.attention or self.intermediate or self.tag):
             return {}
         return {"ctc": 1.0} | ({"attention": self.attention} if self.attention else {})
 

@@ -11,7 +11,16 @@ from megahour.core.config import LATER, Params, parse
 from megahour.core.errors import ConfigError
 from megahour.sync.build import options_of
 from megahour.sync.params import TRAINERS, TrainerOptions
-from megahour.train.options import CRITERIA, OPTIMISERS, CriterionOptions, CtcOptions, OptimiserOptions, Parallel
+from megahour.train.options import (
+    CRITERIA,
+    IN_FEATURES,
+    OPTIMISERS,
+    AttentionOptions,
+    CriterionOptions,
+    CtcOptions,
+    OptimiserOptions,
+    Parallel,
+)
 
 POLICY: dict[str, JsonValue] = {"policy": True}
 Schedule = Literal["exponential", "cosine", "linear", "constant", "inverse_sqrt", "stable"]
@@ -295,6 +304,12 @@ class TrainParams(Params):
         return parse(kind, self.criterion_options, where=where, remedy=f"its options are {known}")
 
     @property
+    def tag(self) -> str:
+        """What the model says of an utterance beside its text; "": nothing."""
+        goal = self.goal
+        return goal.tag if isinstance(goal, AttentionOptions) else ""
+
+    @property
     def synchroniser(self) -> TrainerOptions:
         """The trainer with its options. ConfigError: there is no such trainer or option."""
         clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips what it hands over
@@ -308,6 +323,10 @@ class TrainParams(Params):
         if self.criterion == "ce" and "pseudo_labels" in roles:
             what = "pseudo_labels are texts: criterion ce learns senones"
             raise ConfigError(what, where="train", remedy="set criterion: ctc or transducer, or use `targets`")
+        if (bool(self.tag) and self.tag not in IN_FEATURES) != ("selection" in roles):
+            what = "the input `selection` says tags such as language" if "selection" in roles else f"tag {self.tag}"
+            remedy = "give the `selection` of the features, and criterion_options: {tag: language}, or neither"
+            raise ConfigError(f"{what}: one is given without the other", where="train", remedy=remedy)
         if "initial" in roles and self.parallel.shard > 1:
             what = "`initial` with parallel.shard above 1: no worker holds the whole model"
             raise ConfigError(what, where="train", remedy="leave one of them out")

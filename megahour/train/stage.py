@@ -24,6 +24,7 @@ class Train(Stage[TrainParams]):
         Input("units", optional=True),
         Input("targets", optional=True),
         Input("pseudo_labels", optional=True),
+        Input("selection", optional=True),
         Input("tokens", optional=True),
         Input("lexicon", optional=True),
         Input("initial", optional=True, kinds=("model",)),

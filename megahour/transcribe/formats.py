@@ -57,15 +57,18 @@ def vtt(transcript: Transcription) -> str:
 
 
 def as_json(transcript: Transcription) -> str:
-    """One object: file, model, seconds, text, and words with their times and confidence."""
+    """One object: file, model, seconds, text, and words with their times and confidence; what the model says of the
+    recording beside them, such as `language` and `language_probability`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
 def as_dict(transcript: Transcription) -> dict[str, Any]:
+    tag, value, probability = transcript.tag or ("", "", 0.0)
     return {
         "file": transcript.name,
         "model": transcript.model,
         "seconds": transcript.seconds,
+        **({tag: value, f"{tag}_probability": probability} if tag else {}),
         "text": transcript.text,
         "words": [word_dict(word) for word in transcript.words],
         "lost": transcript.lost,

@@ -88,6 +88,8 @@ class Recogniser:
         config, self.model, transducer = _loaded(parts, threads, device)
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         self.phones = bool(config.get("phones"))
+        self.tag: str = config.get("tag", "")
+        self.tags: tuple[str, ...] = tuple(config.get("tags", ()))
         if not parts.graph and (self.phones or not self.tokens):
             raise ConfigError(
                 f"the model gives {'phones' if self.phones else 'senones'}, which only a graph makes words of",
@@ -110,12 +112,18 @@ class Recogniser:
 
         Raises ValueError where no path survives the search.
         """
-        log_probs = self.log_posteriors(rows)
+        return self.words_and_tags(rows, start_s)[0]
+
+    def words_and_tags(self, rows: Rows, start_s: float = 0.0) -> tuple[list[TimedWord], Float32 | None]:
+        """As `words`, and the probabilities of `tags` (N,), of a model that says any; of no frame there are none."""
+        outputs = self._outputs(rows)
+        log_probs = next(iter(outputs.values()))
         if not len(log_probs):
-            return []
+            return [], None
+        tags = np.exp(outputs["tags"][0]) if "tags" in outputs else None
         if self.searcher is not None:
-            return self.words_of_graph(self.searcher(log_probs), log_probs, start_s)
-        return self.spelled(log_probs, start_s)
+            return self.words_of_graph(self.searcher(log_probs), log_probs, start_s), tags
+        return self.spelled(log_probs, start_s), tags
 
     def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
         """Words of what `log_posteriors` gives, of a model of tokens without a graph."""
@@ -150,12 +158,15 @@ class Recogniser:
 
         Of a transducer that has no graph it is what its encoder gives, (T, D).
         """
+        return next(iter(self._outputs(rows).values()))
+
+    def _outputs(self, rows: Rows) -> dict[str, Float32]:
+        """What the model gives by name, its frames first."""
         features = self.features(rows)
         if not len(features):
-            return np.zeros((0, self.front.units), np.float32)
+            return {"": np.zeros((0, self.front.units), np.float32)}
         outputs, _ = self.model(features[None], np.array([len(features)]))
-        output: Float32 = next(iter(outputs.values()))[0]
-        return output
+        return {name: array[0] for name, array in outputs.items()}
 
     def features(self, rows: Rows) -> Rows:
         """What the model takes for a piece of rows, (T', F)."""

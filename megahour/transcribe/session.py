@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,15 +24,24 @@ LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0
 """Silence and clipping are for the user to hear; what cannot be decoded is refused as everywhere."""
 
 
+TagsOfPiece = tuple[int, NDArray[np.float32]]
+"""Rows of a piece, and the probabilities of its tags (N,)."""
+
+
 @dataclass
 class Transcription:
-    """Words of a recording in order of time. lost: pieces that could not be searched, with the reason."""
+    """Words of a recording in order of time. lost: pieces that could not be searched, with the reason.
+
+    tag: what the model says of the recording beside its words, such as its `language`, by name, with the mean of the
+    probabilities of its pieces, by their length; None of a model that says nothing, and of chunks.
+    """
 
     name: str
     model: str
     seconds: float = 0.0
     words: list[TimedWord] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    tag: tuple[str, str, float] | None = None
 
     @property
     def text(self) -> str:
@@ -89,17 +98,18 @@ def transcribe(
     else:
         blocks = _decoded(audio, recogniser)
     counted = _counted(blocks, result, recogniser)
+    heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
-            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result)
-        return result
+            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result, heard)
+        return _tagged(recogniser, result, heard)
     cutter = Cutter(recogniser.front, ends)
     for some in cutter.rows(counted):
         for piece in cutter.add(some):
-            _recognise(recogniser, piece, plan, result)
+            _recognise(recogniser, piece, plan, result, heard)
     if (held := cutter.held) is not None:
-        _recognise(recogniser, held, plan, result)
-    return result
+        _recognise(recogniser, held, plan, result, heard)
+    return _tagged(recogniser, result, heard)
 
 
 def stream(
@@ -200,14 +210,33 @@ class _Carried:
             return []
 
 
-def _recognise(recogniser: Recogniser, piece: SpeechPiece, plan: StreamPlan | None, result: Transcription) -> None:
+def _recognise(
+    recogniser: Recogniser,
+    piece: SpeechPiece,
+    plan: StreamPlan | None,
+    result: Transcription,
+    heard: list[TagsOfPiece],
+) -> None:
+    """Adds its words to `result`, and where the model says tags these to `heard`."""
     try:
         if plan is None:
-            result.words += recogniser.words(piece.rows, piece.start_s)
+            words, tags = recogniser.words_and_tags(piece.rows, piece.start_s)
+            result.words += words
+            if tags is not None:
+                heard.append((len(piece.rows), tags))
         else:
             result.words += PieceStream(recogniser, plan).ended(piece)
     except ValueError as error:
         result.lost.append(f"{piece.start_s:.2f} s: {error}")
+
+
+def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsOfPiece]) -> Transcription:
+    """`result` with the tag that the pieces together make most likely."""
+    if heard:
+        rows, tags = zip(*heard, strict=True)
+        mean = np.average(tags, axis=0, weights=rows)
+        result.tag = (recogniser.tag, recogniser.tags[int(mean.argmax())], round(float(mean.max()), 4))
+    return result
 
 
 def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:

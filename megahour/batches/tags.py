@@ -1,0 +1,94 @@
+"""What an utterance is beside its text, such as its language: a number of a tag for each piece of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.labels import Arrays, Labels, OpenLabels, Piece
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.features.sets import shard_beside
+
+UNKNOWN = -1
+MOST = 1000
+
+
+@dataclass(frozen=True)
+class TagColumn:
+    """Column `name` of the features, or of the selection that they were made of."""
+
+    name: str
+    features: Artifact
+    selection: Artifact | None = None
+
+    def of_shard(self, shard: int) -> dict[int, str]:
+        """Tags by key; "" is none.
+
+        Raises
+        ------
+        ConfigError: the selection has not this column, or is not that of the features.
+        """
+        if self.selection is None:
+            table = self.features.read_table(shard, ".arrow", columns=["key", self.name])
+        else:
+            beside = shard_beside(self.features, shard, self.selection)
+            if beside is None:
+                return {}
+            table = self.selection.read_table(beside, columns=["key", self.name])
+        return dict(zip(table["key"].to_pylist(), table[self.name].to_pylist(), strict=True))
+
+    def values(self, shards: Sequence[int]) -> list[str]:
+        """The tags of these shards, in order.
+
+        Raises
+        ------
+        ConfigError: there is one at most, or more than `MOST`.
+        """
+        found = sorted({tag for shard in shards for tag in self.of_shard(shard).values() if tag})
+        if not 2 <= len(found) <= MOST:
+            what = f"{len(found)} values of {self.name}, of 2 to {MOST} that a model can tell apart"
+            where = (self.selection or self.features).url
+            raise ConfigError(what, where=where, remedy="leave `tag` out, or choose another column")
+        return found
+
+
+@dataclass(frozen=True)
+class TaggedLabels:
+    """`labels` with `tags` (B,) int64 beside them: numbers of `names`, `UNKNOWN` for what is none of them."""
+
+    labels: Labels
+    column: TagColumn
+    names: Sequence[str]
+
+    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.labels.known(shard, table, stacked)
+
+    def opened(self, features_shards: Sequence[int]) -> OpenTaggedLabels:
+        """The labels and tags of these shards alone."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        tags = {key: numbers.get(tag, UNKNOWN) for s in features_shards for key, tag in self.column.of_shard(s).items()}
+        return OpenTaggedLabels(self.labels.opened(features_shards), tags)
+
+
+@dataclass(frozen=True)
+class OpenTaggedLabels:
+    """Of some shards; tags by key."""
+
+    labels: OpenLabels
+    tags: Mapping[int, int]
+
+    @property
+    def timed(self) -> Mapping[str, int]:
+        return self.labels.timed
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        return self.labels.shortest(arrays)
+
+    def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
+        tags = np.array([self.tags.get(piece.key, UNKNOWN) for piece in pieces], dtype=np.int64)
+        return self.labels.arrays(pieces, offset, frames) | {"tags": tags}
