@@ -17,7 +17,7 @@ from megahour.lm.estimate.partitions import Corpus
 from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, vocabulary_of
 from megahour.lm.estimate.sweep import Words
 from megahour.lm.query.mapped_sink import estimate_mapped
-from megahour.lm.query.model_files import PACKED, form_to_write, pack, replacing
+from megahour.lm.query.model_files import PACKED, form_to_write, packing, replacing
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import Block, blocks, is_stream, sources_digest, text_bytes
 
@@ -67,9 +67,8 @@ def train(
         _check_memory(size, _free_memory())
     with replacing(out) as making:
         if memory_bytes:
-            return _packed(
-                options, making, lambda path: _bounded(options, path, memory_bytes, size, progress), progress
-            )
+            with packing(making, options.out, options.threads, progress) as path:
+                return _bounded(options, path, memory_bytes, size, progress)
         reading = read(options, _counted(options, size, progress), room=size // TEXT_BYTES_PER_WORD + 1)
         if not reading.words:
             where = ", ".join(options.source)[:200]
@@ -81,8 +80,8 @@ def train(
                 threads=options.threads, progress=progress,
             )  # fmt: skip
             return _trained(model, reading)
-        write = lambda path: _trained(fit(options, reading, path, options.threads, progress), reading)  # noqa: E731
-        return _packed(options, making, write, progress)
+        with packing(making, options.out, options.threads, progress) as path:
+            return _trained(fit(options, reading, path, options.threads, progress), reading)
 
 
 def read(options: ModelOptions, text: Iterable[Block], **limits: Any) -> CountedCorpus:
@@ -174,18 +173,3 @@ def _bounded(options: TrainOptions, path: Path, memory_bytes: int, size: int, pr
     ]
     text = {"tokens": made.tokens, "types": made.types}
     return Trained(made.sizes, made.discounts, made.fallbacks, text, made.wildcards, notes)
-
-
-def _packed(options: TrainOptions, making: Path, write: Callable[[Path], Trained], progress: Progress) -> Trained:
-    """Write, then compress if the output's name says so."""
-    if not options.out.endswith(PACKED):
-        return write(making)
-    plain = making.with_name(f"{making.name}.plain")
-    try:
-        trained = write(plain)
-        progress("compress", 0, 1)
-        pack(plain, making, options.out, options.threads)
-        progress("compress", 1, 1)
-    finally:
-        plain.unlink(missing_ok=True)
-    return trained

@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -131,16 +132,46 @@ class DirectStream:
 
 
 class ThreadedFile:
-    """A new file that threads fill together, each by a stream of its own; another thread writes, so that none of them
-    waits for the disk."""
+    """A new file that threads fill together, each byte once, each thread by a stream of its own; another one writes, so
+    that none of them waits for the disk. What is left between their places is zero. A context, at the end of which a
+    file that has not been closed is given up."""
 
     def __init__(self, path: Path) -> None:
         self._file = DirectFile(path)
         self._writer = ThreadPoolExecutor(1)
         self._own = threading.local()
         self._streams: list[DirectStream] = []
+        self._closed = False
 
-    def stream(self) -> DirectStream:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._closed:
+            self._release()
+
+    def room(self, size: int, place: int) -> Bytes:
+        """A buffer of `size` bytes for `place`, at the same place within a page as the file's."""
+        return self._stream().room(size, place)
+
+    def wrote(self, size: int) -> None:
+        """So many bytes are in the room that this thread asked for last; without this it is as if not asked for."""
+        self._stream().wrote(size)
+
+    def write(self, data: memoryview | bytes, place: int) -> None:
+        """Write something small at once."""
+        buffer = np.frombuffer(data, np.uint8)
+        self._file.write(buffer, 0, len(buffer), place)
+
+    def close(self) -> None:
+        """Write what threads still hold, and wait for all of it. Raises OSError: the disk is full, …."""
+        for stream in self._streams:
+            stream.flush()
+        for stream in self._streams:
+            stream.wait()
+        self._release()
+
+    def _stream(self) -> DirectStream:
         """This thread's."""
         held: DirectStream | None = getattr(self._own, "stream", None)
         if held is None:
@@ -148,20 +179,8 @@ class ThreadedFile:
             self._streams.append(held)
         return held
 
-    def write(self, data: memoryview | bytes, place: int) -> None:
-        """Write something small at once."""
-        buffer = np.frombuffer(data, np.uint8)
-        self._file.write(buffer, 0, len(buffer), place)
-
-    def end(self) -> None:
-        """Write what the streams still hold, and wait for all of it. Raises OSError: the disk is full, …."""
-        for stream in self._streams:
-            stream.flush()
-        for stream in self._streams:
-            stream.wait()
-
-    def close(self) -> None:
-        """After `end`, or to give up."""
+    def _release(self) -> None:
+        self._closed = True
         self._writer.shutdown(cancel_futures=True)
         self._file.close()
 

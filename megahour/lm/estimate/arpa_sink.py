@@ -34,7 +34,7 @@ class ArpaSink:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        self._file.__exit__()
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
         """Header, unigrams, and the places of everything else. See `estimate.Sink`."""
@@ -63,22 +63,22 @@ class ArpaSink:
 
     def end(self) -> None:
         """Write what threads still hold, and wait for all of it."""
-        self._file.end()
+        self._file.close()
 
     def _lines(
         self, k: int, length: int, place: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32
     ) -> int:
         """Lines of k-grams to a place of the file, `length` bytes; how many they were."""
-        stream, used, highest = self._file.stream(), 0, k == self._order
+        used, highest = 0, k == self._order
         for first in range(0, len(at), LINES):
             rows = slice(first, first + LINES)
             count = len(at[rows])
             most = min(length - used, line_bytes(k, highest, count, count * k * self._longest))
-            out = stream.room(most + ROOM, place + used)
+            out = self._file.room(most + ROOM, place + used)
             size = spell_lines(
                 k, highest, windows, at[rows], logp[rows], backoff[rows], count, *self._spelling, END, out
             )
-            stream.wrote(size)
+            self._file.wrote(size)
             used += size
         return used
 

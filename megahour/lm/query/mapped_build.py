@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.query.filling import FULL, TWICE, insert, insert_partition
 from megahour.lm.query.lookup import LINE, LOAD, SLOT_BYTES, checksum
 from megahour.lm.query.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
-from megahour.lm.query.output import DiskFile, MemoryFile
+from megahour.lm.query.output import MemoryFile
 from megahour.lm.text.tokenise import PADDING, WordTable
 
 Float32 = npt.NDArray[np.float32]
@@ -42,7 +43,7 @@ class Builder:
 
     def __init__(
         self,
-        file: MemoryFile | DiskFile,
+        file: MemoryFile | ThreadedFile,
         vocabulary: WordTable,
         order: int,
         owner: npt.NDArray[np.integer[Any]],

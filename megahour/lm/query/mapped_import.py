@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.arpa.read import ArpaArrays, Progress, read_arrays
 from megahour.lm.arpa.rows import histories_held
@@ -17,7 +18,7 @@ from megahour.lm.estimate.history import buckets
 from megahour.lm.query.lookup import spell
 from megahour.lm.query.mapped import MappedModel, from_bytes
 from megahour.lm.query.mapped_build import Builder, DuplicateNgram, Level
-from megahour.lm.query.output import DiskFile, MemoryFile
+from megahour.lm.query.output import MemoryFile
 from megahour.lm.text.tokenise import WordTable
 from megahour.lm.text.vocabulary import Vocabulary
 
@@ -35,7 +36,7 @@ def load_arpa(path: str | Path, progress: Progress = lambda phase, done, total: 
 
 def build(
     arrays: ArpaArrays,
-    file: MemoryFile | DiskFile,
+    file: MemoryFile | ThreadedFile,
     name: str,
     progress: Progress = lambda phase, done, total: None,
 ) -> None:

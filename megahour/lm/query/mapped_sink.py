@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.estimate.estimate import Estimated, Float32, estimate
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, Words
 from megahour.lm.query.mapped_build import Builder
-from megahour.lm.query.output import DiskFile
 from megahour.lm.text.tokenise import END, PADDING, WordTable
 
 
@@ -25,7 +25,7 @@ class MappedSink:
 
     builder: Builder
 
-    def __init__(self, file: DiskFile) -> None:
+    def __init__(self, file: ThreadedFile) -> None:
         self.file = file
         self._numbers: Int32 | None = None  # where words are left out: the model's number of each word of the corpus
 
@@ -73,7 +73,7 @@ def estimate_mapped(
 
     cutoffs, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
     """
-    with DiskFile(path) as file:
+    with ThreadedFile(path) as file:
         sink = MappedSink(file)
         model = estimate(corpus, order, sink, cutoffs=cutoffs, allowed=allowed, threads=threads, progress=progress)
         made = asdict(model)

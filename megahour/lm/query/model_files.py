@@ -69,17 +69,20 @@ def _check_target(path: Path) -> None:
         raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
 
 
+def refuse_kenlm(path: str | Path) -> Form:
+    """The form of a model whose n-grams are wanted. Raises ConfigError: as `form_of`, or it is KenLM's."""
+    if (form := form_of(path)) == "kenlm":
+        remedy = "give the ARPA file it was made of"
+        raise ConfigError("KenLM's binary form cannot be taken apart", where=str(path), remedy=remedy)
+    return form
+
+
 def open_model(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
     """A model for scoring: mapped models at once, ARPA files after they have been read.
 
     Raises ConfigError: no such file, or KenLM's form. MegahourError: damaged.
     """
-    form = form_of(path)
-    if form == "kenlm":
-        raise ConfigError(
-            "KenLM's binary form cannot be taken apart", where=str(path), remedy="use the ARPA file it was made of"
-        )
-    return open_mapped(path) if form == "mapped" else load_arpa(path, progress)
+    return open_mapped(path) if refuse_kenlm(path) == "mapped" else load_arpa(path, progress)
 
 
 @contextmanager
@@ -113,6 +116,22 @@ def replacing(path: str | Path) -> Iterator[Path]:
             making.replace(path)
         finally:
             making.unlink(missing_ok=True)
+
+
+@contextmanager
+def packing(making: Path, name: str, threads: int, progress: Progress) -> Iterator[Path]:
+    """Where to write what becomes `making`: itself, or a file that is then compressed as the suffix of `name` says."""
+    if not name.endswith(PACKED):
+        yield making
+        return
+    plain = making.with_name(f"{making.name}.plain")
+    try:
+        yield plain
+        progress("compress", 0, 1)
+        pack(plain, making, name, threads)
+        progress("compress", 1, 1)
+    finally:
+        plain.unlink(missing_ok=True)
 
 
 def pack(source: Path, target: Path, name: str, threads: int = 1) -> None:

@@ -13,6 +13,7 @@ from models import SMALL, entries, estimate_text
 
 from megahour.core.errors import MegahourError
 from megahour.decode.grammar import grammar
+from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.arpa.read import read_arrays
 from megahour.lm.estimate.estimate import estimate
@@ -21,7 +22,6 @@ from megahour.lm.query.lookup import checksum
 from megahour.lm.query.mapped import HEADER, VERSION, MappedModel, open_mapped
 from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
-from megahour.lm.query.output import DiskFile
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
@@ -32,7 +32,7 @@ EXPECTED = Path(__file__).parents[1] / "lmplz"
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ARPA file of lmplz's, in the mapped form."""
     path = tmp_path_factory.mktemp("mapped") / "small.mlm"
-    with DiskFile(path) as file:
+    with ThreadedFile(path) as file:
         build(read_arrays(EXPECTED / "order3.arpa"), file, "order3")
     return path
 

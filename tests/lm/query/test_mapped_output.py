@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models import entries, estimate_text
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa.direct import PAGE
+from megahour.lm.arpa.direct import PAGE, ThreadedFile
 from megahour.lm.arpa.read import ArpaArrays, read_arrays, read_sizes
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.query.mapped import open_mapped
@@ -24,7 +24,6 @@ from megahour.lm.query.mapped_build import PIECE
 from megahour.lm.query.mapped_import import build, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import lines_of
-from megahour.lm.query.output import DiskFile
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import WordTable
 
@@ -41,7 +40,7 @@ def test_parts_in_any_order_make_the_file(
     parts = list(pairwise(bounds))
     random.shuffle(parts)  # type: ignore[attr-defined]
     path = tmp_path_factory.mktemp("parts") / "file"
-    with DiskFile(path) as disk:
+    with ThreadedFile(path) as disk:
         for begin, end in parts:
             if into_room:
                 disk.room(end - begin, begin)[:] = np.frombuffer(data[begin:end], np.uint8)
@@ -54,7 +53,7 @@ def test_parts_in_any_order_make_the_file(
 
 def test_what_lies_between_parts_is_zero(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with DiskFile(path) as disk:
+    with ThreadedFile(path) as disk:
         disk.room(30, 20)[:] = 1  # given up
         disk.room(20, 40)[:] = ord("b")
         disk.wrote(20)
@@ -76,7 +75,7 @@ def test_large_tables_begin_where_a_huge_page_may(tmp_path: Path) -> None:
         table, [np.arange(len(table), dtype=np.int32)[:, None], grams], logp, [np.zeros_like(each) for each in logp]
     )
     path = tmp_path / "large.mlm"
-    with DiskFile(path) as file:
+    with ThreadedFile(path) as file:
         build(arrays, file, "large")
     mapped = open_mapped(path)
     mapped.verify()
