@@ -40,7 +40,7 @@ def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def forked(
-    *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str, str]] = TOY_STAGES
+    *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str]] = TOY_STAGES
 ) -> subprocess.CompletedProcess[str]:
     """A command in a process that is forked with its imports done; `stages`: beside the real ones."""
     server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def _main(
     at: str,
     out: str,
     err: str,
-    stages: dict[str, tuple[str, str, str]],
+    stages: dict[str, tuple[str, str]],
     server: str,
 ) -> None:
     """Body of a forked command. The `server` that has forked it forks the workers of its engine, and its models'."""

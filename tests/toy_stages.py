@@ -95,8 +95,8 @@ class Parity(Stage[ParityParams]):
 
 
 TOY_STAGES = {
-    "toy-count": ("toy_stages", "Count", "Numbers, a few a shard."),
-    "toy-parity": ("toy_stages", "Parity", "Numbers regrouped by their remainder."),
+    "toy-count": ("toy_stages:Count", "Numbers, a few a shard."),
+    "toy-parity": ("toy_stages:Parity", "Numbers regrouped by their remainder."),
 }
 
 RECIPE = """

@@ -5,7 +5,6 @@ A stage's options are made from its pydantic model when its command is asked for
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -16,13 +15,12 @@ import click
 
 import megahour
 from megahour.cli.stage_table import STAGES
-from megahour.core.errors import ConfigError, nearest
+from megahour.core.errors import ConfigError
 from megahour.core.stopping import end_by_sigterm, exit_code
 from megahour.runner import log
+from megahour.runner.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from megahour.cli.run import StepPlan
 
 LAZY = {
@@ -46,28 +44,18 @@ LAZY = {
 """Commands and groups that are imported when they are asked for: where they are, and their one-line summary."""
 
 
-class Commands(click.Group):
+class Commands(LazyGroup):
     """The fixed commands and groups, then a lazily built command for every stage."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *LAZY, *STAGES]
+        return [*super().list_commands(ctx), *STAGES]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in LAZY:
-            module, _, attribute = LAZY[name][0].partition(":")
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-            return command
-        if name in STAGES:
-            from megahour.cli.stage_command import ReportCommand, stage_command
+        if name not in STAGES:
+            return super().get_command(ctx, name)
+        from megahour.cli.stage_command import ReportCommand, stage_command
 
-            return ReportCommand() if name == "report" else stage_command(name)
-        return super().get_command(ctx, name)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            raise click.UsageError(f"{error.message}{nearest(args[0], self.list_commands(ctx))}", ctx) from None
+        return ReportCommand() if name == "report" else stage_command(name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,25 +64,18 @@ class Commands(click.Group):
             log.say("stopped", "Stopped.", {}, level=logging.WARNING)
             ctx.exit(exit_code(stop))
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names and summaries from the table: to ask each stage for its help would import it."""
-        from click.shell_completion import CompletionItem
-
-        helps = {name: command.get_short_help_str() for name, command in self.commands.items() if not command.hidden}
-        helps |= {name: summary for name, (_, summary) in LAZY.items()}
-        helps |= {name: summary for name, (_, _, summary) in STAGES.items()}
-        named = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
-        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+    def summaries(self) -> dict[str, str]:
+        return super().summaries() | {name: summary for name, (_, summary) in STAGES.items()}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
-            formatter.write_dl([*own, *((name, summary) for name, (_, summary) in LAZY.items())])
+        super().format_commands(ctx, formatter)
         with formatter.section("Stages (megahour STAGE --help shows inputs, parameters, types and defaults)"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in STAGES.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in STAGES.items()])
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Commands, lazy=LAZY, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(megahour.__version__, prog_name="megahour")
 def app() -> None:
     """Piles of raw speech to a speech recogniser, from ten minutes on a laptop to a million hours on a cluster."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,8 +69,7 @@ def load_stage(name: str) -> Stage[Any]:
     """Raises ConfigError for an unknown name, with the nearest known one."""
     if name not in STAGES:
         raise ConfigError(f'unknown stage "{name}"{nearest(name, STAGES)}', remedy="megahour --help lists them all")
-    module, class_name, _ = STAGES[name]
-    stage: Stage[Any] = getattr(importlib.import_module(module), class_name)()
+    stage: Stage[Any] = resolve_name(STAGES[name][0])()
     return stage
 
 

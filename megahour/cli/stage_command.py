@@ -46,7 +46,7 @@ def stage_command(name: str) -> click.Command:
         _run(stage, values)
 
     doc = (stage.params.__doc__ or "").strip()
-    return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][2])
+    return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][1])
 
 
 def _run_options(stage: Stage[Any]) -> list[click.Option]:
@@ -71,7 +71,7 @@ class ReportCommand(click.Command):
     """`report ARTIFACT …` is the explorer of a data set; `report --ROLE URL …` is the stage about a run."""
 
     def __init__(self) -> None:
-        super().__init__("report", short_help=STAGES["report"][2])
+        super().__init__("report", short_help=STAGES["report"][1])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -120,7 +120,7 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
         if spec.role in known or not spec.optional:
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
     folder, slash, _ = out.rpartition("/")
-    yield STAGES[following][2].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
+    yield STAGES[following][1].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
 
 
 def reference() -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import Params
@@ -40,8 +40,7 @@ class Job:
         return [*([] if "://" in self.output else [self.output]), self.work, tempfile.gettempdir()]
 
     def load(self) -> tuple[Stage[Any], Params, dict[str, Artifact]]:
-        module, _, name = self.stage.partition(":")
-        stage: Stage[Any] = getattr(importlib.import_module(module), name)()
+        stage: Stage[Any] = resolve_name(self.stage)()
         params = stage.params.model_validate(self.params)
         return stage, params, {role: Artifact(url) for role, url in self.inputs.items()}
 

@@ -23,4 +23,4 @@ class Gated(Count):
         super().run(p, inputs, task, out, ctx)
 
 
-GATED = {"toy-gated": ("gated", "Gated", "Numbers, a few a shard, when a file is there.")}
+GATED = {"toy-gated": ("gated:Gated", "Numbers, a few a shard, when a file is there.")}

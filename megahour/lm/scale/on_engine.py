@@ -24,7 +24,6 @@ from megahour.lm.params import (
     VocabularyParams,
     WordsParams,
 )
-from megahour.lm.scale import distributed_model_stage as model_stages
 from megahour.lm.scale import distributed_stage as stages
 from megahour.runner.progress import TerminalMonitor
 from megahour.runner.runner import run_stage, stage_fingerprint
@@ -72,9 +71,9 @@ def estimate_on(
     while made.summary["left"]:
         rounds.append(f"round{len(rounds)}")
         made = job.run(rounds[-1], stages.Reshard(), ReshardParams.model_validate({}), job.made(*rounds[:-1]))
-    job.run("tally", model_stages.TallyShards(), tally, job.made(*rounds))
-    job.run("lines", model_stages.EstimateLines(), EstimateParams.model_validate({}), job.made("tally", *rounds))
-    job.run("arpa", model_stages.JoinArpa(), ArpaParams.model_validate({}), job.made("lines", "tally", *rounds))
+    job.run("tally", stages.TallyShards(), tally, job.made(*rounds))
+    job.run("lines", stages.EstimateLines(), EstimateParams.model_validate({}), job.made("tally", *rounds))
+    job.run("arpa", stages.JoinArpa(), ArpaParams.model_validate({}), job.made("lines", "tally", *rounds))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
