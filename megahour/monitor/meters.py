@@ -45,11 +45,9 @@ class Board(Protocol):
 
     def add(self, row: dict[str, float], step: int) -> None:
         """Takes a row; OSError: it could not, and the training goes on without."""
-        ...
 
     def close(self) -> None:
         """No more rows; OSError: the last ones may be missing."""
-        ...
 
 
 class TensorBoard:

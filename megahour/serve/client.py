@@ -49,11 +49,9 @@ class Session(Protocol):
         SequenceFailedError: a sequence failed and `on_failure` is None.
         AcceleratorError: the service is gone or refuses the request; a key is already in flight.
         """
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Counters of the service, see `metrics.Meter.snapshot`."""
-        ...
 
 
 def client(service: ServiceAddress | str, token: str = "") -> FlightSession:

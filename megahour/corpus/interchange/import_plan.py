@@ -108,16 +108,13 @@ def task_entries(p: ImportParams, spec: Mapping[str, Any]) -> Iterator[Entries]:
             tar = stack.enter_context(_opened(p.audio, spec["audio"]))
             yield _of_tar(p, tar, lines(p.source, spec["file"]))
         elif p.format == "kaldi":
-            own = partial(_lines_of, lines, p.source, set(listing.sizes))
+
+            def own(name: str) -> Iterator[str | BadRecord]:
+                return lines(p.source, name) if name in listing.sizes else iter(())
+
             yield _grouped(read_kaldi(own, root, mine, first=spec["part"] == 0))
         else:
             yield _grouped(_of_manifest(p, root, listing.root, spec["file"], lines, mine))
-
-
-def _lines_of(
-    lines: Callable[[str, str], Iterator[str | BadRecord]], source: str, have: set[str], name: str
-) -> Iterator[str | BadRecord]:
-    return lines(source, name) if name in have else iter(())
 
 
 def _address(source: str, root: str) -> str:

@@ -126,8 +126,8 @@ def _words(written: str, language: str) -> tuple[str, ...]:
         return _across_lines(written, language)
     folded = fold(written).strip("'")
     if not folded[:1].isalpha():  # ำ folds to a mark and a letter
-        first = next((position for position, char in enumerate(folded) if not _is_mark(char)), len(folded))
-        folded = folded[first:]
+        while folded and unicodedata.category(folded[0])[0] == "M":
+            folded = folded[1:]
     if folded == written or _is_plain(folded):
         return (folded,) if folded else ()
     # Compatibility forms such as ½, x² or ﷺ fold to digits, signs or several words: read those.
@@ -146,10 +146,6 @@ def _across_lines(written: str, language: str) -> tuple[str, ...]:
             done.extend(_words(first, language))
             first = part
     return (*done, *_words(first, language))
-
-
-def _is_mark(char: str) -> bool:
-    return unicodedata.category(char)[0] == "M"
 
 
 def _is_plain(text: str) -> bool:

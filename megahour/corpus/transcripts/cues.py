@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.text.markup import View, spoken_text, view
+from megahour.corpus.text.markup import spoken_text, view
 
 MAX_DISORDER = 0.2  # share of timed cues that may stand out of order before the file is refused
 ROLLING_SHARE = 0.5  # share of neighbours that begin with their predecessor's end, above which captions roll
@@ -123,9 +122,8 @@ def strip_rolling(cues: list[Cue]) -> list[Cue]:
     A cue's `raw` is then what follows the words that its predecessor has shown; a cue with nothing new goes. Words that
     a speaker repeats are left alone unless most cues thereabouts scroll: begin with their predecessor's end and go on.
     """
-    words = [
-        [(match[0], shown.raw_span(*match.span())) for match in _SHOWN.finditer(shown.text)] for shown in _views(cues)
-    ]
+    views = (view(cue.raw) for cue in cues)
+    words = [[(match[0], shown.raw_span(*match.span())) for match in _SHOWN.finditer(shown.text)] for shown in views]
     shown_words = [[word for word, _ in own] for own in words]
     overlaps = [0] + [_overlap(shown_words[position - 1], shown_words[position]) for position in range(1, len(cues))]
     scrolling = _scrolling(shown_words, overlaps)
@@ -137,10 +135,6 @@ def strip_rolling(cues: list[Cue]) -> list[Cue]:
         elif repeated < len(own):
             rolled.append(replace(cue, raw=cue.raw[own[repeated - 1][1][1] :].lstrip()))
     return rolled
-
-
-def _views(cues: list[Cue]) -> Iterator[View]:
-    return (view(cue.raw) for cue in cues)
 
 
 def _scrolling(words: list[list[str]], overlaps: list[int]) -> list[bool]:

@@ -48,7 +48,8 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
 def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
     """Blocks of a piece: the lines that begin in its range."""
     if "shard" in piece:
-        yield from line_blocks(_shard_lines(inputs["text"], piece["shard"]), f"text shard {piece['shard']}")
+        own: Any = _OneShard(inputs["text"], piece["shard"])
+        yield from line_blocks(input_lines({"text": own}), f"text shard {piece['shard']}")
     elif "begin" not in piece:
         yield from blocks([piece["source"]])
     else:
@@ -97,11 +98,6 @@ def _line_at(file: BinaryIO, place: int) -> int:
     file.seek(place - 1)
     file.readline()
     return file.tell()
-
-
-def _shard_lines(text: Artifact, shard: int) -> Iterator[str]:
-    """Lines of one shard of a text artifact."""
-    return input_lines({"text": _OneShard(text, shard)})  # type: ignore[dict-item]
 
 
 class _OneShard:

@@ -25,19 +25,15 @@ class Schedule(Protocol):
 
     def now(self, estimate: Callable[[float], float]) -> float:
         """τ of this step. Where it is not known yet: estimate(ρ), beyond which the share ρ of the gradients lies."""
-        ...
 
     def step(self, beyond: float | None) -> None:
         """Ends a step in which the share `beyond` of the senders' elements was beyond τ; None: of dense averaging."""
-        ...
 
     def state(self) -> Tensor:
         """(2,) float64."""
-        ...
 
     def restore(self, state: Tensor) -> None:
         """Goes on from `state()`."""
-        ...
 
 
 @dataclass

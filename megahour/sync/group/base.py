@@ -46,7 +46,6 @@ class Work(Protocol):
 
     def wait(self) -> Tensor:
         """Its result, once it has ended."""
-        ...
 
 
 class Group(Protocol):
@@ -58,15 +57,12 @@ class Group(Protocol):
 
     def all_reduce(self, tensor: Tensor) -> Work:
         """Sum over the workers, in place; the order of the sum is the same on all, so that all hold the same bits."""
-        ...
 
     def all_gather(self, tensor: Tensor) -> Work:
         """(size, *tensor.shape): every worker's tensor, in the order of ranks."""
-        ...
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
         """Overwrites `tensor` with that of rank `source`."""
-        ...
 
     def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> Work:
         """What rank `peer` sends us in its call of `exchange` with our rank and the same tag, while it gets `tensor`.
@@ -74,8 +70,6 @@ class Group(Protocol):
         Pairs of workers call it independently of all others, also from a second thread. It arrives in `out`, of the
         kind of `tensor` and contiguous, or in a new tensor.
         """
-        ...
 
     def split(self, groups: Sequence[Sequence[int]]) -> Group | None:
         """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
-        ...

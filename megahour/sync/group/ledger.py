@@ -22,11 +22,9 @@ class Ledger(Protocol):
 
     def first(self, key: str, word: str) -> str:
         """The word under `key`: this one, unless another was there before."""
-        ...
 
     def get(self, key: str) -> str | None:
         """The word under `key`, if there is one."""
-        ...
 
 
 class StoreLedger:

@@ -25,7 +25,6 @@ class TorchCall(Protocol):
 
     def end(self) -> None:
         """Does the rest and waits; raises what is `of_transport` where a worker is lost."""
-        ...
 
 
 class TorchWork:

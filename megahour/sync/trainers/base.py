@@ -44,19 +44,15 @@ class Synchroniser(Protocol):
         Raises `WorkerLostError` when another worker does not answer within the group's time limit; the weights are
         then those before the step or, when the loss struck in between, undefined: go back to a checkpoint.
         """
-        ...
 
     def finish(self) -> None:
         """Ends training: afterwards all workers hold the same, final, model. A collective call."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """What this worker needs beside the model and the optimiser to go on later with the same bits; copies."""
-        ...
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Goes on from the states of all workers of a checkpoint, in rank order; their number may have been another."""
-        ...
 
 
 @dataclass(frozen=True)

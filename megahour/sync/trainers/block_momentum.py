@@ -44,12 +44,10 @@ class UpdateFilter(Protocol):
 
     def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
         """Ends block t with the workers' mean W̄(t), (D,), and sets `start` to B(t); `mean` may be overwritten."""
-        ...
 
     @property
     def model(self) -> Tensor:
         """The global model W(t), (D,)."""
-        ...
 
 
 class Nesterov:

@@ -55,11 +55,9 @@ class Fork(Protocol):
 
     def ready(self) -> bool:
         """Whether it has ended."""
-        ...
 
     def wait(self) -> Any:
         """What it returned, once it has ended."""
-        ...
 
 
 class Forking(Group, Protocol):
@@ -67,15 +65,12 @@ class Forking(Group, Protocol):
 
     def fork(self, call: Callable[[], Any]) -> Fork:
         """Runs `call` in a second thread."""
-        ...
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = ...) -> None:
         """Waits until `condition()`, of what threads of this worker share; WorkerLostError, of `what`: it took long."""
-        ...
 
     def ledger(self) -> Ledger:
         """Words that all workers can read, also where connections are broken; all make it at the same place."""
-        ...
 
 
 @dataclass

@@ -31,7 +31,6 @@ class Regrouping(Synchroniser, Protocol):
         own: `state()` of this worker before it left the old group, or of a new synchroniser.
         peer: state of a worker that is further, from which what is common is taken; None: this one is as far as any.
         """
-        ...
 
 
 class InBlocks(Regrouping, Protocol):
@@ -43,7 +42,6 @@ class InBlocks(Regrouping, Protocol):
     @property
     def due(self) -> bool:
         """Whether the block's steps are done, and its meeting is not."""
-        ...
 
     def meet(self) -> None:
         """Ends the block that is open, if one is. A collective call.
@@ -51,4 +49,3 @@ class InBlocks(Regrouping, Protocol):
         When a worker is lost meanwhile the block stays open, and those left may call it again in a new group, unless it
         has ended on another: then all others take its state.
         """
-        ...

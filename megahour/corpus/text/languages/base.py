@@ -38,12 +38,7 @@ class Around(NamedTuple):
     grouped: bool = False
 
 
-def noun(*forms: str, gender: str = "m") -> Noun:
-    """A `Noun` from its forms."""
-    return Noun(forms, gender)
-
-
-def as_noun(text: str) -> Noun:
+def noun(text: str) -> Noun:
     """A `Noun` as tables have it: "libra, libras (f)"; m where no gender is given."""
     forms, _, gender = text.removesuffix(")").partition(" (")
     return Noun(tuple(forms.split(", ")), gender if text.endswith(")") else "m")
@@ -74,7 +69,7 @@ class Table:
 
     def nouns(self, name: str) -> dict[str, Noun]:
         """What is written → the noun."""
-        return {written: as_noun(text) for written, text in self.texts(name).items()}
+        return {written: noun(text) for written, text in self.texts(name).items()}
 
 
 def fold(text: str) -> str:
@@ -141,9 +136,9 @@ class Tongue:
         self.cents = table.nouns("cents")
         self.units = table.nouns("units")
         self.scales = table.nouns("scales")
-        self.percent = as_noun(table.text("percent"))
-        self.per_mille = as_noun(table.text("per_mille"))
-        self.degree = as_noun(table.text("degree"))
+        self.percent = noun(table.text("percent"))
+        self.per_mille = noun(table.text("per_mille"))
+        self.degree = noun(table.text("degree"))
         self.symbols = table.texts("symbols")
         self.web = table.texts("web")
         self.abbreviations = table.texts("abbreviations")  # whatever their case

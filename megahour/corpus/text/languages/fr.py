@@ -58,7 +58,7 @@ class French(Tongue):
         whole, _, fraction = digits.partition(".")
         if symbol == "€" and len(fraction) == 2:
             if whole == "0":
-                return self.quantity(str(int(fraction)), noun("centime", "centimes"), around)
+                return self.quantity(str(int(fraction)), noun("centime, centimes"), around)
             tail = self.whole(int(fraction)) if int(fraction) else ()
             return (*self.quantity(whole, self.currencies[symbol], around), *tail)
         return super().money(digits, symbol, around)

@@ -11,18 +11,20 @@ import re
 from decimal import Decimal
 from typing import ClassVar
 
-from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, spell
+from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
 from megahour.corpus.text.languages.roman import value_of
-from megahour.corpus.text.languages.ru_cases import (
-    BOTTOMS,
-    CASE_OF_SUFFIX,
-    CENTURIES,
-    GENITIVE,
-    QUEENS,
-    YEARS,
-    ends_in_one,
-    gender_of,
-)
+
+_GENITIVE = one_of("до от около с со более менее больше меньше свыше порядка из без для после кроме")
+_CASE_OF_SUFFIX = {
+    **{"й": ("n", "m"), "ый": ("n", "m"), "ий": ("n", "m"), "ой": ("n", "m"), "я": ("n", "f"), "ая": ("n", "f")},
+    **{"е": ("n", "n"), "ое": ("n", "n"), "го": ("g", "m"), "ого": ("g", "m"), "его": ("g", "m")},
+    **{"му": ("d", "m"), "ому": ("d", "m"), "м": ("p", "m"), "ом": ("p", "m"), "ем": ("p", "m")},
+    **{"ю": ("a", "f"), "ую": ("a", "f"), "х": ("p", "m"), "ых": ("p", "m")},
+}
+_YEARS = {"год": "n", "года": "g", "году": "p", "годом": "i", "годе": "p"}
+_CENTURIES = {"век": "n", "века": "g", "веку": "d", "веке": "p", "веком": "i"}
+_BOTTOMS = {2: ("вторая", "вторых"), 3: ("треть", "трети"), 4: ("четверть", "четверти")}
+_QUEENS = frozenset({"екатерина", "елизавета"})
 
 
 class Russian(Tongue):
@@ -59,7 +61,7 @@ class Russian(Tongue):
         if n % 10 == 0 and suffix in ("е", "х"):  # decades: 1990-е, 80-х
             *head, last = spell(n, "ru", "ordinal")
             return (*head, last[:-2] + "ы" + suffix)
-        case, gender = CASE_OF_SUFFIX.get(suffix, ("n", "m"))
+        case, gender = _CASE_OF_SUFFIX.get(suffix, ("n", "m"))
         return spell(n, "ru", "ordinal", case, gender)
 
     def counted(self, digits: str, around: Around) -> Words:
@@ -69,16 +71,16 @@ class Russian(Tongue):
             return self.year(int(digits))
         if around.before in self.months and len(digits) == 4:
             return (*self.year(int(digits)), "года")
-        if around.before in GENITIVE:
-            return self.number(digits, gender_of(digits, around.after), "g")
-        return self.number(digits, gender_of(digits, around.after))
+        if around.before in _GENITIVE:
+            return self.number(digits, _gender_of(digits, around.after), "g")
+        return self.number(digits, _gender_of(digits, around.after))
 
     def low_end(self, low: str, high: str, around: Around) -> Words:
-        return self.number(low, gender_of(high, around.after)) if low.isdecimal() else self.number(low)
+        return self.number(low, _gender_of(high, around.after)) if low.isdecimal() else self.number(low)
 
     def quantity(self, digits: str, name: Noun, around: Around) -> Words:
-        if around.before in GENITIVE and digits.isdecimal():
-            form = name.forms[min(1 if ends_in_one(digits) else 2, len(name.forms) - 1)]
+        if around.before in _GENITIVE and digits.isdecimal():
+            form = name.forms[min(1 if _ends_in_one(digits) else 2, len(name.forms) - 1)]
             return (*self.number(digits, name.gender, "g"), *form.split())
         return super().quantity(digits, name, around)
 
@@ -110,14 +112,14 @@ class Russian(Tongue):
     def fraction(self, top: int, bottom: int) -> Words:
         if bottom == 2 and top == 1:
             return ("одна", "вторая")
-        one, many = BOTTOMS.get(bottom) or (
+        one, many = _BOTTOMS.get(bottom) or (
             " ".join(spell(bottom, "ru", "ordinal", "n", "f")),
             " ".join(word[:-2] + "ых" for word in spell(bottom, "ru", "ordinal", "n", "f")),
         )
-        return (*self.whole(top, "f"), *(one if ends_in_one(str(top)) else many).split())
+        return (*self.whole(top, "f"), *(one if _ends_in_one(str(top)) else many).split())
 
     def mixed(self, whole: int, top: int, bottom: int) -> Words:
-        unit = "целая" if ends_in_one(str(whole)) else "целых"
+        unit = "целая" if _ends_in_one(str(whole)) else "целых"
         return (*self.whole(whole, "f"), unit, *self.fraction(top, bottom))
 
     def roman(self, n: int, around: Around, *, rank: bool) -> Words:
@@ -125,11 +127,11 @@ class Russian(Tongue):
             return self.whole(n)
         name = around.before
         gender = "f" if name in ("екатерина", "елизавета", "екатерины") else "m"
-        return spell(n, "ru", "ordinal", "g" if name.endswith(("а", "я", "ы")) and name not in QUEENS else "n", gender)
+        return spell(n, "ru", "ordinal", "g" if name.endswith(("а", "я", "ы")) and name not in _QUEENS else "n", gender)
 
     def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:
         if rule == "city":
-            return ("города",) if around.before in (*GENITIVE, "из") else ("город",)
+            return ("города",) if around.before in (*_GENITIVE, "из") else ("город",)
         if rule == "age":  # 20-летний: the genitive and the rest are one word
             return ("".join((*self.whole(int(match["old"]), "", "g"), match["letn"])),)
         if rule == "years":
@@ -146,8 +148,8 @@ class Russian(Tongue):
             case = "p" if around.before in ("в", "во") else "n" if around.before == "" else "g"
             noun_written = {"p": "году", "n": "год", "g": "года"}[case]
         if n < 1000 and noun_written in ("год", "года"):
-            return self.quantity(str(n), noun("год", "года", "лет"), around)
-        return (*spell(n, "ru", "ordinal", YEARS.get(noun_written, "n")), noun_written)
+            return self.quantity(str(n), noun("год, года, лет"), around)
+        return (*spell(n, "ru", "ordinal", _YEARS.get(noun_written, "n")), noun_written)
 
     def _of_years(self, match: re.Match[str], around: Around) -> Words:
         name, case = match["many"], "n"
@@ -163,4 +165,21 @@ class Russian(Tongue):
             return (*spell(value_of(latin), "ru", "ordinal", "n"), "века")
         if age == "в.":
             age = "веке" if around.before in ("в", "во") else "века" if around.before else "век"
-        return (*spell(value_of(latin), "ru", "ordinal", CENTURIES[age]), age)
+        return (*spell(value_of(latin), "ru", "ordinal", _CENTURIES[age]), age)
+
+
+def _ends_in_one(digits: str) -> bool:
+    """Whether a number takes the singular: 1, 21, but not 11."""
+    return digits.endswith("1") and not digits.endswith("11")
+
+
+def _gender_of(digits: str, after: str) -> str:
+    """Gender of the noun that a number ending in 1 or 2 counts, by its ending: две книги, одна книга, два дома."""
+    word = after.lower()
+    if not re.fullmatch(r"[а-яё]+", word):
+        return ""
+    if _ends_in_one(digits):
+        return "f" if word.endswith(("а", "я", "ая")) else "n" if word.endswith(("о", "е")) else "m"
+    if digits.endswith("2") and not digits.endswith("12"):
+        return "f" if word.endswith(("ы", "и", "ые", "ие")) and len(word) > 2 else "m"
+    return ""
