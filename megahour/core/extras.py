@@ -17,6 +17,7 @@ EXTRAS = {
     "onnx": "export",
     "sherpa_onnx": "dev",
     "kenlm": "kenlm",
+    "tokenizers": "tokenizers",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
 }

@@ -130,9 +130,9 @@ def _in_tokens(config: Mapping[str, Any], inputs: Inputs, lexicon: Lexicon) -> L
     if "tokens" not in inputs:
         what = "the model spells words in pieces, and does not know how words are cut into them"
         raise ConfigError(what, where=inputs["model"].url, remedy="give the input `tokens` that it was trained with")
-    from megahour.units.pieces import Pieces
+    from megahour.units.spellers import speller_of
 
-    pieces = Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
+    pieces = speller_of(inputs["tokens"])
     if list(pieces.tokens) != config["tokens"]:
         remedy = "give the input `tokens` that the model was trained with"
         raise ConfigError("these are not the model's pieces", where=inputs["tokens"].url, remedy=remedy)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
+from megahour.units.spellers import form_of, speller_of
 from megahour.units.tokens import BLANK, MARK, Characters
 
 if TYPE_CHECKING:
@@ -84,10 +85,8 @@ class _Spelling:
     def __init__(self, artifact: Artifact) -> None:
         self.left_out = 0
         self._speller: TokenSpeller
-        if ".spm.model" in next(receipt.files for receipt in artifact.receipts()):
-            from megahour.units.pieces import Pieces
-
-            self._speller = Pieces(artifact.read_bytes(0, ".spm.model"), where=artifact.url)
+        if form_of(artifact):
+            self._speller = speller_of(artifact)
             return
         config = artifact.read_json(0, ".model.json")
         if config.get("marks") or not config.get("tokens"):

@@ -27,7 +27,8 @@ from megahour.train.options import IN_FEATURES
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.units.phones import Phones
-from megahour.units.tokens import Characters, TokenSpeller
+from megahour.units.spellers import speller_of
+from megahour.units.tokens import MARK, Characters, TokenSpeller
 
 CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
 
@@ -102,7 +103,8 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     if p.criterion != "ce":
         speller = _speller(p, inputs)
         labels: Labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
-        kind = {"marks": True} if "tokens" in inputs else {"phones": True} if "lexicon" in inputs else {}
+        marked = "tokens" in inputs and any(token.startswith(MARK) for token in speller.tokens)
+        kind = {"marks": True} if marked else {"phones": True} if "lexicon" in inputs else {}
         config = {"tokens": list(speller.tokens), **kind, **_heads(p)}
         if p.tag:
             labels = _tagged(p, inputs, labels)
@@ -130,9 +132,7 @@ def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:
 def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
     """Pieces of words, phones, or the characters of the labelled texts."""
     if "tokens" in inputs:
-        from megahour.units.pieces import Pieces
-
-        return Pieces(inputs["tokens"].read_bytes(0, ".spm.model"), where=inputs["tokens"].url)
+        return speller_of(inputs["tokens"])
     if "lexicon" in inputs:
         return Phones.read(inputs["lexicon"])
     characters = Characters.of(_texts(inputs, p.sets))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class SenonesParams(Params):
@@ -36,8 +36,14 @@ class LexiconParams(Params):
 
 
 class TokensParams(Params):
-    """Pieces of words that a model of tokens spells with, learnt from text (sentencepiece)."""
+    """Tokens that a model spells with: pieces of words, learnt from text (sentencepiece), or those of a file."""
 
+    file: str = Field(
+        "",
+        description="file or URL of tokens that others have made, which is used as it is: a .model of sentencepiece, "
+        "a tokenizer.json or vocab.json of Hugging Face, or a token a line, as TorchAudio's labels",
+        json_schema_extra=LATER,
+    )
     method: Literal["unigram", "bpe"] = Field(
         "unigram", description="unigram: Kudo's language model of pieces; bpe: pairs that are merged, as other toolkits"
     )
@@ -51,3 +57,10 @@ class TokensParams(Params):
     most_lines: int = Field(
         1_000_000, ge=1, description="most lines of text that are looked at, the first ones: what bounds memory"
     )
+
+    def identity(self) -> dict[str, Any]:
+        """With a digest of the file, so that a changed one is read again."""
+        from megahour.units.texts import files_digest
+
+        digest = {"file_sha256": files_digest([self.file])} if self.file else {}
+        return {**super().identity(), **digest}

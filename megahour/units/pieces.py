@@ -9,7 +9,7 @@ import sentencepiece
 
 from megahour.core.errors import StageError, StoreError
 from megahour.units.params import TokensParams
-from megahour.units.tokens import BLANK
+from megahour.units.tokens import BLANK, BLANKS
 
 MAX_BYTES = 16 << 20
 
@@ -17,7 +17,8 @@ MAX_BYTES = 16 << 20
 class Pieces:
     """Spells texts in the pieces of a sentencepiece model.
 
-    Its own token 0, what it cannot spell, is the blank here: a text that would need it is not `spellable`.
+    Its own token 0, which is what it cannot spell or a blank, is the blank here. A text that needs the unknown token is
+    not `spellable`; marks of sentences are never spelled.
 
     Raises
     ------
@@ -31,11 +32,10 @@ class Pieces:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise StoreError(f"no sentencepiece model: {error}", where=where, remedy=_AGAIN) from error
-        if self._processor.unk_id() != 0 or any(
-            each() >= 0 for each in (self._processor.bos_id, self._processor.eos_id, self._processor.pad_id)
-        ):
-            remedy = "train it with unk_id=0 and bos_id, eos_id and pad_id of -1, or use stage `tokens`"
-            raise StoreError("token 0 must be the unknown one, and no other special", where=where, remedy=remedy)
+        self._unknown = self._processor.unk_id()
+        if self._unknown != 0 and (first := self._processor.id_to_piece(0)) not in BLANKS:
+            remedy = "train it with unk_id=0, or with <blk> as its first symbol, or use stage `tokens`"
+            raise StoreError(f"token 0 must be the unknown one or a blank, not {first!r}", where=where, remedy=remedy)
         size = self._processor.get_piece_size()
         self.tokens = (BLANK, *(self._processor.id_to_piece(number) for number in range(1, size)))
 
@@ -48,7 +48,7 @@ class Pieces:
 
     def spellable(self, text: str) -> bool:
         """Whether a text has tokens, all of them known."""
-        return bool(text) and 0 not in self.encode(text)
+        return bool(text) and not {0, self._unknown} & set(self.encode(text))
 
 
 _AGAIN = "the file is damaged or of something else: `megahour verify` it, then make it again"

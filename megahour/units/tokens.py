@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 BLANK = "<blank>"
+BLANKS = (BLANK, "<blk>", "<eps>", "<pad>", "[PAD]", "-")
+"""How others call token 0."""
 MARK = "\u2581"  # sentencepiece's sign of a word's beginning
 Span = tuple[int, int]
 """First frame of a word, and the first one after it."""

@@ -1,8 +1,8 @@
-"""Stage `tokens`: pieces of words from text."""
+"""Stage `tokens`: pieces of words from text, or tokens of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,33 +15,38 @@ if TYPE_CHECKING:
 
 
 class MakeTokens(SingleShard[TokensParams]):
-    """Writes `.spm.model`, for `train`, and `.tokens.txt`, a token a line, to read."""
+    """Writes one of `spellers.FORMS`, for `train`, and `.tokens.txt`, a token a line, to read."""
 
     name = "tokens"
     params = TokensParams
     inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
 
     def check(self, p: TokensParams, roles: Collection[str]) -> None:
-        if not roles:
-            raise ConfigError("no text", where="tokens", remedy="give an input: text, selection or features")
+        if not roles and not p.file:
+            raise ConfigError("no text", where="tokens", remedy="give an input (text, selection or features) or `file`")
 
     def run(self, p: TokensParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.units.pieces import Pieces, learn
+        from megahour.units.spellers import PIECES, from_elsewhere, speller
         from megahour.units.texts import input_lines
 
-        lines = 0
+        def texts() -> Iterator[str]:
+            return (line for line in islice(input_lines(inputs, p.sets), p.most_lines) if line.strip())
 
-        def counted(line: str) -> str:
-            nonlocal lines
+        if p.file:
+            form, file = from_elsewhere(p.file)
+        else:
+            from megahour.units.pieces import learn
+
+            form, file = PIECES, learn(p, texts(), where=" and ".join(artifact.url for artifact in inputs.values()))
+        tokens = speller(form, file, where=p.file or "tokens")
+        with out.open(form) as opened:
+            opened.write(file)
+        out.text("".join(f"{token}\n" for token in tokens.tokens), ".tokens.txt")
+        kept = lines = 0
+        for line in texts():
             lines += 1
-            return line
-
-        texts = (counted(line) for line in islice(input_lines(inputs, p.sets), p.most_lines) if line.strip())
-        model = learn(p, texts, where=" and ".join(artifact.url for artifact in inputs.values()))
-        pieces = Pieces(model, where="tokens")
-        with out.open(".spm.model") as file:
-            file.write(model)
-        out.text("".join(f"{token}\n" for token in pieces.tokens), ".tokens.txt")
+            kept += tokens.spellable(" ".join(line.split()))
         out.came_in(lines)
-        out.kept(lines)
-        out.stats.update(tokens=len(pieces), lines=lines)
+        out.kept(kept)
+        out.drop("not-spellable", lines - kept)
+        out.stats.update(tokens=len(tokens.tokens), lines=lines)

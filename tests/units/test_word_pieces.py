@@ -53,9 +53,16 @@ def test_files_that_are_something_else_are_refused() -> None:
         Pieces(b"\x80\x04pickle", where="file")
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=made, vocab_size=24, hard_vocab_limit=False, minloglevel=2
+        sentence_iterator=iter(TEXTS),
+        model_writer=made,
+        vocab_size=24,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        bos_id=0,
+        unk_id=1,
+        eos_id=2,
     )
-    with pytest.raises(StoreError, match="token 0 must be the unknown one"):
+    with pytest.raises(StoreError, match="token 0 must be the unknown one or a blank, not '<s>'"):
         Pieces(made.getvalue(), where="file")
 
 

@@ -1,0 +1,96 @@
+"""Tokens of a Hugging Face `tokenizer.json`, spelled with sentencepiece's sign of a word's beginning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from megahour.core.errors import StoreError
+from megahour.units.tokens import BLANK, MARK
+
+MAX_BYTES = 64 << 20
+
+
+class HuggingFaceTokens:
+    """Spells texts with a tokenizer's file; token 0 is the blank, and the file's token n is n + 1 here.
+
+    A text is `spellable` where its tokens together read as the text: without unknown ones, and in the letters, upper
+    or lower case, that the tokenizer has.
+
+    Raises
+    ------
+    StoreError: no tokenizer, or one whose tokens do not say where words begin (`</w>` marks ends).
+    """
+
+    def __init__(self, file: bytes, *, where: str) -> None:
+        import tokenizers
+
+        if len(file) > MAX_BYTES:
+            raise StoreError(f"{len(file)} bytes of a tokenizer, at most {MAX_BYTES}", where=where, remedy=_REMEDY)
+        try:
+            text = file.decode()
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            rules = json.loads(text)
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreError(f"no tokenizer.json: {error}", where=where, remedy=_REMEDY) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        name_of, self._before = _names(rules, ids, where)
+        names = {number: name_of(token) for token, number in ids.items()}
+        size = max(names, default=-1) + 1
+        self.tokens = (BLANK, *(names.get(number, f"<{number}>") for number in range(size)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return [number + 1 for number in self._tokenizer.encode(self._before + text, add_special_tokens=False).ids]
+
+    def spellable(self, text: str) -> bool:
+        """Whether a text has tokens that read as it."""
+        spelled = "".join(self.tokens[token] for token in self.encode(text))
+        return bool(text) and spelled.replace(MARK, " ").strip() == text
+
+
+_REMEDY = "give a file that `tokenizer.save` or `save_pretrained` has written"
+
+
+def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Callable[[str], str], str]:
+    """What gives a token's name here, and what stands before a text so that its first word is like the others."""
+    model = rules["model"]
+    if model.get("end_of_word_suffix"):
+        what = f"its tokens mark the ends of words, with {model['end_of_word_suffix']!r}"
+        raise StoreError(what, where=where, remedy="use a tokenizer that marks their beginnings, or stage `tokens`")
+    if model["type"] == "WordPiece":
+        going_on = model["continuing_subword_prefix"]
+        return lambda token: token.removeprefix(going_on) if token.startswith(going_on) else MARK + token, ""
+    if any(token.startswith("\u0120") for token in ids):  # a space, as GPT-2's bytes are written
+        prefixed = _pre_tokenizers(rules).get("ByteLevel", {}).get("add_prefix_space", False)
+        letters = _bytes_of_letters()
+        return lambda token: _text_of(token, letters), "" if prefixed else " "
+    if any(token.startswith(MARK) for token in ids):
+        return lambda token: token, ""
+    return lambda token: " " if token in ("|", " ") else token, ""
+
+
+def _pre_tokenizers(rules: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    outer = rules.get("pre_tokenizer") or {}
+    return {each["type"]: each for each in outer.get("pretokenizers", [outer]) if each}
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """Byte of each letter that stands for one in byte-level BPE: printable ones for themselves, others from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _text_of(token: str, letters: dict[str, int]) -> str:
+    """A token of bytes as text; one that is part of a letter keeps its name, which reads as no text."""
+    try:
+        return bytes(letters[letter] for letter in token).decode().replace(" ", MARK)
+    except (KeyError, UnicodeDecodeError):
+        return f"<{token}>"

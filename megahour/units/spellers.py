@@ -1,0 +1,88 @@
+"""What an artifact of tokens spells with, whichever file it has; and tokens that others have made."""
+
+from __future__ import annotations
+
+import json
+
+import fsspec
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.store import Artifact
+from megahour.units.tokens import BLANK, BLANKS, Characters, TokenSpeller
+
+PIECES, HUGGING_FACE, CHARACTERS = ".spm.model", ".tokenizer.json", ".characters.json"
+FORMS = (PIECES, HUGGING_FACE, CHARACTERS)
+MAX_BYTES = 64 << 20
+
+
+def form_of(artifact: Artifact) -> str | None:
+    """Which of `FORMS` an artifact has; None: it is not one of tokens."""
+    files = next(artifact.each_receipt()).files
+    return next((form for form in FORMS if form in files), None)
+
+
+def speller_of(artifact: Artifact) -> TokenSpeller:
+    """Raises StoreError: there is no such file in it, or it is damaged."""
+    form = form_of(artifact)
+    if form is None:
+        raise StoreError(
+            "no tokens in it", where=artifact.url, remedy=f"give an artifact of stage `tokens`: {', '.join(FORMS)}"
+        )
+    return speller(form, artifact.read_bytes(0, form), where=artifact.url)
+
+
+def speller(form: str, file: bytes, *, where: str) -> TokenSpeller:
+    """Raises StoreError: `file` is not of this form."""
+    if form == PIECES:
+        from megahour.units.pieces import Pieces
+
+        return Pieces(file, where=where)
+    if form == HUGGING_FACE:
+        from megahour.units.hugging_face import HuggingFaceTokens
+
+        return HuggingFaceTokens(file, where=where)
+    try:
+        return Characters(tuple(json.loads(file)))
+    except ValueError as error:
+        raise StoreError(f"no characters: {error}", where=where, remedy="make it again") from error
+
+
+def from_elsewhere(url: str) -> tuple[str, bytes]:
+    """Form and file of tokens that others have made, as an artifact keeps them.
+
+    A sentencepiece model (.model), a Hugging Face tokenizer.json, or labels: vocab.json of wav2vec2 (a token's number
+    by its name), or a text file of a token a line, as of TorchAudio's pipelines' `get_labels()`.
+
+    Raises
+    ------
+    ConfigError: there is no such file, or it is none of these.
+    """
+    try:
+        with fsspec.open(url, "rb") as opened:
+            file = opened.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokens: {error}", where=url, remedy="check `file`") from error
+    if len(file) > MAX_BYTES:
+        raise ConfigError(f"more than {MAX_BYTES} bytes", where=url, remedy="give a tokenizer's file")
+    if url.endswith(".model"):
+        return PIECES, file
+    try:
+        if not url.endswith(".json"):
+            return CHARACTERS, _characters(file.decode().split("\n"))
+        read = json.loads(file)
+        if "model" in read:
+            return HUGGING_FACE, file
+        return CHARACTERS, _characters(sorted(read, key=read.__getitem__))
+    except (ValueError, TypeError, RecursionError) as error:
+        remedy = "give a .model of sentencepiece, a tokenizer.json, a vocab.json, or a text file of a token a line"
+        raise ConfigError(f"no tokens: {error}", where=url, remedy=remedy) from error
+
+
+def _characters(labels: list[str]) -> bytes:
+    """Labels that are characters, in their order, in lower case as texts are; `|` and U+2581 are the space."""
+    labels = [label.removesuffix("\r") for label in labels]
+    plain = [label for label in labels if label and label not in BLANKS and not (label[0] in "<[" and len(label) > 1)]
+    spelled = [" " if label in ("|", "\u2581", "<space>") else label.lower() for label in plain]
+    if longer := next((label for label in spelled if len(label) > 1), None):
+        raise ValueError(f"label {longer!r} is not one character")
+    return json.dumps([BLANK, *dict.fromkeys(spelled)], ensure_ascii=False).encode()

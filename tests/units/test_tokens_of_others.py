@@ -1,0 +1,156 @@
+"""Tokenizers that other toolkits have made are used as they are: their tokens spell the same texts here."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from made_artifacts import features_artifact, utterances
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+from megahour.train.job import prepare
+from megahour.train.params import TrainParams
+from megahour.units.hugging_face import HuggingFaceTokens
+from megahour.units.params import TokensParams
+from megahour.units.pieces import Pieces
+from megahour.units.spellers import from_elsewhere, speller, speller_of
+from megahour.units.tokens import BLANK, MARK, spelled_words
+from megahour.units.tokens_stage import MakeTokens
+
+TEXTS = ["one two three", "two three four", "three four fivé", "don't one one two two"] * 5
+TORCHAUDIO = ["-", "|", "E", "T", "A", "O", "N", "I", "H", "S", "R", "D", "L", "U", "W", "F", "V", "'", "É"]
+
+
+def hugging_face(kind: str) -> Tokenizer:
+    """A tokenizer of pieces, learnt from the texts by the library itself."""
+    special = ["<unk>", "<s>", "</s>"]
+    if kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.WordPieceTrainer(vocab_size=50, special_tokens=special)
+    elif kind == "unigram":
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=40, special_tokens=special, unk_token="<unk>")
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        prefixed = kind == "bytes, prefixed"
+        parts = [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=prefixed)]
+        tokenizer.pre_tokenizer = parts[1] if prefixed else pre_tokenizers.Sequence(parts)
+        trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=special)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bytes", "bytes, prefixed"])
+def test_hugging_faces_tokens_read_as_the_texts(kind: str) -> None:
+    tokenizer = hugging_face(kind)
+    ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+    assert ours.tokens[0] == BLANK
+    assert len(ours) == len(set(ours.tokens)) == tokenizer.get_vocab_size() + 1
+    for text in TEXTS:
+        tokens = ours.encode(text)
+        assert ours.spellable(text) or "é" in text
+        if ours.spellable(text):
+            path = [label for token in tokens for label in (token, 0)]
+            assert " ".join(word.text for word in spelled_words(path, ours.tokens, MARK)) == text
+        assert [token - 1 for token in tokens] == tokenizer.encode(
+            " " + text if kind == "bytes" else text, add_special_tokens=False
+        ).ids
+    assert any(len(token.strip(MARK)) > 1 for token in ours.tokens if not token.startswith("<"))
+    one = ours.encode("one")
+    assert ours.encode("two one")[-len(one) :] == one, "a word is spelled alike wherever it stands"
+    assert not ours.spellable("one zebra")
+    assert not ours.spellable("ONE")
+    assert not ours.spellable("")
+
+
+def test_what_a_tokenizer_does_to_a_text_first_does_not_hide_what_it_cannot_spell() -> None:
+    """It writes small letters for capitals: the texts of a training must have them already."""
+    tokenizer = hugging_face("wordpiece")
+    tokenizer.normalizer = normalizers.Lowercase()
+    ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+    assert ours.spellable("one two")
+    assert not ours.spellable("One two")
+
+
+def test_truncation_and_padding_of_the_file_do_not_count() -> None:
+    tokenizer = hugging_face("unigram")
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=64)
+    assert HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json").spellable("one two three four one")
+
+
+def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_path: Path) -> None:
+    ends = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    with pytest.raises(StoreError, match="its tokens mark the ends of words, with '</w>'"):
+        HuggingFaceTokens(ends.to_str().encode(), where="file")
+    for wrong in (b"{}", b"\xff", b"[1]", b'{"model": {"type": "Other"}}'):
+        with pytest.raises(StoreError, match="no tokenizer"):
+            HuggingFaceTokens(wrong, where="file")
+    for name, content, what in [
+        ("a.json", b"3", "no tokens"),
+        ("b.json", b'{"a": "x", "b": 1}', "no tokens"),
+        ("c.txt", b"\xff", "no tokens"),
+        ("d.txt", b"-\nth\n", "label 'th' is not one character"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=what):
+            from_elsewhere(str(tmp_path / name))
+    with pytest.raises(ConfigError, match="check `file`"):
+        from_elsewhere(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("form", ["labels.txt", "vocab.json"])
+def test_characters_of_torchaudio_and_wav2vec2(tmp_path: Path, form: str) -> None:
+    names = TORCHAUDIO if form == "labels.txt" else ["<pad>", "<s>", "</s>", "<unk>", *TORCHAUDIO[1:]]
+    text = "\n".join(names) + "\n" if form == "labels.txt" else json.dumps({name: i for i, name in enumerate(names)})
+    (tmp_path / form).write_text(text)
+    ours = speller(*from_elsewhere(str(tmp_path / form)), where=form)
+    assert ours.tokens == (BLANK, " ", *(name.lower() for name in TORCHAUDIO[2:]))
+    assert ours.spellable("don't one")
+    assert ours.encode("to a") == [3, 5, 1, 4]
+
+
+def test_sentencepiece_models_of_others_are_used_with_their_specials() -> None:
+    """NeMo's have the unknown piece first, and icefall's a blank, an end of sentences, and the unknown one."""
+    nemo = {"unk_id": 0, "bos_id": 1, "eos_id": 2}
+    icefall = {"unk_id": 2, "bos_id": -1, "eos_id": -1, "user_defined_symbols": ["<blk>", "<sos/eos>"]}
+    for specials in (nemo, icefall):
+        made = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS), model_writer=made, vocab_size=24, hard_vocab_limit=False, minloglevel=2,
+            **specials,
+        )  # fmt: skip
+        ours = Pieces(made.getvalue(), where="file")
+        assert ours.tokens[0] == BLANK
+        assert ours.spellable("one two three")
+        assert not ours.spellable("one zebra")
+
+
+def test_a_model_learns_the_tokens_of_a_file(tmp_path: Path, engine: LocalEngine) -> None:
+    features = features_artifact(tmp_path / "features", [("labelled", utterances(20))])
+    letters = sorted({letter for utterance in utterances(20) for letter in utterance["text"]})
+    (tmp_path / "labels.txt").write_text("\n".join(["-", "|", *letters[1:]]))
+    tokens = Artifact(tmp_path / "tokens")
+    p = TokensParams(file=str(tmp_path / "labels.txt"))
+    run_stage(MakeTokens(), p, {"features": features}, tokens, engine, work=tmp_path / "work")
+    left_out = sum(letters[0] in utterance["text"] for utterance in utterances(20))
+    assert tokens.manifest.counts.kept == 20 - left_out
+    assert tokens.manifest.counts.dropped == {"not-spellable": left_out}
+    job = prepare(
+        TrainParams(criterion="ctc", hidden=8, layers=1, held_out=0.0), {"features": features, "tokens": tokens}
+    )
+    assert job.config["tokens"] == list(speller_of(tokens).tokens) == [BLANK, " ", *letters[1:]]
+    assert not job.config.get("marks")
+    assert TokensParams(file=str(tmp_path / "labels.txt")).identity() != TokensParams().identity()
+    before = p.identity()
+    (tmp_path / "labels.txt").write_text("-\n|\n")
+    assert p.identity() != before
