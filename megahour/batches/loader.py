@@ -1,4 +1,4 @@
-"""Batches of stacked, normalised features with their targets, straight from memory-mapped *features* shards."""
+"""Batches of stacked, normalised features with their targets, from memory-mapped *features* shards or from audio."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from megahour.batches.in_order import in_order
 from megahour.batches.labels import Arrays, Labels
 from megahour.batches.plan import EpochPlan, ShardSize
 from megahour.batches.tempo import drawn_lengths, stretched, stretched_labels
-from megahour.batches.window import Front, Shelf, Window
+from megahour.batches.window import Front, Shelf, Source, Stored, Window
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
 
@@ -53,7 +54,7 @@ class Loader:
 
     `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`.
     Pieces are made faster or slower by up to `tempo`. With `two_views` a batch has its features a second time among the
-    targets, as `view`, augmented by draws of its own.
+    targets, as `view`, augmented by draws of its own. `source` is where features come from, if not from those stored.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class Loader:
         tempo: float = 0.0,
         two_views: bool = False,
         open_windows: int = 2,
+        source: Source | None = None,
     ) -> None:
+        self.source = source or Stored(features, len(front.mean))
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front
         self.seed, self.batch_frames, self.window_shards, self.lanes = seed, batch_frames, window_shards, lanes
         self.augment, self.tempo, self.two_views, self.open_windows = augment, tempo, two_views, open_windows
@@ -142,7 +145,9 @@ class Loader:
 
     def _open(self, plan: EpochPlan, index: int, batches: int, offset: int, chunk: int) -> Window:
         shelves = [self.shelves[i] for i in plan.windows[index]]
-        with in_order(lambda s: s.table(self.features), shelves, threads=THREADS, ahead=len(shelves)) as found:
-            tables = list(found)
+        open_shelf = partial(self.source.opened, epoch=plan.epoch, chunk=chunk)
+        with in_order(open_shelf, shelves, threads=THREADS, ahead=len(shelves)) as found:
+            opened = list(found)
         labels = self.labels.opened([shelf.shard for shelf in shelves])
-        return Window(shelves, tables, labels, self.front, plan.generator(index), batches, offset, chunk)
+        rng, threads = plan.generator(index), self.source.threads
+        return Window(opened, labels, self.front, rng, batches, offset, chunk, threads)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.bucket import Chunks, Index, cut, partition
+from megahour.batches.in_order import in_order
 from megahour.batches.labels import OpenLabels, Piece
 from megahour.batches.ragged import Ragged
 from megahour.core.store import Artifact
@@ -53,33 +55,70 @@ class Shelf:
         return features.read_table(self.shard, ".arrow")
 
 
+class Rows(Protocol):
+    """Features (T_i, F) of the rows of a shard; threads may ask for them."""
+
+    def row(self, i: int) -> NDArray[Any]:
+        """Those of row i."""
+
+
+@dataclass(frozen=True)
+class OpenShelf:
+    """A shard whose `rows` are trained on; `key`, `frames` (at 10 ms), texts and features are those of all its rows."""
+
+    rows: Index
+    key: Index
+    frames: Index
+    texts: pa.ChunkedArray
+    values: Rows
+
+
+class Source(Protocol):
+    """Where features come from. `threads`: how many compute those of a batch."""
+
+    @property
+    def threads(self) -> int: ...
+
+    def opened(self, shelf: Shelf, epoch: int, chunk: int) -> OpenShelf:
+        """A shelf for a pass over the data in chunks (0: whole utterances)."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Features as they are stored: mapped, not read."""
+
+    features: Artifact
+    mels: int
+    threads: int = 1
+
+    def opened(self, shelf: Shelf, epoch: int, chunk: int) -> OpenShelf:
+        table = shelf.table(self.features)
+        key, frames = (table.column(name).to_numpy() for name in ("key", "frames"))
+        values = Ragged(table.column("features"), self.mels)
+        return OpenShelf(shelf.rows, key, frames, table.column("text"), values)
+
+
 class Window:
-    """The division of shards into batches, whose pieces it gives. The tables are mapped, not read."""
+    """The division of shards into batches, whose pieces it gives."""
 
     def __init__(
         self,
-        shelves: Sequence[Shelf],
-        tables: Sequence[pa.Table],
+        shelves: Sequence[OpenShelf],
         labels: OpenLabels,
         front: Front,
         rng: np.random.Generator,
         batches: int,
         offset: int,
         chunk: int,
+        threads: int = 1,
     ) -> None:
-        self.labels, self.front, self.offset = labels, front, offset
-        self.shard = np.repeat(np.arange(len(shelves)), [shelf.utterances for shelf in shelves])
+        self.shelves, self.labels, self.front, self.offset, self.threads = shelves, labels, front, offset, threads
+        self.shard = np.repeat(np.arange(len(shelves)), [len(shelf.rows) for shelf in shelves])
         self.row = np.concatenate([shelf.rows for shelf in shelves])
-        self.key, self.frames = (
-            np.concatenate(
-                [t.column(name).to_numpy()[shelf.rows] for shelf, t in zip(shelves, tables, strict=True)]
-            ).astype(np.int64)
-            for name in ("key", "frames")
-        )
+        self.key = np.concatenate([shelf.key[shelf.rows] for shelf in shelves]).astype(np.int64)
+        self.frames = np.concatenate([shelf.frames[shelf.rows] for shelf in shelves]).astype(np.int64)
         self.chunks: Chunks = cut(stacked_frames(self.frames, offset, front.stack), chunk)
         self.batches = partition(self.chunks.length, batches, rng)
-        self.values = [Ragged(table.column("features"), len(front.mean)) for table in tables]
-        self.texts = [table.column("text") for table in tables]
 
     def pieces(self, batch: int) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Piece]]:
         """Features (B, T, F), lengths (B,) and pieces of one batch."""
@@ -87,14 +126,19 @@ class Window:
         own = self.batches[batch]
         lengths = self.chunks.length[own]
         features = np.zeros((len(own), int(lengths.max()), size * len(self.front.mean)), dtype=np.float32)
-        pieces = []
-        for b, item in enumerate(own.tolist()):
+
+        def fill(b: int) -> Piece:
+            item = own[b]
             utterance, start = int(self.chunks.utterance[item]), int(self.chunks.start[item])
-            shard, row = int(self.shard[utterance]), int(self.row[utterance])
+            shelf, row = self.shelves[int(self.shard[utterance])], int(self.row[utterance])
             # A stacked frame holds exactly the frames stack·t + offset …, so a piece needs only its own frames.
             first = start * size + self.offset
-            frames = self.values[shard].row(row)[first : first + int(lengths[b]) * size]
+            frames = shelf.values.row(row)[first : first + int(lengths[b]) * size]
             features[b, : lengths[b]] = stack(frames, 0, self.front.mean, self.front.inv_std, size)
-            text = self.texts[shard][row].as_py()
-            pieces.append(Piece(int(self.key[utterance]), start, int(lengths[b]), int(self.frames[utterance]), text))
-        return features, lengths, pieces
+            text = shelf.texts[row].as_py()
+            return Piece(int(self.key[utterance]), start, int(lengths[b]), int(self.frames[utterance]), text)
+
+        if self.threads == 1:
+            return features, lengths, list(map(fill, range(len(own))))
+        with in_order(fill, range(len(own)), threads=self.threads, ahead=len(own)) as pieces:
+            return features, lengths, list(pieces)

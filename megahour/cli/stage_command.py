@@ -156,11 +156,13 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 
 def _trainers() -> list[str]:
+    from megahour.features.params import WaveformParams
     from megahour.sync.params import TRAINERS
     from megahour.train.options import CRITERIA, OPTIMISERS, Parallel
     from megahour.train.params import CHOICES
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
+    lines += ["`waveform`:", "", _summary(WaveformParams), "", *_table_of(WaveformParams)]
     lines += ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
     for name in CHOICES:
         lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]

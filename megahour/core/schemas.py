@@ -151,6 +151,19 @@ FEATURES = pa.schema(
     ]
 )
 
+MEANS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("shard", pa.int32()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("samples", pa.int64()),
+        ("rate_hz", pa.int32()),
+        ("count", pa.int64()),
+        ("mean", pa.large_list(pa.float64())),
+    ]
+)
+
 SENONE_ALIGNMENTS = pa.schema([("key", pa.int64()), ("frames", pa.int32()), ("senones", pa.list_(pa.int16()))])
 
 TARGETS = pa.schema(

@@ -261,6 +261,17 @@ class Artifact:
                 remedy=f"megahour verify {self.url}",
             ) from error
 
+    def mapped(self, shard: int, suffix: str) -> pa.Buffer:
+        """The bytes of a shard's file, memory-mapped when local; threads may read them. StoreError: it is missing."""
+        try:
+            return self._arrow_source(shard, suffix).read_buffer()
+        except OSError as error:
+            raise StoreError(
+                f"shard {shard}, file *{suffix} cannot be read: {error}",
+                where=self.url,
+                remedy=f"megahour verify {self.url}",
+            ) from error
+
     def read_rows(self, shard: int, suffix: str, rows: NDArray[np.int64]) -> pa.Table:
         """A shard's table of which the lists are read at `rows` only: `Near` fetches no others."""
         return self.read_table(shard, suffix)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.core.schemas import FEATURES
+from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import ShardAudio
@@ -28,16 +28,22 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
     table = selection.read_table(shard, columns=COLUMNS)
     moments = Moments.zero(p.mels)
     rows: list[dict[str, Any]] = []
+    means: list[dict[str, Any]] = []
     arrays: list[NDArray[np.float16]] = []
     audio_s, rates_hz = 0.0, set()
-    for row, features in _features(p, table, utterances, out):
+    for row, before, features in _features(p, table, utterances, out):
         moments.add(features)
-        arrays.append(features.astype(np.float16))
+        arrays.append((features[:0] if p.keep == "means" else features).astype(np.float16))
+        if p.keep != "frames":
+            means.append({name: row[name] for name in MEANS.names[:-2]} | before)
         rows.append({name: row[name] for name in ("key", "speaker", "text", "set", "condition")})
         rows[-1]["frames"] = features.shape[0]
         audio_s += row["samples"] / row["rate_hz"]
         rates_hz.add(row["rate_hz"])
-    out.table(features_table(rows, arrays), ".arrow")
+    stored = features_table(rows, arrays)
+    out.table(stored.drop_columns(["features"]) if p.keep == "means" else stored, ".arrow")
+    if p.keep != "frames":
+        out.table(pa.Table.from_pylist(means, MEANS), ".means.arrow")
     write_statistics(out, moments, audio_s)
     out.stats["rates_hz"] = sorted(rates_hz)
     tags = next(receipt.tags for receipt in selection.receipts() if receipt.shard == shard)
@@ -46,7 +52,8 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
 
 def _features(
     p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
-) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], NDArray[np.float32]]]:
+    """Rows, the running mean before each, and the features."""
     speaker, mean = None, CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
     with OpenShards(utterances) as audio:
         for row in table.to_pylist():
@@ -55,16 +62,22 @@ def _features(
                 speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
             try:
                 samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
-                signal = samples.astype(np.float32) * np.float32(p.unit)
-                if p.edges == "mirrored":
-                    signal = with_mirrored_ends(signal, row["rate_hz"])
-                features = mean.apply(log_mel(signal, row["rate_hz"], p.mels, p.low_hz, p.high_hz))
+                before = {"count": mean.count, "mean": mean.mean.copy()}
+                features = mean.apply(energies(p, samples, row["rate_hz"]))
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
                 continue
             out.kept()
-            yield row, features
+            yield row, before, features
+
+
+def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[np.float32]:
+    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, no mean taken off."""
+    signal = samples.astype(np.float32) * np.float32(p.unit)
+    if p.edges == "mirrored":
+        signal = with_mirrored_ends(signal, rate_hz)
+    return log_mel(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
 
 
 class OpenShards:

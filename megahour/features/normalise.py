@@ -32,6 +32,13 @@ class CausalMean:
     def __post_init__(self) -> None:
         self.mean = self.prior.astype(np.float64)
 
+    @staticmethod
+    def after(count: int, mean: NDArray[np.float64]) -> CausalMean:
+        """As it was after `count` frames, at `mean`."""
+        running = CausalMean(mean.astype(np.float32), count)
+        running.mean = mean.copy()
+        return running
+
     def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """(T, F) → (T, F) with the mean up to each frame taken off."""
         result = np.empty_like(features)

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from megahour.core.config import LATER, Params
 
@@ -35,6 +35,12 @@ class FeaturesParams(Params):
         description="samples in -32768 … 32767, or in -1 … 1, which hides what is quieter than the logarithm's floor: "
         "for models that sherpa-onnx is to play; `prior` is of int16 either way",
     )
+    keep: Literal["frames", "means", "both"] = Field(
+        "frames",
+        json_schema_extra=LATER,
+        description="what is stored. frames: the features; means: a hundredth of that, from which `train` computes the "
+        "same features, or those of changed audio, with its input `audio`; both: also for senones, targets and decode",
+    )
     sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
     stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
 
@@ -47,6 +53,74 @@ class FeaturesParams(Params):
     def scaled_prior(self) -> float:
         """`prior` of energies in `scale`."""
         return round(self.prior + 2 * math.log(self.unit), 6)
+
+
+Codec = Literal["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"]
+Range = tuple[float, float]
+
+
+class WaveformParams(BaseModel):
+    """How audio is changed before its features are computed.
+
+    What is done to an utterance is drawn anew in each epoch. Shares are of the utterances, each kind is drawn apart.
+    Held-out utterances stay as they are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    speed: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share played at one of `speeds`, with the pitch: other voices from few speakers; 0.67 is usual. "
+        "For ctc and transducer: frame labels have times",
+    )
+    speeds: list[float] = Field([0.9, 1.1], min_length=1, description="speeds, each as likely; from 0.5 to 2")
+    noise: float = Field(0.0, ge=0, le=1, description="share with noise added; raise it for noisy places")
+    snr_db: Range = Field((5.0, 20.0), description="speech over noise, in dB, from and to; lower is harder")
+    reverb: float = Field(0.0, ge=0, le=1, description="share heard in a room; raise it for distant microphones")
+    rt60_s: Range = Field(
+        (0.2, 0.7), description="reverberation time of generated rooms, from and to; not with the input `rooms`"
+    )
+    direct_db: Range = Field(
+        (0.0, 10.0), description="direct over reverberant sound in generated rooms, in dB; lower is farther away"
+    )
+    codec: float = Field(
+        0.0, ge=0, le=1, description="share that goes through one of `codecs`; raise it for telephones and calls"
+    )
+    codecs: list[Codec] = Field(
+        ["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"],
+        min_length=1,
+        description="codecs, each as likely: leave those that your users do not have. mu-law, a-law, gsm and adpcm are "
+        "of a telephone, 8 kHz",
+    )
+    volume: float = Field(
+        0.0, ge=0, le=1, description="share that is louder or softer than the speaker before; for moving speakers"
+    )
+    volume_db: Range = Field((-12.0, 6.0), description="by how much, in dB, from and to")
+
+    @model_serializer(mode="wrap")
+    def _what_is_set(self, given: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What finished runs have in their identity stays as it is when there are more options."""
+        found: dict[str, Any] = given(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in found.items() if getattr(self, name) != fields[name].default}
+
+    @property
+    def changes(self) -> bool:
+        return any((self.speed, self.noise, self.reverb, self.codec, self.volume))
+
+    @model_validator(mode="after")
+    def _check(self) -> WaveformParams:
+        for name in ("snr_db", "rt60_s", "direct_db", "volume_db"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name} goes from {low} to {high}: the lower one comes first")
+        if wrong := [speed for speed in self.speeds if not 0.5 <= speed <= 2]:
+            raise ValueError(f"speeds {wrong}: they are from 0.5 to 2")
+        if self.rt60_s[0] <= 0.05 or self.rt60_s[1] >= 5:
+            raise ValueError(f"rt60_s {self.rt60_s}: it is between 0.05 and 5 seconds")
+        return self
 
 
 class ImportFeaturesParams(Params):

@@ -9,13 +9,24 @@ from megahour.core.stage import Task
 from megahour.core.store import Artifact
 
 
+def need_frames(artifact: Artifact, *, where: str) -> None:
+    """Raises ConfigError for features that were made with ``keep: means``."""
+    if artifact.summary.get("keep") == "means":
+        raise ConfigError(
+            f"{artifact.url} holds means, not features",
+            where=where,
+            remedy="make features with `keep: both`; train can do with means and its input `audio`",
+        )
+
+
 def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str) -> list[Task]:
     """One task ``{"shard": i}`` for each shard whose tag `set` is in `sets`, in the order of the shards.
 
     Raises
     ------
-    ConfigError: one of `sets` has no shard; `where` is the stage that wants it.
+    ConfigError: one of `sets` has no shard, or it holds no frames; `where` is the stage that wants it.
     """
+    need_frames(artifact, where=where)
     receipts = artifact.receipts()
     present = sorted({receipt.tags.get("set", "") for receipt in receipts})
     if missing := sorted(set(sets) - set(present)):

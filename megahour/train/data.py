@@ -15,11 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.augment import Augment
+from megahour.batches.from_audio import FromAudio
 from megahour.batches.index import shelves, small_columns
 from megahour.batches.labels import Labels, TopK
 from megahour.batches.loader import Loader
 from megahour.batches.pseudo_texts import PseudoTexts
-from megahour.batches.window import Front, Shelf
+from megahour.batches.window import Front, Shelf, Source, Stored
 from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.near import Near
@@ -27,6 +28,7 @@ from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
+from megahour.features.sets import need_frames
 from megahour.train.options import CtcOptions
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data
@@ -43,6 +45,7 @@ def choose(
     _warn(p, features)
     held = held_out_rule(p, features)
     augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
+    source = _sources(p, inputs, len(front.mean))
     load = partial(
         Loader,
         features,
@@ -61,7 +64,10 @@ def choose(
         keep = keep if p.held_out_by == "speaker" else None  # no single utterance of these is held out
         shelf += _pseudo_labelled(p, inputs, shelves(features, _others(p), own, p.stack, keep, dropped))
     two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
-    loaders: dict[Data, Loader] = {"labelled": load(shelf, own, augment=augment, tempo=p.tempo, two_views=two_views)}
+    changed = partial(load, augment=augment, tempo=p.tempo)
+    loaders: dict[Data, Loader] = {
+        "labelled": changed(shelf, own, two_views=two_views, source=source(own, p.waveform.changes))
+    }
     if not loaders["labelled"].utterances:
         sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
         raise StageError(
@@ -72,7 +78,7 @@ def choose(
     if "targets" in inputs:
         targets = _targets(p, inputs["targets"])
         shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
-        loaders["unlabelled"] = load(shelf, targets, augment=augment, tempo=p.tempo)
+        loaders["unlabelled"] = changed(shelf, targets, source=source(targets, p.waveform.changes))
         if not loaders["unlabelled"].utterances:
             raise StageError(
                 f"no utterance of sets {p.unlabelled_sets} has targets",
@@ -81,7 +87,7 @@ def choose(
             )
     if held is None:
         return loaders, None, dropped
-    rest = load(shelves(features, p.sets, labels, p.stack, held), labels)
+    rest = load(shelves(features, p.sets, labels, p.stack, held), labels, source=source(labels, False))
     return loaders, rest if rest.utterances else None, dropped
 
 
@@ -106,6 +112,25 @@ def _pseudo_labelled(p: TrainParams, inputs: Inputs, found: list[Shelf]) -> list
             remedy="make pseudo-labels of these sets of these features, or check `unlabelled_sets`",
         )
     return found
+
+
+def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, bool], Source]:
+    """Where a loader's features come from, given its labels and whether audio is changed: stored, or from `audio`."""
+    features = inputs["features"]
+    if "audio" not in inputs:
+        need_frames(features, where="train")
+        return lambda labels, changed: Stored(features, mels)
+    from megahour.features.clips import Clips
+    from megahour.features.on_the_fly import OnTheFly
+    from megahour.features.perturb import Perturb
+
+    noises, rooms = (Clips(inputs[role], role) if role in inputs else None for role in ("noises", "rooms"))
+    perturb = Perturb(p.waveform, p.seed, noises, rooms)
+
+    def source(labels: Labels, changed: bool) -> Source:
+        return FromAudio(OnTheFly(features, inputs["audio"], perturb if changed else None), labels, p.stack)
+
+    return source
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from megahour.core.config import LATER, Params, parse
 from megahour.core.errors import ConfigError
+from megahour.features.params import WaveformParams
 from megahour.sync.build import options_of
 from megahour.sync.params import TRAINERS, TrainerOptions
 from megahour.train.options import (
@@ -132,7 +133,7 @@ class TrainParams(Params):
         50.0,
         gt=0.0,
         description="most GB there; at least three windows of shards, and no epoch after the first fetches when the "
-        "inputs fit",
+        "inputs fit. Features computed from `audio` for chunks are there too",
         json_schema_extra=POLICY,
     )
     learning_rate: float = Field(
@@ -171,6 +172,11 @@ class TrainParams(Params):
         ge=0.0,
         le=0.5,
         description="largest stretch of the mel axis, as by another vocal tract; try 0.1 on few speakers",
+    )
+    waveform: WaveformParams = Field(
+        WaveformParams.model_validate({}),
+        description="changes of the audio itself, with the input `audio`, such as {noise: 0.5}: see docs/stages.md",
+        json_schema_extra=LATER,
     )
     tempo: float = Field(
         0.0,
@@ -330,6 +336,7 @@ class TrainParams(Params):
         if "initial" in roles and self.parallel.shard > 1:
             what = "`initial` with parallel.shard above 1: no worker holds the whole model"
             raise ConfigError(what, where="train", remedy="leave one of them out")
+        self._check_audio(roles)
         spelled = [role for role in ("tokens", "lexicon") if role in roles]
         if self.criterion == "ce" and spelled:
             what = f"criterion ce learns senones of `units`, not `{spelled[0]}`"
@@ -340,6 +347,22 @@ class TrainParams(Params):
         if self.criterion == "ce" and "units" not in roles:
             remedy = "give units: an artifact, or criterion: ctc"
             raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)
+
+    def _check_audio(self, roles: Collection[str]) -> None:
+        """Whether what changes audio has audio to change, and what is given is used."""
+        wave = self.waveform
+        for what, wrong, remedy in (
+            ("`waveform` changes audio", wave.changes and "audio" not in roles, "give `audio`, the utterances"),
+            ("`noises` is not used", "noises" in roles and not wave.noise, "set noise in `waveform`, or leave it out"),
+            ("`rooms` is not used", "rooms" in roles and not wave.reverb, "set reverb in `waveform`, or leave it out"),
+            (
+                "`waveform` has speed, and frame labels have times",
+                self.criterion == "ce" and wave.speed > 0,
+                "use `tempo`, which moves labels along, or criterion: ctc",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(what, where="train", remedy=remedy)
 
     @model_validator(mode="after")
     def _offsets_fit(self) -> TrainParams:

@@ -21,6 +21,9 @@ class Train(Stage[TrainParams]):
     params = TrainParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("features"),
+        Input("audio", optional=True, kinds=("utterances",)),
+        Input("noises", optional=True, kinds=("recordings", "utterances")),
+        Input("rooms", optional=True, kinds=("recordings", "utterances")),
         Input("units", optional=True),
         Input("targets", optional=True),
         Input("pseudo_labels", optional=True),

@@ -14,6 +14,7 @@ from megahour.core.schemas import SENONE_ALIGNMENTS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.features.sets import need_frames
 from megahour.units.gmm import Mixtures, Statistics, observations
 from megahour.units.hmm import SILENCE, StatePath, transcript_path, viterbi
 from megahour.units.lexicon import Lexicon, read_lexicon
@@ -78,6 +79,7 @@ def make_units(
     ctx: Context,
 ) -> None:
     """Write `.units.json`, `.lexicon.txt` and `.alignments.arrow`."""
+    need_frames(features, where="senones")
     text = lexicon_artifact.read_bytes(0, ".lexicon.txt").decode()
     lexicon = read_lexicon(text, where=lexicon_artifact.url)
     phones = sorted({phone for variants in lexicon.values() for variant in variants for phone in variant} - {SILENCE})

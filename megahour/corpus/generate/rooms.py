@@ -135,7 +135,7 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
     if chosen.rt60_s:
         response = impulse_response(rng.uniform(*chosen.rt60_s), rng.uniform(*chosen.direct_db), rate_hz, rng)
         wet = scipy.signal.oaconvolve(wet, response)[: len(audio)].astype(np.float32)
-    wet = wet * np.float32(_LEVEL / max(_speech_rms(wet, rate_hz), 1e-6))
+    wet = wet * np.float32(_LEVEL / max(speech_rms(wet, rate_hz), 1e-6))
     noise_rms = _LEVEL * 10 ** (-rng.uniform(*chosen.snr_db) / 20)
     for kind, share in chosen.noises:
         wet += np.float32(noise_rms * np.sqrt(share)) * noise(kind, len(wet), rate_hz, rng)
@@ -146,7 +146,7 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
     return wet * np.float32(min(1.0, _PEAK / max(float(np.max(np.abs(wet), initial=0.0)), 1e-9)))
 
 
-def _speech_rms(audio: Audio, rate_hz: int) -> float:
+def speech_rms(audio: Audio, rate_hz: int) -> float:
     """RMS over the blocks of 50 ms that lie within 30 dB of the loudest: pauses do not count."""
     block = rate_hz // 20
     whole = len(audio) // block * block

@@ -1,0 +1,82 @@
+"""Stage `train` with the input `audio`: the model of stored features, held-out audio as it is, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_audio import Spoken, audio_artifact, speech
+from trainings import trained
+
+from megahour.core.errors import ConfigError
+from megahour.features.sets import tasks_of_sets
+from megahour.train.job import prepare
+from megahour.train.params import TrainParams
+
+SMALL = {
+    **{"criterion": "ctc", "hidden": 8, "layers": 1, "batch_frames": 80, "epochs": 0, "whole_epochs": 2, "stack": 3},
+    **{"held_out": 0.3, "threads": 1},
+}
+EVERYTHING = {"speed": 0.7, "noise": 0.7, "reverb": 0.5, "codec": 0.5, "volume": 0.5}
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    return Spoken(tmp_path_factory.mktemp("spoken"))
+
+
+def test_a_model_from_audio_is_that_of_stored_features_byte_for_byte(spoken: Spoken, tmp_path: Path) -> None:
+    stored = trained(tmp_path / "a", {"features": spoken.features()}, SMALL)
+    means = {"features": spoken.features(keep="means"), "audio": spoken.audio}
+    from_audio = trained(tmp_path / "b", means, SMALL)
+    assert from_audio[0] == stored[0]
+    assert [row["held_out_loss"] for row in from_audio[1]] == [row["held_out_loss"] for row in stored[1]]
+
+
+def test_what_is_held_out_is_never_changed(spoken: Spoken, tmp_path: Path) -> None:
+    noises = audio_artifact(tmp_path / "noises", [[speech(70, 2.0)]])
+    inputs = {"features": spoken.features(keep="both"), "audio": spoken.audio, "noises": noises, "rooms": noises}
+    changed = prepare(TrainParams(**SMALL, waveform=EVERYTHING), inputs)
+    plain = prepare(TrainParams(**SMALL), {"features": inputs["features"]})
+    assert changed.held_out is not None
+    assert plain.held_out is not None
+    for one, other, same in (
+        (changed.held_out, plain.held_out, True),
+        (changed.loaders["labelled"], plain.loaders["labelled"], False),
+    ):
+        pairs = [(one.batch(0, n, offset=0), other.batch(0, n, offset=0)) for n in range(len(other.plan(0)))]
+        assert all(np.array_equal(a.features, b.features) for a, b in pairs) == same
+
+
+@pytest.mark.parametrize(
+    ("roles", "settings", "message"),
+    [
+        ([], {"waveform": {"noise": 0.5}}, "`waveform` changes audio"),
+        (["audio", "noises"], {}, "`noises` is not used"),
+        (["audio", "rooms"], {"waveform": {"noise": 0.5}}, "`rooms` is not used"),
+        (["audio", "units"], {"criterion": "ce", "waveform": {"speed": 0.5}}, "frame labels have times"),
+    ],
+)
+def test_inputs_and_options_that_do_not_go_together_are_refused(
+    roles: list[str], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainParams(**{**SMALL, **settings}).check_roles(["features", *roles])
+    TrainParams(**SMALL, waveform=EVERYTHING).check_roles(["features", "audio", "noises", "rooms"])
+
+
+def test_means_are_no_features(spoken: Spoken) -> None:
+    means = spoken.features(keep="means")
+    for refused in (
+        lambda: prepare(TrainParams(**SMALL), {"features": means}),
+        lambda: tasks_of_sets(means, ["labelled"], where="decode"),
+    ):
+        with pytest.raises(ConfigError, match="holds means, not features"):
+            refused()
+
+
+def test_finished_runs_keep_their_fingerprints() -> None:
+    assert not {"waveform"} & set(TrainParams(**SMALL).identity())
+    assert TrainParams(**SMALL, waveform={"noise": 0.1}).identity()["waveform"] == {"noise": 0.1}
