@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from megahour.cli.recipe import EngineParams, Step, load_stage
 from megahour.cli.run import difference, make_engine
-from megahour.core.config import Params, parse
+from megahour.core.config import parse
 from megahour.core.errors import ConfigError, DamagedError, MegahourError, StoreError
 from megahour.core.locks import alone, check
-from megahour.core.stage import Stage
 from megahour.core.store import Artifact, Manifest, Receipt
 from megahour.core.transfer import is_local, publish, publish_text
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard
@@ -26,6 +24,8 @@ from megahour.runner.job import Job
 from megahour.runner.runner import (
     Models,
     Monitor,
+    Origin,
+    Planned,
     alone_at_work,
     claimed_by,
     clear,
@@ -48,16 +48,6 @@ class Means:
     work: Path | None
     threads: int
     monitor: Monitor
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What made an artifact: enough to make any shard of it again."""
-
-    stage: Stage[Any]
-    params: Params
-    inputs: Mapping[str, Artifact]
-    fingerprint: str
 
 
 def origin_of(output: Artifact, addresses: Mapping[str, str], step: Step | None = None) -> Origin:
@@ -134,13 +124,13 @@ def repair(output: Artifact, origin: Origin, means: Means) -> list[str]:
 
 def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> list[str]:
     manifest = _manifest(output)
-    job = job_of(origin.stage, origin.params, origin.inputs, output, origin.fingerprint, means.work, means.threads)
-    tasks, total = planned(origin.stage, origin.params, origin.inputs, job)
-    receipts, sure = _receipts(output, manifest, origin.fingerprint, total)
-    bad = [shard for shard in range(total) if shard not in receipts or verify_shard(output, receipts[shard])]
+    job = job_of(origin, output, means.work, means.threads)
+    plan = planned(origin, job)
+    receipts, sure = _receipts(output, manifest, origin.fingerprint, plan.shards)
+    bad = [shard for shard in range(plan.shards) if shard not in receipts or verify_shard(output, receipts[shard])]
     scratch = Artifact(f"{output.url}/{SCRATCH}")
     done = []
-    made = _make(scratch, origin, means, tasks, total, bad) if bad else {}
+    made = _make(scratch, origin, means, plan, bad) if bad else {}
     _compare(output, manifest, receipts, made, sure)
     check(output.fs, output.root, owner, where=output.url, fresh=True)
     for shard, receipt in made.items():
@@ -148,7 +138,7 @@ def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> lis
         receipts[shard] = receipt
     _remove(scratch)
     if bad:
-        done.append(f"{_shards(bad)} of {total} made again")
+        done.append(f"{_shards(bad)} of {plan.shards} made again")
     return done + _books(output, manifest, origin, receipts, replace(job, owner=owner))
 
 
@@ -176,9 +166,7 @@ def _receipts(
     return (listed if sure else known_receipts(output, fingerprint, total)), sure
 
 
-def _make(
-    scratch: Artifact, origin: Origin, means: Means, tasks: list[Any], total: int, bad: list[int]
-) -> dict[int, Receipt]:
+def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: list[int]) -> dict[int, Receipt]:
     """The bad shards, made into an artifact of their own; those that a killed repair has left there are used."""
     made: dict[int, Receipt] = {}
     for shard in scratch.committed():
@@ -192,14 +180,13 @@ def _make(
             made[shard] = receipt
         else:
             scratch.fs.rm_file(scratch.path(f"receipts/{shard:05d}.json"))
-    done = frozenset(range(total)) - (frozenset(bad) - frozenset(made))
-    stage, p, inputs, engine = origin.stage, origin.params, origin.inputs, means.engine
-    job = job_of(stage, p, inputs, scratch, origin.fingerprint, means.work, means.threads)
-    means.monitor.started(stage.name, len(bad), len(made))
-    models = Models(engine.devices, engine.host)
+    done = frozenset(range(plan.shards)) - (frozenset(bad) - frozenset(made))
+    job = job_of(origin, scratch, means.work, means.threads)
+    means.monitor.started(origin.stage.name, len(bad), len(made))
+    models = Models(means.engine.devices, means.engine.host)
     try:
-        with alone_at_work(job), make_engine(engine) as running:
-            for receipt in make_missing(stage, p, inputs, job, running, tasks, total, done, means.monitor, models):
+        with alone_at_work(job), make_engine(means.engine) as engine:
+            for receipt in make_missing(origin, job, engine, plan, done, means.monitor, models):
                 made[receipt.shard] = receipt
                 means.monitor.task_done(receipt)
             clear(Path(job.work))
@@ -261,7 +248,7 @@ def _books(
         publish_text(output.fs, output.path(f"receipts/{receipt.shard:05d}.json"), receipt.to_json())
     done = [f"receipts of {_shards(receipt.shard for receipt in single)} written again"] if single else []
     if manifest is None:
-        close(origin.stage, origin.params, origin.inputs, output, job, ordered)
+        close(origin, output, job, ordered)
         return [*done, "the manifest made again"]
     try:
         whole = output.receipts() == ordered

@@ -12,7 +12,7 @@ import click
 
 from megahour.cli.recipe import EngineParams, Recipe, Step, load_recipe
 from megahour.cli.recipe_text import put, section
-from megahour.cli.repair import Means, Origin, blamed_input, origin_of, repair
+from megahour.cli.repair import Means, blamed_input, origin_of, repair
 from megahour.cli.run import alone_in, resumable
 from megahour.cli.shipped_recipes import names
 from megahour.core.config import parse
@@ -20,6 +20,7 @@ from megahour.core.errors import ConfigError, MegahourError, nearest
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.runner.progress import TerminalMonitor
+from megahour.runner.runner import Origin
 
 
 @dataclass(frozen=True)

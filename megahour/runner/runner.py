@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -72,6 +72,23 @@ class Models:
     host: str = "127.0.0.1"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What makes an artifact: enough to make any shard of it."""
+
+    stage: Stage[Any]
+    params: Params
+    inputs: Mapping[str, Artifact]
+    fingerprint: str
+
+
+class Planned(NamedTuple):
+    """A stage's tasks, and how many shards they make."""
+
+    tasks: list[Task]
+    shards: int
+
+
 def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
     """Changes when the stage's version, its parameters or the contents of its inputs change."""
     digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
@@ -109,23 +126,23 @@ def run_stage(
     """
     monitor = monitor or Monitor()
     check_inputs(stage, p, inputs)
-    job_fingerprint = stage_fingerprint(stage, p, inputs)
+    origin = Origin(stage, p, inputs, stage_fingerprint(stage, p, inputs))
     try:
-        if output.complete and output.manifest.fingerprint == job_fingerprint:
+        if output.complete and output.manifest.fingerprint == origin.fingerprint:
             return output.manifest
     except DamagedError:
         pass  # made again from the receipts, if they are of this job
     started = time.monotonic()
-    job = job_of(stage, p, inputs, output, job_fingerprint, work, threads)
+    job = job_of(origin, output, work, threads)
     places = explaining(output.url, *job.disks())
     with places, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
-        _claim(output, job_fingerprint)
+        _claim(output, origin.fingerprint)
         with _watched(output, job, engine, monitor):
-            receipts = _make_shards(stage, p, inputs, output, job, engine, monitor, models or Models())
+            receipts = _make_shards(origin, output, job, engine, monitor, models or Models())
         hint = check_kept(stage.name, stage.remedies(p, receipts), receipts, output)
         with blame(job, "summary"):
-            manifest = close(stage, p, inputs, output, job, receipts)
+            manifest = close(origin, output, job, receipts)
         clear(Path(job.work))
         _clear_durable(output)
     monitor.finished(manifest, time.monotonic() - started)
@@ -134,23 +151,16 @@ def run_stage(
     return manifest
 
 
-def job_of(
-    stage: Stage[Any],
-    p: Params,
-    inputs: Mapping[str, Artifact],
-    output: Artifact,
-    job_fingerprint: str,
-    work: Path | None,
-    threads: int,
-) -> Job:
+def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) -> Job:
     """The job as workers see it. `work` holds its scratch directory; by default that of the system does."""
+    kind = type(origin.stage)
     return Job(
-        stage=f"{type(stage).__module__}:{type(stage).__qualname__}",
-        params=p.model_dump(mode="json"),
-        inputs={role: _address(artifact) for role, artifact in inputs.items()},
+        stage=f"{kind.__module__}:{kind.__qualname__}",
+        params=origin.params.model_dump(mode="json"),
+        inputs={role: _address(artifact) for role, artifact in origin.inputs.items()},
         output=_address(output),
-        fingerprint=job_fingerprint,
-        work=str((work or _scratch_of(output)).absolute() / job_fingerprint),
+        fingerprint=origin.fingerprint,
+        work=str((work or _scratch_of(output)).absolute() / origin.fingerprint),
         threads=threads,
     )
 
@@ -227,73 +237,57 @@ def claimed_by(output: Artifact) -> str:
 
 
 def _make_shards(
-    stage: Stage[Any],
-    p: Params,
-    inputs: Mapping[str, Artifact],
-    output: Artifact,
-    job: Job,
-    engine: Engine,
-    monitor: Monitor,
-    models: Models,
+    origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
 ) -> list[Receipt]:
-    tasks, total = planned(stage, p, inputs, job)
-    committed = {shard for shard in output.committed() if shard < total}
+    plan = planned(origin, job)
+    committed = {shard for shard in output.committed() if shard < plan.shards}
     receipts: dict[int, Receipt] = {}
     for shard in sorted(committed):
         receipt = output.receipt(shard)
         if receipt is not None and receipt.fingerprint == job.fingerprint:
             receipts[shard] = receipt
-    monitor.started(stage.name, total, len(receipts))
-    watch = BadShare(p.max_bad, output)
+    monitor.started(origin.stage.name, plan.shards, len(receipts))
+    watch = BadShare(origin.params.max_bad, output)
     for receipt in receipts.values():
         watch.add(receipt.counts)
-    for receipt in make_missing(stage, p, inputs, job, engine, tasks, total, frozenset(receipts), monitor, models):
+    for receipt in make_missing(origin, job, engine, plan, frozenset(receipts), monitor, models):
         receipts[receipt.shard] = receipt
         monitor.task_done(receipt)
         watch.add(receipt.counts)
     watch.close()
-    return [receipts[shard] for shard in range(total)]
+    return [receipts[shard] for shard in range(plan.shards)]
 
 
-def planned(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact], job: Job) -> tuple[list[Task], int]:
-    """The tasks, and how many shards they make."""
+def planned(origin: Origin, job: Job) -> Planned:
+    """The tasks, once they are known to make sense."""
+    stage, p, inputs = origin.stage, origin.params, origin.inputs
     with blame(job, "plan"):
         tasks = stage.plan(p, inputs)
-        return tasks, stage.partitions(p, inputs) if stage.exchange else len(tasks)
+        return Planned(tasks, stage.partitions(p, inputs) if stage.exchange else len(tasks))
 
 
 def make_missing(
-    stage: Stage[Any],
-    p: Params,
-    inputs: Mapping[str, Artifact],
-    job: Job,
-    engine: Engine,
-    tasks: list[Task],
-    total: int,
-    done: frozenset[int],
-    monitor: Monitor,
-    models: Models,
+    origin: Origin, job: Job, engine: Engine, plan: Planned, done: frozenset[int], monitor: Monitor, models: Models
 ) -> Iterator[Receipt]:
     """Make and commit the shards that are not done, into the job's output, with the models that they need."""
-    pending = [shard for shard in range(total) if shard not in done]
+    pending = [shard for shard in range(plan.shards) if shard not in done]
     if not pending:
         return
-    spec = stage.accelerator(p, inputs)
+    stage, specs = origin.stage, [dict(task.spec) for task in plan.tasks]
+    spec = stage.accelerator(origin.params, origin.inputs)
     with nullcontext() if spec is None else _service(spec, engine, models) as service:
         job = replace(job, service=service)
         if stage.exchange:
-            specs = [dict(task.spec) for task in tasks]
             spill = str(Path(job.work) / "spill")
             merge = partial(merge_partition, job, done)
-            for _, text in engine.exchange(partial(split_task, job), specs, merge, total, spill=spill):
+            for _, text in engine.exchange(partial(split_task, job), specs, merge, plan.shards, spill=spill):
                 if text is not None:
                     yield Receipt.from_json(text)
         elif stage.local:
             for shard in pending:
-                yield Receipt.from_json(_run_here(job, (shard, dict(tasks[shard].spec)), monitor))
+                yield Receipt.from_json(_run_here(job, (shard, specs[shard]), monitor))
         else:
-            items = [(shard, dict(tasks[shard].spec)) for shard in pending]
-            for _, text in engine.map(partial(run_task, job), items):
+            for _, text in engine.map(partial(run_task, job), [(shard, specs[shard]) for shard in pending]):
                 yield Receipt.from_json(text)
 
 
@@ -318,15 +312,9 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
         yield service.endpoint
 
 
-def close(
-    stage: Stage[Any],
-    p: Params,
-    inputs: Mapping[str, Artifact],
-    output: Artifact,
-    job: Job,
-    receipts: list[Receipt],
-) -> Manifest:
+def close(origin: Origin, output: Artifact, job: Job, receipts: list[Receipt]) -> Manifest:
     """Reduce the receipts, and write the books of the whole artifact: from then on it exists."""
+    stage, p, inputs = origin.stage, origin.params, origin.inputs
     summary = stage.finish(p, inputs, receipts)
     counts = Counts()
     for receipt in receipts:

@@ -134,6 +134,7 @@ class Tongue:
         self.currencies = table.nouns("currencies")
         self.codes = table.texts("codes")  # written codes of currencies → their symbols
         self.cents = table.nouns("cents")
+        self.bare_cents = noun(table.text("bare_cents"))  # which are named only alone: "drei euro fünfzig"
         self.units = table.nouns("units")
         self.scales = table.nouns("scales")
         self.percent = noun(table.text("percent"))
@@ -201,6 +202,11 @@ class Tongue:
         """Words of an amount of money: 3.25 $ is dollars and cents."""
         name, cent = self.currencies[symbol], self.cents.get(symbol)
         whole, _, fraction = digits.partition(".")
+        if symbol == "€" and self.bare_cents.forms[0] and len(fraction) == 2:
+            if whole == "0":
+                return self.quantity(str(int(fraction)), self.bare_cents, around)
+            tail = self.whole(int(fraction)) if int(fraction) else ()
+            return (*self.quantity(whole, name, around), *tail)
         if cent is None or len(fraction) != 2:
             return self.quantity(digits, name, around)
         small = () if fraction == "00" else self.quantity(str(int(fraction)), cent, around)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from megahour.corpus.text.languages.base import Around, Tongue, Words, fold, noun, one_of, spell
+from megahour.corpus.text.languages.base import Around, Tongue, Words, fold, one_of, spell
 
 _WEAK_E = one_of("der die das dieser diese dieses jede jedes welche eine")
 _WEAK_EN = one_of(
@@ -69,16 +69,6 @@ class German(Tongue):
         if after[:1].isupper():
             return self.number(digits, "f" if after.lower() in _FEMININE else "m")
         return self.number(digits)
-
-    def money(self, digits: str, symbol: str, around: Around) -> Words:
-        # 3,50 € is "drei euro fünfzig": the cents have no name after euros.
-        whole, _, fraction = digits.partition(".")
-        if symbol == "€" and len(fraction) == 2:
-            if whole == "0":
-                return self.quantity(str(int(fraction)), noun("cent"), around)
-            tail = self.whole(int(fraction)) if int(fraction) else ()
-            return (*self.quantity(whole, self.currencies[symbol], around), *tail)
-        return super().money(digits, symbol, around)
 
     def clock(self, hours: int, minutes: int, seconds: int | None, suffix: str) -> Words:
         tail = self.whole(minutes) if minutes else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, noun, one_of, spell
+from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, one_of, spell
 
 _FEMININE = one_of(
     "fois heure heures minute minutes seconde secondes personne personnes année années semaine semaines page pages "
@@ -52,16 +52,6 @@ class French(Tongue):
     def counted(self, digits: str, around: Around) -> Words:
         after = around.after.lower()
         return self.number(digits, "f" if after in _FEMININE or after.endswith(_FEMININE_ENDS) else "")
-
-    def money(self, digits: str, symbol: str, around: Around) -> Words:
-        # 3,50 € is "trois euros cinquante": the cents have no name after euros.
-        whole, _, fraction = digits.partition(".")
-        if symbol == "€" and len(fraction) == 2:
-            if whole == "0":
-                return self.quantity(str(int(fraction)), noun("centime, centimes"), around)
-            tail = self.whole(int(fraction)) if int(fraction) else ()
-            return (*self.quantity(whole, self.currencies[symbol], around), *tail)
-        return super().money(digits, symbol, around)
 
     def scaled(self, digits: str, scale: Noun, symbol: str, around: Around) -> Words:
         words = super().scaled(digits, scale, symbol, around)
