@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.lm.estimate.history import history_words
-from megahour.lm.text.machine import bits_float, float_bits, prefetch
+from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
 Float64 = npt.NDArray[np.float64]
@@ -29,9 +29,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 @compiled
 def log10(x):  # type: ignore[no-untyped-def]
     """log10 of a positive normal number to 1e-9, without a call of the C library."""
-    bits = float_bits(x)
+    bits = np.float64(x).view(np.int64)
     exponent = (bits >> 52) - 1023
-    m = bits_float((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000)
+    m = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
     large = m > 1.4142135623730951
     m, exponent = m * 0.5 if large else m, exponent + large
     s = np.divide(m - 1.0, m + 1.0)  # unlike `/` without a test for zero, which would keep loops from being vectorised

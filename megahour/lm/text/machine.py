@@ -1,6 +1,8 @@
-"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, bit patterns."""
+"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, the lowest bit."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -8,13 +10,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
+def _place(context: Any, builder: Any, signature: Any, args: Any, array: int, index: int, kind: Any) -> Any:
+    """A pointer to `kind` at args[index] of the array args[array]."""
+    data = context.make_array(signature.args[array])(context, builder, args[array]).data
+    return builder.bitcast(builder.gep(data, [args[index]]), kind.as_pointer())
+
+
 @intrinsic
 def load8(typingctx, array, index):  # type: ignore[no-untyped-def]
     """The eight bytes of a uint8 array from `index` on, little-endian, as uint64. Bounds are not checked."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
         return builder.load(pointer, align=1)
 
     return types.uint64(array, types.intp), codegen
@@ -25,8 +32,7 @@ def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
     """Write a uint64 as eight bytes of a uint8 array from `index` on. Bounds are not checked."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
         builder.store(args[2], pointer, align=1)
         return context.get_dummy_value()
 
@@ -38,9 +44,8 @@ def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
     """Which of the 64 bytes of a uint8 array from `index` on are below 33: a bit each, the first one lowest."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
         vector = ir.VectorType(ir.IntType(8), 64)
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer())
+        pointer = _place(context, builder, signature, args, 0, 1, vector)
         below = builder.icmp_unsigned("<", builder.load(pointer, align=1), ir.Constant(vector, [33] * 64))
         return builder.bitcast(below, ir.IntType(64))
 
@@ -52,35 +57,12 @@ def copy16(typingctx, target, at, source, index):  # type: ignore[no-untyped-def
     """Copy 16 bytes from source[index], of any array, to the uint8 array `target` from `at` on. No bounds."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        kinds = signature.args
-        into = context.make_array(kinds[0])(context, builder, args[0]).data
-        data = context.make_array(kinds[2])(context, builder, args[2]).data
-        vector = ir.VectorType(ir.IntType(64), 2).as_pointer()
-        piece = builder.load(builder.bitcast(builder.gep(data, [args[3]]), vector), align=1)
-        builder.store(piece, builder.bitcast(builder.gep(into, [args[1]]), vector), align=1)
+        vector = ir.VectorType(ir.IntType(64), 2)
+        piece = builder.load(_place(context, builder, signature, args, 2, 3, vector), align=1)
+        builder.store(piece, _place(context, builder, signature, args, 0, 1, vector), align=1)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp), codegen
-
-
-@intrinsic
-def float_bits(typingctx, value):  # type: ignore[no-untyped-def]
-    """The bit pattern of a float64."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def bits_float(typingctx, value):  # type: ignore[no-untyped-def]
-    """The float64 of a bit pattern."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
 
 
 @intrinsic
@@ -98,8 +80,7 @@ def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
     """Ask for the cache line of array[index] of a one-dimensional array, to be read soon. Any index is harmless."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(8))
         flags = [ir.Constant(ir.IntType(32), value) for value in (0, 3, 1)]  # to read, in all caches, data
         kinds = [pointer.type, *(flag.type for flag in flags)]
         call = cgutils.get_or_insert_function(
