@@ -12,6 +12,8 @@ from made_artifacts import features_artifact, utterances, write_artifact
 from megahour.core.errors import MegahourError
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES, PSEUDO_LABELS
 from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
+from megahour.decode.stage import Decode
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -19,6 +21,7 @@ from megahour.teach.params import PseudoLabelParams
 from megahour.teach.pseudo_stage import PseudoLabel
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
+from megahour.train.stage import Train
 
 MADE = utterances(12)
 FEATURES = [("labelled", MADE[:4]), ("unlabelled", MADE[4:8]), ("unlabelled", MADE[8:])]
@@ -146,7 +149,9 @@ def test_a_student_learns_from_both_and_true_texts_win(tmp_path: Path) -> None:
     features = [("labelled", made[:4]), ("unlabelled", made[4:8]), ("other", made[8:])]
     inputs = {
         "features": features_artifact(tmp_path / "features", features),
-        "pseudo_labels": pseudo_labels(tmp_path / "pseudo", {0: {0: "ee", 1: "fg"}, 1: {5: "ab", 6: ""}, 2: {8: "ba"}}),
+        "pseudo_labels": pseudo_labels(
+            tmp_path / "pseudo", {0: {0: "f" * 99, 1: "fg"}, 1: {5: "ab", 6: ""}, 2: {8: "ba"}}
+        ),
     }
     job = prepare(TrainParams(**SETTINGS, held_out=0.0), inputs)
     assert job.config["tokens"] == ["<blank>", *"abcdefg"], "pseudo-labels may have characters of their own"
@@ -187,3 +192,27 @@ def test_pseudo_labels_that_do_not_fit_are_refused(tmp_path: Path, values: Any, 
     }
     with pytest.raises(MegahourError, match=message):
         prepare(TrainParams(**{**SETTINGS, **values}), inputs)
+
+
+def test_a_round_of_a_teacher_and_its_student(tmp_path: Path, engine: LocalEngine) -> None:
+    """Letters that can be heard: as in the recipe `noisy-student`, of which there may be any number of rounds."""
+    made = utterances(90, frames=36)
+    features = features_artifact(tmp_path / "features", [("labelled", made[:40]), ("unlabelled", made[40:])])
+
+    def run(stage: Any, params: Any, **inputs: Artifact) -> Artifact:
+        output = Artifact(tmp_path / f"{stage.name}-{len(list(tmp_path.iterdir()))}")
+        run_stage(stage, params, inputs, output, engine, work=tmp_path / "work")
+        return output
+
+    common: dict[str, Any] = {"kind": "tdnn", "criterion": "ctc", "layers": 2, "hidden": 32, "threads": 1, "epochs": 0}
+    long = TrainParams(**common, whole_epochs=20, learning_rate=0.01, batch_frames=60)
+    teacher = run(Train(), long, features=features)
+    heard = run(Decode(), DecodeParams(sets=["unlabelled"], confidence=True), features=features, model=teacher)
+    labels = run(PseudoLabel(), PseudoLabelParams(share=0.5), features=features, hypotheses=heard)
+    kept_labels, summary = kept(labels), labels.summary
+    assert 25 <= len(kept_labels) <= 30
+    assert summary["word_error_rate_kept"] < summary["word_error_rate_dropped"], "confidence tells good from bad"
+    noisy = TrainParams(**common, whole_epochs=1, time_masks=1, time_mask_frames=2, tempo=0.1)
+    student = run(Train(), noisy, features=features, pseudo_labels=labels)
+    assert student.manifest.counts.kept > teacher.manifest.counts.kept
+    assert student.read_json(0, ".model.json")["tokens"] == teacher.read_json(0, ".model.json")["tokens"]
