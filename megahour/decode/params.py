@@ -116,7 +116,7 @@ class ImportHypothesesParams(Params):
     source: list[str] = Field(
         min_length=1,
         description="files, globs or URLs: a JSON object a line (NeMo's manifests with pred_text, …), or a file an "
-        "utterance, named as it is (Whisper, Vosk, `megahour transcribe --format json`, …); .gz too",
+        "utterance, named as it is (Whisper, Vosk, the JSON of `transcribe`, …); .gz too",
     )
     sets: list[str] = Field(["unlabelled"], description="sets of the features whose utterances are looked for")
     model_name: str = Field("recogniser", description="name of the recogniser in the hypotheses")
