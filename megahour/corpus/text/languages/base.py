@@ -11,7 +11,7 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
@@ -55,8 +55,8 @@ class Table:
         """The table that comes with megahour."""
         import yaml
 
-        text = files(__package__).joinpath(f"{code}.yaml").read_text("utf-8")
-        return Table(yaml.load(text, yaml.BaseLoader))
+        text = Path(__file__).with_name(f"{code}.yaml").read_text("utf-8")
+        return Table(yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)))  # all scalars are text
 
     def text(self, name: str) -> str:
         """Empty where the language has none."""
