@@ -76,10 +76,7 @@ def decode_shard(
                     out.quarantine(key, "not-searchable", str(hypothesis))
                     continue
                 best = hypothesis[0]
-                sure = (best.confidence,) if p.confidence else ()
-                tag = most_likely(outputs["tags"], tags) if tags else ()
-                row_of = (key, p.model_name, " ".join(best.words), best.score, len(best.labels))
-                hypotheses.append((*row_of, *sure, *tag))
+                hypotheses.append(_row(p, key, best, most_likely(outputs["tags"], tags) if tags else ()))
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
@@ -93,6 +90,12 @@ def decode_shard(
         out.text("".join(listed), ".nbest.jsonl")
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
     out.tags["model"] = p.model_name
+
+
+def _row(p: DecodeParams, key: int, best: Hypothesis, tag: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As the columns of the table are; tag: and its probability, of a model that tells any."""
+    sure = (best.confidence,) if p.confidence else ()
+    return (key, p.model_name, " ".join(best.words), best.score, len(best.labels), *sure, *tag)
 
 
 def _nbest_line(key: int, texts: Sequence[Text]) -> str:

@@ -57,12 +57,7 @@ def choose(
         open_windows=_open_windows(p),
     )
     dropped: Counter[str] = Counter()
-    keep = None if held is None else lambda table: ~held(table)
-    own = _with_pseudo_labels(p, inputs, labels)
-    shelf = shelves(features, p.sets, own, p.stack, keep, dropped)
-    if own is not labels:
-        keep = keep if p.held_out_by == "speaker" else None  # no single utterance of these is held out
-        shelf += _pseudo_labelled(p, inputs, shelves(features, _others(p), own, p.stack, keep, dropped))
+    own, shelf = _trained_on(p, inputs, labels, held, dropped)
     two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
     changed = partial(load, augment=augment, tempo=p.tempo)
     loaders: dict[Data, Loader] = {
@@ -91,27 +86,31 @@ def choose(
     return loaders, rest if rest.utterances else None, dropped
 
 
-def _others(p: TrainParams) -> list[str]:
-    """Sets of pseudo-labels alone."""
-    return sorted(set(p.unlabelled_sets) - set(p.sets))
-
-
-def _with_pseudo_labels(p: TrainParams, inputs: Inputs, labels: Labels) -> Labels:
+def _trained_on(
+    p: TrainParams, inputs: Inputs, labels: Labels, held: Rule | None, dropped: Counter[str]
+) -> tuple[Labels, list[Shelf]]:
+    """True labels and pseudo-labels, and the utterances that have some and are not held out."""
+    features = inputs["features"]
+    keep = None if held is None else lambda table: ~held(table)
     if "pseudo_labels" not in inputs:
-        return labels
-    labelled = {r.shard for r in inputs["features"].each_receipt() if r.tags.get("set") in p.sets}
-    return PseudoTexts(labels, inputs["pseudo_labels"], labelled)
-
-
-def _pseudo_labelled(p: TrainParams, inputs: Inputs, found: list[Shelf]) -> list[Shelf]:
-    """`found`, unless there is nothing in it. Raises StageError."""
-    if _others(p) and not any(shelf.utterances for shelf in found):
+        return labels, shelves(features, p.sets, labels, p.stack, keep, dropped)
+    labelled = {r.shard for r in features.each_receipt() if r.tags.get("set") in p.sets}
+    own = PseudoTexts(labels, inputs["pseudo_labels"], labelled)
+    found = shelves(features, p.sets, own, p.stack, keep, dropped)
+    keep = keep if p.held_out_by == "speaker" else None  # no single utterance of other sets is held out
+    others = shelves(features, _others(p), own, p.stack, keep, dropped)
+    if _others(p) and not any(shelf.utterances for shelf in others):
         raise StageError(
             f"no utterance of sets {_others(p)} has a pseudo-label that can be learnt",
             where=inputs["pseudo_labels"].url,
             remedy="make pseudo-labels of these sets of these features, or check `unlabelled_sets`",
         )
-    return found
+    return own, found + others
+
+
+def _others(p: TrainParams) -> list[str]:
+    """Sets of pseudo-labels alone."""
+    return sorted(set(p.unlabelled_sets) - set(p.sets))
 
 
 def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, bool], Source]:

@@ -147,6 +147,18 @@ def test_what_is_no_tag_of_the_training_counts_as_unknown(inputs: dict[str, Arti
     assert tags == {key: -1 if key in UNKNOWN else key % 2 for key in range(40)}
 
 
+def test_a_layer_for_tags_goes_on_where_they_are_the_same(
+    tmp_path: Path, inputs: dict[str, Artifact], model: Artifact
+) -> None:
+    """Two other tags are not the two that the initial model tells apart."""
+    made = {"labelled": [{**each, "speaker": f"x{each['speaker']}"} for each in spoken(40)]}
+    for own, same in [(inputs, True), (inputs_of(tmp_path, made), False)]:
+        begun = prepare(settings(held_out=0.0), {**own, "initial": model}).module.state_dict()
+        fresh = prepare(settings(held_out=0.0), own).module.state_dict()
+        assert torch.equal(begun["tagger.weight"], fresh["tagger.weight"]) != same
+        assert not torch.equal(begun["ctc.weight"], fresh["ctc.weight"])
+
+
 def test_a_tag_of_the_features_needs_no_selection(inputs: dict[str, Artifact]) -> None:
     by_speaker = settings(criterion_options={"tag": "speaker"}, held_out=0.0)
     config = prepare(by_speaker, {"features": inputs["features"]}).config
