@@ -108,6 +108,7 @@ def _reading_rules(words: Tongue) -> list[str]:
     money = _any_of([*words.currencies, *words.codes])
     number, scales = _number(words), _any_of(words.scales)
     numeral = "(?:XL|X{0,3})(?:IX|IV|V?I{0,3})"
+    latin_ending = "er|re|ère|ème|e" if words.code == "fr" else "(?!)"  # XIVe siècle; elsewhere Ie and Ve are words
     of_digits = "|".join((*_date_rules(words), *_time_rules(words), *_number_rules(words)))
     return [
         _plain_word(words),
@@ -117,8 +118,8 @@ def _reading_rules(words: Tongue) -> list[str]:
         rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",
         rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?:(?P<mlow>{number})[–—-](?P=sign)?)?(?P<amount>{number})"
         rf"(?:{_SPACE}?(?P<ms>{scales}){_END})?)",
-        rf"(?P<roman>(?=[IVXL]+(?:er|re|ère|ème|e)?(?!\w))(?P<latin>{numeral})"
-        r"(?P<ls>er|re|ère|ème|e)?(?!\w|['’]\w))",
+        rf"(?P<roman>(?=[IVXL]+(?:{latin_ending})?(?!\w))(?P<latin>{numeral})"
+        rf"(?P<ls>{latin_ending})?(?!\w|['’]\w))",
         _abbreviation_rule(words),
         rf"(?P<initials>(?<!\w)(?:{LETTER}\.){{2,}})",
     ]

@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from megahour.corpus.generate.sentences import sentences
@@ -79,6 +79,7 @@ def test_generated_sentences_are_read_as_they_are_spoken() -> None:
             assert normalise(sentence.raw).text == sentence.spoken, sentence.raw
 
 
+@example("Ie", "en")
 @given(st.text(max_size=60), st.sampled_from(["en", "de", "ru", "xx"]))
 @settings(max_examples=300)
 def test_offsets_are_monotone_and_inside_whatever_the_text(raw: str, language: str) -> None:
