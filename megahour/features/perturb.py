@@ -87,8 +87,6 @@ class Perturb:
 
     def _with_noise(self, signal: Audio, rate_hz: int, rng: np.random.Generator) -> Audio:
         speech, snr_db = speech_rms(signal, rate_hz), rng.uniform(*self.options.snr_db)
-        if speech < SILENT:
-            return signal
         for _ in range(DRAWS):
             if self.noises is None:
                 added = noise(COLOURS[int(rng.integers(len(COLOURS)))], len(signal), rate_hz, rng)

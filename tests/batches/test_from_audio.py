@@ -123,13 +123,18 @@ def test_speed_changes_lengths_and_never_below_what_the_tokens_need(spoken: Spok
     assert wholes.any()
     assert opened.frames[stored < 60].tolist() == stored[stored < 60].tolist(), "these stay as they are"
     assert all(len(opened.values.row(int(i))) == opened.frames[i] for i in range(len(stored)))
+    in_sixteens = FromAudio(source.audio, NeedsTen(0), 16).opened(shelf, 0, 0)
+    assert in_sixteens.frames.min() >= 31, "a stacked frame at every offset"
 
 
 class NeedsTen:
-    """Labels that need ten stacked frames."""
+    """Labels that need ten stacked frames, or another number."""
+
+    def __init__(self, least: int = 10) -> None:
+        self.least = least
 
     def known(self, shard: int, table: Any, stacked: np.ndarray) -> np.ndarray:
-        return stacked >= 10
+        return stacked >= self.least
 
     def opened(self, features_shards: Any) -> Any:
         raise AssertionError

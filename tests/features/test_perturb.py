@@ -60,6 +60,11 @@ def test_a_long_clip_is_read_from_any_place_and_at_any_rate(tmp_path: Path) -> N
     assert heard <= set(range(1, 11))
 
 
+def test_another_rate_is_resampled(tmp_path: Path) -> None:
+    found = clips(tmp_path, tone(3000, 1.0, 24_000), rate_hz=24_000).drawn(8000, RATE_HZ, np.random.default_rng(0))
+    assert loudest_hz(found) == pytest.approx(3000, abs=3)
+
+
 def test_what_is_silent_stays_and_silent_noise_is_drawn_again(tmp_path: Path) -> None:
     quiet = np.zeros(8000, np.float32)
     only_silence = Perturb(WaveformParams(noise=1.0), 1, clips(tmp_path / "a", SILENCE))
@@ -111,15 +116,30 @@ def test_speed_shifts_time_and_pitch_together() -> None:
     assert loudest_hz(fast) == pytest.approx(1250, abs=3)
 
 
-def test_each_kind_is_drawn_apart_and_as_often_as_it_is_said() -> None:
+def test_each_kind_is_drawn_as_often_as_it_is_said_and_apart_from_the_others() -> None:
     keys = np.arange(2000)
     speeds = Perturb(WaveformParams(speed=0.6), 1).speeds(keys, 0)
     assert [np.mean(speeds == speed) for speed in (0.9, 1.0, 1.1)] == pytest.approx([0.3, 0.4, 0.3], abs=0.04)
     one = Perturb(WaveformParams(volume=0.4), 1)
-    two = Perturb(WaveformParams(volume=0.4, noise=0.9, speed=0.5, codec=0.5), 1)
+    two = Perturb(WaveformParams(volume=0.4, noise=0.4, speed=0.4), 1)
     gains = [one.gain_db(key, 0) for key in range(500)]
     assert gains == [two.gain_db(key, 0) for key in range(500)]
-    assert np.mean([gain != 0 for gain in gains]) == pytest.approx(0.4, abs=0.07)
+    loud = np.array(gains) != 0
+    assert loud.mean() == pytest.approx(0.4, abs=0.07)
+    short = SPEECH[:400]
+    noisy = np.array([two.changed(short, RATE_HZ, key, 0) is not short for key in range(500)])
+    for other in (noisy, two.speeds(np.arange(500), 0) != 1):
+        assert (loud & other).mean() == pytest.approx(0.16, abs=0.05)
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(1, 1), (2, 0)])
+def test_another_epoch_or_seed_draws_anew(seed: int, epoch: int) -> None:
+    everything = WaveformParams(speed=0.5, noise=1.0, volume=0.5)
+    first, other = Perturb(everything, 1), Perturb(everything, seed)
+    keys = np.arange(100)
+    assert not np.array_equal(first.speeds(keys, 0), other.speeds(keys, epoch))
+    assert [first.gain_db(key, 0) for key in range(100)] != [other.gain_db(key, epoch) for key in range(100)]
+    assert not np.allclose(first.changed(SPEECH, RATE_HZ, 7, 0), other.changed(SPEECH, RATE_HZ, 7, epoch))
 
 
 @pytest.mark.parametrize(
