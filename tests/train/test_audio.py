@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_artifacts import units_artifact
 from made_audio import Spoken, audio_artifact, speech
 from trainings import trained
 
 from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
 from megahour.features.sets import tasks_of_sets
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
@@ -27,12 +29,27 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
     return Spoken(tmp_path_factory.mktemp("spoken"))
 
 
-def test_a_model_from_audio_is_that_of_stored_features_byte_for_byte(spoken: Spoken, tmp_path: Path) -> None:
-    stored = trained(tmp_path / "a", {"features": spoken.features()}, SMALL)
-    means = {"features": spoken.features(keep="means"), "audio": spoken.audio}
-    from_audio = trained(tmp_path / "b", means, SMALL)
-    assert from_audio[0] == stored[0]
-    assert [row["held_out_loss"] for row in from_audio[1]] == [row["held_out_loss"] for row in stored[1]]
+@pytest.mark.parametrize("criterion", ["ctc", "ce"])
+def test_a_model_from_audio_is_that_of_stored_features_byte_for_byte(
+    spoken: Spoken, tmp_path: Path, criterion: str
+) -> None:
+    """Whole utterances with tokens, and chunks with senones."""
+    stored, means = {"features": spoken.features()}, {"features": spoken.features(keep="means"), "audio": spoken.audio}
+    settings = SMALL
+    if criterion == "ce":
+        settings = {**SMALL, "criterion": "ce", "epochs": 1, "whole_epochs": 1, "chunk_frames": 7}
+        units = units_artifact(tmp_path / "units", senones_of(stored["features"]))
+        stored, means = {**stored, "units": units}, {**means, "units": units}
+    expected, found = trained(tmp_path / "a", stored, settings), trained(tmp_path / "b", means, settings)
+    assert found[0] == expected[0]
+    assert [row["held_out_loss"] for row in found[1]] == [row["held_out_loss"] for row in expected[1]]
+
+
+def senones_of(features: Artifact) -> list[dict[str, Any]]:
+    """Labels of all frames, of no meaning."""
+    tables = [features.read_table(receipt.shard, ".arrow", ["key", "frames"]) for receipt in features.receipts()]
+    rows = [row for table in tables for row in table.to_pylist()]
+    return [{**row, "senones": (np.arange(row["frames"]) // 9 % 5).astype(np.int16)} for row in rows]
 
 
 def test_what_is_held_out_is_never_changed(spoken: Spoken, tmp_path: Path) -> None:
