@@ -80,6 +80,7 @@ ASKED: dict[str, list[str]] = {
     "ingest": ["--source", "FILE"],
     "compose": ["--source", "FILE"],
     "import-features": ["--source", "FILE", "--train", "FILE"],
+    "import-hypotheses": ["--source", "[FILE]"],
     "language-model": ["--text", "EMPTY"],
     "lm-words": ["--text", "EMPTY"],
     "lm-interpolate": ["--text", "EMPTY"],
@@ -103,8 +104,7 @@ def test_every_stage_names_an_output_that_cannot_be(name: str, file: Path, empty
         if not spec.optional
         for word in (f"--{spec.role.replace('_', '-')}", empty.url)
     ]
-    values = {"FILE": str(file), "EMPTY": empty.url}
-    required = [values.get(word, word) for word in ASKED.get(name, [])]
+    required = [word.replace("FILE", str(file)).replace("EMPTY", empty.url) for word in ASKED.get(name, [])]
     said = refused(name, *inputs, *required, "--out", file / "out")
     assert f"{file}" in said
     assert "Not a directory" in said
