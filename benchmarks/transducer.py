@@ -1,14 +1,17 @@
 """The transducer loss with all logits at once, in tiles, and pruned: seconds and memory of loss and gradients.
 
-    python benchmarks/transducer.py [--rounds 7] [--write benchmarks/transducer.md]
+    python benchmarks/transducer.py [--rounds 7] [--peer libwarprnnt.so] [--write benchmarks/transducer.md]
 
 A batch of 8 utterances of 200 frames and 50 symbols, V = 500, D = 256, float32, one thread. The forms take turns,
 in the same process for time and each in one of its own for memory (its peak, above what the inputs take).
+peer: the shared library of warp-transducer (github.com/HawkAaron/warp-transducer, for the CPU), which gets the same
+logits as our whole loss; torch does its log-softmax and that's gradient, as in its own binding.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import platform
 import statistics
 import subprocess
@@ -65,6 +68,74 @@ FORMS: dict[str, Callable[[list[Tensor], list[Tensor]], tuple[Tensor, ...]]] = {
 }
 
 
+class PeerOptions(ctypes.Structure):
+    """`rnntOptions` of rnnt.h."""
+
+    _fields_ = [
+        ("location", ctypes.c_int), ("threads", ctypes.c_uint), ("stream", ctypes.c_void_p), ("blank", ctypes.c_int),
+        ("frames", ctypes.c_int), ("symbols", ctypes.c_int), ("batch_first", ctypes.c_bool),
+    ]  # fmt: skip
+
+
+def peer_of(library: str) -> Callable[[Tensor, list[Tensor]], tuple[Tensor, Tensor]]:
+    """Losses (B,) and the gradient of their sum, of logits (B, T, U + 1, V), by warp-transducer."""
+    warp = ctypes.CDLL(library)
+    size = ctypes.c_size_t()
+    warp.get_workspace_size(FRAMES, SYMBOLS + 1, BATCH, False, ctypes.byref(size), ctypes.c_size_t(4))
+    workspace = ctypes.create_string_buffer(size.value)
+    options = PeerOptions(0, 1, None, 0, FRAMES, SYMBOLS + 1, True)
+
+    def loss(logits: Tensor, targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+        log_probs = logits.log_softmax(3)
+        lengths, tokens, token_lengths = (each.int().contiguous() for each in targets)
+        costs, gradient = torch.zeros(BATCH), torch.zeros_like(log_probs)
+        given = (log_probs, gradient, tokens, token_lengths, lengths)
+        pointers = [ctypes.c_void_p(each.data_ptr()) for each in given]
+        status = warp.compute_rnnt_loss(*pointers, UNITS, BATCH, ctypes.c_void_p(costs.data_ptr()), workspace, options)
+        assert status == 0
+        return costs, torch.ops.aten._log_softmax_backward_data(gradient, log_probs, 3, log_probs.dtype)
+
+    return loss
+
+
+def beside(library: str, rounds: int) -> list[str]:
+    """Our whole loss and the peer's on the same logits."""
+    _, targets = inputs()
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(BATCH, FRAMES, SYMBOLS + 1, UNITS, generator=generator).requires_grad_()
+    peer = peer_of(library)
+
+    def ours() -> tuple[Tensor, Tensor]:
+        loss = transducer_loss(logits, *targets)
+        return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+
+    def theirs() -> tuple[Tensor, Tensor]:
+        return peer(logits.detach(), targets)
+
+    (own, own_gradient), (other, other_gradient) = ours(), theirs()
+    apart = float((own - other).abs().max() / other.abs().max())
+    gradients = float((own_gradient - other_gradient).abs().max())
+    del own_gradient, other_gradient
+    times: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        turns = []
+        for each in (ours, theirs):
+            began_s = time.perf_counter()
+            each()
+            turns.append(time.perf_counter() - began_s)
+        times.append((turns[0], turns[1]))
+    own_s, other_s = (statistics.median(column) for column in zip(*times, strict=True))
+    ratio = statistics.median(mine / yours for mine, yours in times)
+    return [
+        "",
+        "## Beside warp-transducer",
+        "",
+        "The same logits, loss and gradient of the logits, one thread, in turns:",
+        f"ours {own_s:.2f} s, warp-transducer (CPU) {other_s:.2f} s, median ratio {ratio:.2f}.",
+        f"Losses differ by at most {apart:.1e} of the largest, gradients by {gradients:.1e}.",
+    ]
+
+
 def seconds(form: str, given: list[Tensor], targets: list[Tensor]) -> float:
     began_s = time.perf_counter()
     FORMS[form](given, targets)
@@ -96,6 +167,7 @@ def status_kb(name: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--peer", default="", metavar="LIBRARY", help="warp-transducer, built for the CPU")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--memory-of", choices=FORMS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -114,7 +186,8 @@ def main() -> None:
     lines = [
         "# The transducer loss: whole, in tiles, and pruned",
         "",
-        f"Command: `python benchmarks/transducer.py --rounds {asked.rounds} --write benchmarks/transducer.md`",
+        f"Command: `python benchmarks/transducer.py --rounds {asked.rounds}{' --peer LIBRARY' * bool(asked.peer)} "
+        "--write benchmarks/transducer.md`",
         "",
         f"{platform.machine()}, one thread, torch {torch.__version__}, Python {platform.python_version()}.",
         f"Loss and gradients of {BATCH} utterances of {FRAMES} frames and {SYMBOLS} symbols,",
@@ -131,6 +204,8 @@ def main() -> None:
         "",
         f"Losses and gradients of the first two differ by at most {apart:.1e} of the largest value.",
     ]
+    if asked.peer:
+        lines += beside(asked.peer, asked.rounds)
     text = "\n".join(lines) + "\n"
     print(text)
     if asked.write:

@@ -27,6 +27,7 @@ from megahour.core.compiled import compiled
 
 BLANK = 0
 TILE_LOGITS = 1 << 20  # of the fused loss at a time, 4 MB: about what caches hold
+LEAST_PASS = 0.01  # of the precision's step: less of the sum through a place adds nothing to a gradient
 Float64 = NDArray[np.float64]
 
 
@@ -56,11 +57,11 @@ def transducer_loss(
     0.6931
     """
     check_tokens(logits.shape, lengths, tokens, token_lengths, blank, keys)
-    log_probs = functional.log_softmax(
-        logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, dim=3
-    )
-    spelled = tokens.to(logits.device)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
-    label = log_probs[:, :, :-1].gather(3, spelled).squeeze(3)
+    if logits.device.type == "cpu":
+        loss: Tensor = _Whole.apply(logits, lengths, tokens, token_lengths, blank)  # type: ignore[no-untyped-call]
+        return loss
+    log_probs = _log_probs(logits)
+    label = log_probs[:, :, :-1].gather(3, _spelled(tokens.to(logits.device), logits)).squeeze(3)
     return arcs_loss(log_probs[..., blank], label, lengths, token_lengths)
 
 
@@ -132,6 +133,36 @@ def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tens
         return _by_diagonals(blank, label, lengths.to(blank.device), token_lengths.to(blank.device))
     loss: Tensor = _Lattice.apply(blank, label, lengths, token_lengths)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return functional.log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, dim=3)
+
+
+class _Whole(torch.autograd.Function):
+    """All logits on a CPU: what is not on an arc has a gradient too, which is made without arrays for each arc."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor, blank: int) -> Tensor:
+        log_probs = _log_probs(logits)
+        spelled = _spelled(tokens, logits)
+        label = log_probs[:, :, :-1].gather(3, spelled).squeeze(3)
+        loss, of_blank, of_label = _lattice(log_probs[..., blank], label, lengths, token_lengths)
+        ctx.save_for_backward(log_probs, of_blank, of_label, spelled)
+        ctx.blank = blank
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        log_probs, of_blank, of_label, spelled = ctx.saved_tensors
+        scale = grads[0][:, None, None].to(of_blank.dtype)
+        of_blank, of_label = of_blank * scale, of_label * scale
+        passed = of_blank.clone()  # minus how much of the sum goes through a place
+        passed[..., :-1] += of_label
+        gradient = log_probs.exp().mul_(-passed[..., None])
+        gradient[..., ctx.blank] += of_blank
+        gradient[:, :, :-1].scatter_add_(3, spelled, of_label[..., None])
+        return gradient, None, None, None, None
 
 
 class _Lattice(torch.autograd.Function):
@@ -233,7 +264,10 @@ def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Fused(torch.autograd.Function):
-    """Arcs' log probabilities tile by tile, the lattice, and the logits' gradients tile by tile again."""
+    """Arcs' log probabilities tile by tile, the lattice, and the logits' gradients tile by tile again.
+
+    On a CPU the second time only where the sum goes: few places of a lattice are on likely ways through it.
+    """
 
     @staticmethod
     def forward(
@@ -250,41 +284,48 @@ class _Fused(torch.autograd.Function):
         batch, frames, _ = encoded.shape
         down = encoded.new_empty(batch, frames, predicted.shape[1])
         across = encoded.new_empty(batch, frames, predicted.shape[1] - 1)
-        scales = torch.empty_like(down)
         for tile in _tiles(frames, batch * predicted.shape[1] * weight.shape[0]):
-            logits = functional.linear(_joined(encoded, predicted, tile), weight, bias)
-            scales[:, tile] = logits.logsumexp(3)
-            down[:, tile] = logits[..., blank] - scales[:, tile]
-            across[:, tile] = logits[:, :, :-1].gather(3, _spelled(tokens, logits)).squeeze(3) - scales[:, tile, :-1]
+            logits = functional.linear(torch.tanh(encoded[:, tile, None] + predicted[:, None]), weight, bias)
+            log_probs = logits.log_softmax(3)
+            down[:, tile] = log_probs[..., blank]
+            across[:, tile] = log_probs[:, :, :-1].gather(3, _spelled(tokens, logits)).squeeze(3)
         with torch.enable_grad():
             down.requires_grad_(), across.requires_grad_()
             loss = arcs_loss(down, across, lengths, token_lengths)
             of_down, of_across = torch.autograd.grad(loss.sum(), (down, across))
-        ctx.save_for_backward(encoded, predicted, weight, bias, tokens, scales, of_down, of_across)
+        ctx.save_for_backward(encoded, predicted, weight, bias, tokens, of_down, of_across)
         ctx.blank = blank
         return loss.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        encoded, predicted, weight, bias, tokens, scales, of_down, of_across = ctx.saved_tensors
+        encoded, predicted, weight, bias, tokens, of_down, of_across = ctx.saved_tensors
         each = grads[0][:, None, None].to(of_down.dtype)
-        of_down, of_across = of_down * each, of_across * each
+        frames, positions = of_down.shape[1:]
+        of_across = functional.pad(of_across, (0, 1))
+        passes = (of_down + of_across).flatten()  # minus how much of the sum goes through a place
+        places = (
+            torch.nonzero(passes < -LEAST_PASS * torch.finfo(passes.dtype).eps)[:, 0]
+            if passes.device.type == "cpu"
+            else torch.arange(len(passes), device=passes.device)
+        )
+        of_down, of_across = ((part * each).flatten() for part in (of_down, of_across))
+        spelled = functional.pad(tokens, (0, 1)).flatten()
         of_encoded, of_predicted = torch.zeros_like(encoded), torch.zeros_like(predicted)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for tile in _tiles(encoded.shape[1], len(encoded) * predicted.shape[1] * len(weight)):
-            hidden = _joined(encoded, predicted, tile)
-            logits = functional.linear(hidden, weight, bias)
-            passes = of_down[:, tile].clone()
-            passes[:, :, :-1] += of_across[:, tile]
-            of_logits = logits.sub_(scales[:, tile, :, None]).exp_().mul_(-passes[..., None])
-            of_logits[..., ctx.blank] += of_down[:, tile]
-            of_logits[:, :, :-1].scatter_add_(3, _spelled(tokens, logits), of_across[:, tile, :, None])
-            flat = of_logits.flatten(0, 2)
-            of_weight.addmm_(flat.t(), hidden.flatten(0, 2))
-            of_bias += flat.sum(0)
+        for at in torch.split(places, max(1, TILE_LOGITS // len(weight))):
+            frame = at // positions
+            symbol = frame // frames * positions + at % positions
+            hidden = torch.tanh(encoded.flatten(0, 1)[frame] + predicted.flatten(0, 1)[symbol])
+            down, across = of_down[at, None], of_across[at, None]
+            of_logits = functional.linear(hidden, weight, bias).softmax(1).mul_(-(down + across))
+            of_logits[:, ctx.blank] += down[:, 0]
+            of_logits.scatter_add_(1, spelled[symbol, None], across)
+            of_weight.addmm_(of_logits.t(), hidden)
+            of_bias += of_logits.sum(0)
             of_hidden = (of_logits @ weight).mul_(1 - hidden.square())
-            of_encoded[:, tile] = of_hidden.sum(2)
-            of_predicted += of_hidden.sum(1)
+            of_encoded.flatten(0, 1).index_add_(0, frame, of_hidden)
+            of_predicted.flatten(0, 1).index_add_(0, symbol, of_hidden)
         return of_encoded, of_predicted, of_weight, of_bias, None, None, None, None
 
 
@@ -292,10 +333,6 @@ def _tiles(frames: int, logits: int) -> list[slice]:
     """Frames in pieces of about `TILE_LOGITS`, where each has `logits`."""
     step = max(1, TILE_LOGITS // logits)
     return [slice(first, min(frames, first + step)) for first in range(0, frames, step)]
-
-
-def _joined(encoded: Tensor, predicted: Tensor, tile: slice) -> Tensor:
-    return torch.tanh(encoded[:, tile, None] + predicted[:, None])
 
 
 def _spelled(tokens: Tensor, logits: Tensor) -> Tensor:
