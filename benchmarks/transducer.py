@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from megahour.losses.fused_transducer import TILE_LOGITS, fused_transducer_loss
 from megahour.losses.pruned_transducer import pruned_transducer_loss
-from megahour.losses.transducer import TILE_LOGITS, fused_transducer_loss, transducer_loss
+from megahour.losses.transducer import transducer_loss
 
 BATCH, FRAMES, SYMBOLS, UNITS, HIDDEN = 8, 200, 50, 500, 256
 SPAN = 5

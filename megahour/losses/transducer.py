@@ -8,8 +8,8 @@ With
 the loss is -(α(T - 1, U) + blank(T - 1, U)), and its gradient is minus how much of the sum goes through each arc. Sums
 are in log space and float64. On a CPU the lattice is a compiled loop, elsewhere torch operations over its diagonals.
 
-`transducer_loss` takes all logits (B, T, U + 1, V), which is what makes transducers need memory.
-`fused_transducer_loss` takes what they are made of, makes them a few frames at a time, twice, and never holds them all.
+`transducer_loss` takes all logits (B, T, U + 1, V), which is what makes transducers need memory: `fused_transducer` and
+`pruned_transducer` do without.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from torch.nn import functional
 from megahour.core.compiled import compiled
 
 BLANK = 0
-TILE_LOGITS = 1 << 20  # of the fused loss at a time, 4 MB: about what caches hold
-LEAST_PASS = 0.01  # of the precision's step: less of the sum through a place adds nothing to a gradient
 Float64 = NDArray[np.float64]
 
 
@@ -61,38 +59,8 @@ def transducer_loss(
         loss: Tensor = _Whole.apply(logits, lengths, tokens, token_lengths, blank)  # type: ignore[no-untyped-call]
         return loss
     log_probs = _log_probs(logits)
-    label = log_probs[:, :, :-1].gather(3, _spelled(tokens.to(logits.device), logits)).squeeze(3)
+    label = log_probs[:, :, :-1].gather(3, spelled(tokens.to(logits.device), logits)).squeeze(3)
     return arcs_loss(log_probs[..., blank], label, lengths, token_lengths)
-
-
-def fused_transducer_loss(
-    encoded: Tensor,
-    predicted: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    lengths: Tensor,
-    tokens: Tensor,
-    token_lengths: Tensor,
-    *,
-    blank: int = BLANK,
-    keys: Sequence[object] | None = None,
-) -> Tensor:
-    """`transducer_loss` (B,) of the logits tanh(encoded + predicted) · weightᵀ + bias, which are never held at once.
-
-    Parameters
-    ----------
-    encoded (B, T, D) and predicted (B, U + 1, D): of the encoder, and of the predictor after 0 … U symbols.
-    weight (V, D), bias (V,): of the joiner. The others: as of `transducer_loss`.
-
-    Raises
-    ------
-    ValueError: as `transducer_loss`.
-    """
-    shape = (encoded.shape[0], encoded.shape[1], predicted.shape[1], weight.shape[0])
-    check_tokens(shape, lengths, tokens, token_lengths, blank, keys)
-    given = (encoded, predicted, weight, bias, lengths, tokens.to(encoded.device), token_lengths, blank)
-    loss: Tensor = _Fused.apply(*given)  # type: ignore[no-untyped-call]
-    return loss
 
 
 def check_tokens(
@@ -145,23 +113,23 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor, blank: int) -> Tensor:
         log_probs = _log_probs(logits)
-        spelled = _spelled(tokens, logits)
-        label = log_probs[:, :, :-1].gather(3, spelled).squeeze(3)
+        index = spelled(tokens, logits)
+        label = log_probs[:, :, :-1].gather(3, index).squeeze(3)
         loss, of_blank, of_label = _lattice(log_probs[..., blank], label, lengths, token_lengths)
-        ctx.save_for_backward(log_probs, of_blank, of_label, spelled)
+        ctx.save_for_backward(log_probs, of_blank, of_label, index)
         ctx.blank = blank
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        log_probs, of_blank, of_label, spelled = ctx.saved_tensors
+        log_probs, of_blank, of_label, index = ctx.saved_tensors
         scale = grads[0][:, None, None].to(of_blank.dtype)
         of_blank, of_label = of_blank * scale, of_label * scale
         passed = of_blank.clone()  # minus how much of the sum goes through a place
         passed[..., :-1] += of_label
         gradient = log_probs.exp().mul_(-passed[..., None])
         gradient[..., ctx.blank] += of_blank
-        gradient[:, :, :-1].scatter_add_(3, spelled, of_label[..., None])
+        gradient[:, :, :-1].scatter_add_(3, index, of_label[..., None])
         return gradient, None, None, None, None
 
 
@@ -263,78 +231,6 @@ def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(both, x, torch.logaddexp(x.masked_fill(both, 0.0), y.masked_fill(both, 0.0)))
 
 
-class _Fused(torch.autograd.Function):
-    """Arcs' log probabilities tile by tile, the lattice, and the logits' gradients tile by tile again.
-
-    On a CPU the second time only where the sum goes: few places of a lattice are on likely ways through it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        encoded: Tensor,
-        predicted: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        lengths: Tensor,
-        tokens: Tensor,
-        token_lengths: Tensor,
-        blank: int,
-    ) -> Tensor:
-        batch, frames, _ = encoded.shape
-        down = encoded.new_empty(batch, frames, predicted.shape[1])
-        across = encoded.new_empty(batch, frames, predicted.shape[1] - 1)
-        for tile in _tiles(frames, batch * predicted.shape[1] * weight.shape[0]):
-            logits = functional.linear(torch.tanh(encoded[:, tile, None] + predicted[:, None]), weight, bias)
-            log_probs = logits.log_softmax(3)
-            down[:, tile] = log_probs[..., blank]
-            across[:, tile] = log_probs[:, :, :-1].gather(3, _spelled(tokens, logits)).squeeze(3)
-        with torch.enable_grad():
-            down.requires_grad_(), across.requires_grad_()
-            loss = arcs_loss(down, across, lengths, token_lengths)
-            of_down, of_across = torch.autograd.grad(loss.sum(), (down, across))
-        ctx.save_for_backward(encoded, predicted, weight, bias, tokens, of_down, of_across)
-        ctx.blank = blank
-        return loss.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        encoded, predicted, weight, bias, tokens, of_down, of_across = ctx.saved_tensors
-        each = grads[0][:, None, None].to(of_down.dtype)
-        frames, positions = of_down.shape[1:]
-        of_across = functional.pad(of_across, (0, 1))
-        passes = (of_down + of_across).flatten()  # minus how much of the sum goes through a place
-        places = (
-            torch.nonzero(passes < -LEAST_PASS * torch.finfo(passes.dtype).eps)[:, 0]
-            if passes.device.type == "cpu"
-            else torch.arange(len(passes), device=passes.device)
-        )
-        of_down, of_across = ((part * each).flatten() for part in (of_down, of_across))
-        spelled = functional.pad(tokens, (0, 1)).flatten()
-        of_encoded, of_predicted = torch.zeros_like(encoded), torch.zeros_like(predicted)
-        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for at in torch.split(places, max(1, TILE_LOGITS // len(weight))):
-            frame = at // positions
-            symbol = frame // frames * positions + at % positions
-            hidden = torch.tanh(encoded.flatten(0, 1)[frame] + predicted.flatten(0, 1)[symbol])
-            down, across = of_down[at, None], of_across[at, None]
-            of_logits = functional.linear(hidden, weight, bias).softmax(1).mul_(-(down + across))
-            of_logits[:, ctx.blank] += down[:, 0]
-            of_logits.scatter_add_(1, spelled[symbol, None], across)
-            of_weight.addmm_(of_logits.t(), hidden)
-            of_bias += of_logits.sum(0)
-            of_hidden = (of_logits @ weight).mul_(1 - hidden.square())
-            of_encoded.flatten(0, 1).index_add_(0, frame, of_hidden)
-            of_predicted.flatten(0, 1).index_add_(0, symbol, of_hidden)
-        return of_encoded, of_predicted, of_weight, of_bias, None, None, None, None
-
-
-def _tiles(frames: int, logits: int) -> list[slice]:
-    """Frames in pieces of about `TILE_LOGITS`, where each has `logits`."""
-    step = max(1, TILE_LOGITS // logits)
-    return [slice(first, min(frames, first + step)) for first in range(0, frames, step)]
-
-
-def _spelled(tokens: Tensor, logits: Tensor) -> Tensor:
+def spelled(tokens: Tensor, logits: Tensor) -> Tensor:
     """tokens (B, U) as an index into logits (B, t, U + 1, V) without its last position."""
     return tokens[:, None, :, None].expand(-1, logits.shape[1], -1, 1)

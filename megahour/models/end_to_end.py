@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from megahour.losses.ctc import ctc_loss
+from megahour.losses.fused_transducer import fused_transducer_loss
 from megahour.losses.pruned_transducer import pruned_transducer_loss
-from megahour.losses.transducer import check_tokens, fused_transducer_loss
+from megahour.losses.transducer import check_tokens
 from megahour.models.encoders import Encoder, dropped_out, recurrent
 
 HEADS = ("transducer", "ctc", "attention")

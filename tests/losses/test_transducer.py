@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megahour.losses import transducer
-from megahour.losses.transducer import fused_transducer_loss, transducer_loss
+from megahour.losses import fused_transducer, transducer
+from megahour.losses.fused_transducer import fused_transducer_loss
+from megahour.losses.transducer import transducer_loss
 
 
 def made(
@@ -87,7 +88,7 @@ def test_operations_of_torch_give_the_compiled_lattice() -> None:
 
 @pytest.mark.parametrize("frames", [3, 16, 37])
 def test_tiles_give_the_loss_and_the_gradients_of_all_logits(frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transducer, "TILE_LOGITS", 3 * 5 * 6 * 16)  # 16 frames
+    monkeypatch.setattr(fused_transducer, "TILE_LOGITS", 3 * 5 * 6 * 16)  # 16 frames
     generator = torch.Generator().manual_seed(1)
     sizes = (3, frames, 8), (3, 5, 8), (6, 8), (6,)
     inputs = [torch.randn(*size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
