@@ -103,7 +103,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "tokens": (
         "megahour.units.tokens_stage:MakeTokens",
-        "Pieces of words that a model of tokens spells with, learnt from text (sentencepiece).",
+        "Tokens that a model spells with: pieces of words, learnt from text (sentencepiece), or those of a file.",
     ),
     "senones": (
         "megahour.units.stage:Senones",
