@@ -1,0 +1,267 @@
+"""Exact sums over the paths of a graph of senone arcs, one arc a frame: forward and backward, once for every criterion.
+
+With scores l(t, v) of the acoustics, the weight of a path is the sum of its arcs' weights and scores, and of its ends'.
+`sums` gives the log sum over all paths of an utterance's length, how much of it goes through each senone at each frame
+(the occupation γ), the expected number of frames at which a path has a wanted senone (the gain F), and F's gradient by
+the scores, γ(t, v) · (F given v at t - F).
+
+On a CPU it is a compiled loop over doubles that are scaled at each frame. What those cannot hold is noticed, and such
+an utterance is summed in logarithms, as all are on other devices: torch operations over a batch, without a wait.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from megahour.core.compiled import compiled
+
+HELD = 1e-200
+"""A frame's sum below this, in scaled doubles, may lack paths that count; above it those are less than 1e-100 of it."""
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class ArcGraph:
+    """S states and A arcs, each of which takes a frame: an acceptor of senones without epsilons.
+
+    source, target, senone: int32 (A,). weight: float64 (A,), in nats, higher is likelier. initial, final: float64 (S,),
+    the weights of beginning and ending in a state, -inf where no path does.
+
+    Raises
+    ------
+    ValueError: unequal lengths, states or senones that there are not, or weights that are NaN or +inf.
+    """
+
+    source: Int32
+    target: Int32
+    senone: Int32
+    weight: Float64
+    initial: Float64
+    final: Float64
+    _moved: dict[torch.device, tuple[Tensor, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        states, arcs = len(self.initial), len(self.source)
+        if len(self.final) != states or not (len(self.target) == len(self.senone) == len(self.weight) == arcs):
+            raise ValueError("the arcs' arrays, or those of the states, are unequal in length")
+        ends = np.concatenate((self.source, self.target))
+        if arcs and not (ends.min() >= 0 and ends.max() < states and self.senone.min() >= 0):
+            raise ValueError(f"an arc leaves the {states} states, or has a senone below 0")
+        if not all((each < np.inf).all() for each in (self.weight, self.initial, self.final)):
+            raise ValueError("weights of a graph must be numbers below infinity")
+
+    @staticmethod
+    def of(
+        source: ArrayLike, target: ArrayLike, senone: ArrayLike, weight: ArrayLike, initial: ArrayLike, final: ArrayLike
+    ) -> ArcGraph:
+        """From columns of any type."""
+        source, target, senone = (np.asarray(each, np.int32) for each in (source, target, senone))
+        weight, initial, final = (np.asarray(each, np.float64) for each in (weight, initial, final))
+        return ArcGraph(source, target, senone, weight, initial, final)
+
+    @property
+    def arcs(self) -> int:
+        return len(self.source)
+
+    @property
+    def senones(self) -> int:
+        """One more than the highest senone."""
+        return int(self.senone.max(initial=-1)) + 1
+
+    def on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Source, target, senone, weight, initial and final on a device, which keeps them."""
+        if device not in self._moved:
+            whole = (torch.from_numpy(each).long() for each in (self.source, self.target, self.senone))
+            real = (torch.from_numpy(each) for each in (self.weight, self.initial, self.final))
+            self._moved[device] = tuple(each.to(device) for each in (*whole, *real))
+        return self._moved[device]
+
+
+class Sums(NamedTuple):
+    """Of B utterances: log sum (B,), gain (B,), occupation (B, T, V) and the gain's gradient (B, T, V), float64.
+
+    Without a path the log sum is -inf and all else 0; beyond an utterance's length all is 0.
+    """
+
+    log_sum: Tensor
+    gain: Tensor
+    occupation: Tensor
+    gain_gradient: Tensor
+
+
+def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Sums:
+    """Sums over the paths of each utterance.
+
+    Parameters
+    ----------
+    scores (B, T, V): in nats, any precision; sums are in float64. lengths (B,): frames. wanted (B, T): the senone whose
+        arcs gain one at a frame, below 0 for none. On a CPU utterances are shared out over torch's threads.
+    """
+    scores = scores.detach().double()
+    lengths, wanted = lengths.to(scores.device), wanted.to(scores.device)
+    if scores.device.type != "cpu":
+        return _in_logarithms(graph, scores, lengths, wanted)
+    nothing = torch.zeros(len(scores), dtype=torch.float64)
+    found = Sums(nothing, nothing.clone(), torch.zeros_like(scores), torch.zeros_like(scores))
+
+    def one(b: int) -> None:
+        own = slice(b, b + 1), slice(0, int(lengths[b]))
+        if not _scaled(graph, scores[own], wanted[own], Sums(*(each[own[: each.dim()][:2]] for each in found))):
+            for whole, part in zip(
+                found, _in_logarithms(graph, scores[own], lengths[own[0]], wanted[own]), strict=True
+            ):
+                whole[own[: min(2, whole.dim())]] = part
+
+    threads = min(torch.get_num_threads(), len(scores))
+    if threads < 2:
+        for b in range(len(scores)):
+            one(b)
+    else:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(one, range(len(scores))))
+    return found
+
+
+def _scaled(graph: ArcGraph, scores: Tensor, wanted: Tensor, out: Sums) -> bool:
+    """Fills `out` for one utterance (1, T, V) with scaled doubles. False: they could not hold it."""
+    frames = scores[0].numpy()
+    highest = frames.max(axis=1, initial=-np.inf)
+    shift = np.where(np.isfinite(highest), highest, 0.0)
+    ends = [
+        float(each.max()) if np.isfinite(each.max(initial=-np.inf)) else 0.0 for each in (graph.initial, graph.final)
+    ]
+    log_sum, gain = _forward_backward(
+        *(each.view(np.uint32) for each in (graph.source, graph.target, graph.senone)),  # no index from the end
+        np.exp(graph.weight),
+        np.exp(graph.initial - ends[0]),
+        np.exp(graph.final - ends[1]),
+        np.exp(frames - shift[:, None]),
+        wanted[0].numpy().astype(np.uint32),  # none: no senone's number
+        out.occupation[0].numpy(),
+        out.gain_gradient[0].numpy(),
+    )
+    out.log_sum[0], out.gain[0] = log_sum + sum(ends) + float(shift.sum()), gain
+    return bool(np.isfinite(log_sum))
+
+
+@compiled
+def _forward_backward(  # type: ignore[no-untyped-def]
+    source, target, senone, weight, initial, final, emission, wanted, occupation, gain_gradient
+):
+    """(log sum, gain) from factors; the sum is NaN where a frame's is below HELD.
+
+    `state[t, s]`: the share of the paths of t frames that end in s, and with their gains. Behind, `after[s]`: the same
+    of what is left, with a largest value of 1.
+    """
+    frames, states, arcs = len(emission), len(initial), len(source)
+    state = np.zeros((frames + 1, states, 2))
+    state[0, :, 0] = initial
+    log_sum = 0.0
+    for t in range(frames):
+        old, new, now, right = state[t], state[t + 1], emission[t], wanted[t]
+        for a in range(arcs):
+            s, d, v = source[a], target[a], senone[a]
+            factor = weight[a] * now[v]
+            x = old[s, 0]
+            new[d, 0] += x * factor
+            new[d, 1] += (old[s, 1] + (x if v == right else 0.0)) * factor
+        total = 0.0
+        for s in range(states):
+            total += new[s, 0]
+        if not total > HELD:
+            return np.nan, 0.0
+        for s in range(states):
+            new[s, 0] *= 1 / total
+            new[s, 1] *= 1 / total
+        log_sum += math.log(total)
+    total, gain = 0.0, 0.0
+    after, before = np.zeros((states, 2)), np.zeros((states, 2))
+    for s in range(states):
+        total += state[frames, s, 0] * final[s]
+        gain += state[frames, s, 1] * final[s]
+        after[s, 0] = final[s]
+    if not total > HELD:
+        return np.nan, 0.0
+    log_sum, gain = log_sum + math.log(total), gain / total
+    for t in range(frames - 1, -1, -1):
+        old, now, right, through, gained = state[t], emission[t], wanted[t], occupation[t], gain_gradient[t]
+        through[:] = 0.0
+        gained[:] = 0.0
+        before[:] = 0.0
+        for a in range(arcs):
+            s, d, v = source[a], target[a], senone[a]
+            factor = weight[a] * now[v]
+            rest = factor * after[d, 0]
+            rest_gain = factor * after[d, 1] + (rest if v == right else 0.0)
+            before[s, 0] += rest
+            before[s, 1] += rest_gain
+            through[v] += old[s, 0] * rest
+            gained[v] += old[s, 1] * rest + old[s, 0] * rest_gain
+        total, largest = 0.0, 0.0
+        for v in range(len(through)):
+            total += through[v]
+        for s in range(states):
+            largest = max(largest, before[s, 0])
+        if not total > HELD * largest:
+            return np.nan, 0.0
+        for v in range(len(through)):
+            through[v] /= total
+            gained[v] = gained[v] / total - gain * through[v]
+        for s in range(states):
+            after[s, 0] = before[s, 0] * (1 / largest)
+            after[s, 1] = before[s, 1] * (1 / largest)
+    return log_sum, gain
+
+
+def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Sums:
+    """`sums` of float64 scores by torch operations on their device; gains are means over the paths so far."""
+    source, target, senone, weight, initial, final = graph.on(scores.device)
+    batch, frames, _ = scores.shape
+    states = len(initial)
+    going = torch.arange(frames, device=scores.device)[:, None, None] < lengths[:, None]  # (T, B, 1)
+    sure = weight + scores.new_zeros(batch, 1)  # (B, A)
+    logs, gains = initial.expand(batch, -1), scores.new_zeros(batch, states)
+    kept = []
+    for t in range(frames):
+        kept.append((logs, gains))
+        arcs = logs[:, source] + sure + scores[:, t, senone]
+        right = gains[:, source] + (senone == wanted[:, t, None])
+        new, new_gains = _gathered(arcs, right, target, states)
+        logs, gains = torch.where(going[t], new, logs), torch.where(going[t], new_gains, gains)
+    log_sum = torch.logsumexp(logs + final, 1)
+    gain = (_share(logs + final, log_sum[:, None]) * gains).sum(1)
+    occupation, gain_gradient = torch.zeros_like(scores), torch.zeros_like(scores)
+    logs, gains = final.expand(batch, -1), scores.new_zeros(batch, states)
+    for t in range(frames - 1, -1, -1):
+        arcs = logs[:, target] + sure + scores[:, t, senone]
+        right = gains[:, target] + (senone == wanted[:, t, None])
+        before, before_gains = kept.pop()
+        through = torch.where(going[t], _share(before[:, source] + arcs, log_sum[:, None]), 0.0)
+        occupation[:, t].index_add_(1, senone, through)
+        gain_gradient[:, t].index_add_(1, senone, through * (before_gains[:, source] + right - gain[:, None]))
+        new, new_gains = _gathered(arcs, right, source, states)
+        logs, gains = torch.where(going[t], new, logs), torch.where(going[t], new_gains, gains)
+    return Sums(log_sum, gain, occupation, gain_gradient)
+
+
+def _gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Tensor, Tensor]:
+    """Log sums (B, S) of the arcs (B, A) that have an end in each state, and the mean of their gains."""
+    nothing = arcs.new_full((len(arcs), states), -torch.inf)
+    highest = nothing.scatter_reduce(1, ends.expand_as(arcs), arcs, "amax")
+    shift = torch.where(highest.isfinite(), highest, 0.0)
+    total = torch.zeros_like(shift).index_add(1, ends, (arcs - shift[:, ends]).exp()).log() + shift
+    return total, torch.zeros_like(shift).index_add(1, ends, _share(arcs, total[:, ends]) * gains)
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """exp(part - whole), 0 of no path even where there is none at all."""
+    return torch.where(part == -torch.inf, 0.0, (part - whole).exp())

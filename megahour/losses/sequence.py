@@ -1,0 +1,126 @@
+"""Sequence criteria: MMI and state-level minimum Bayes risk (sMBR), over the paths of a denominator graph.
+
+With κ the acoustic scale, a_t the aligned senone and scores κ (logit - log prior), whose normaliser is the same for all
+paths:
+
+    MMI    -log (sum over the paths of the aligned senones / sum over all paths)      by the scores: γ - [v = a_t]
+    sMBR    expected number of frames that are not as aligned                         by the scores: -γ (F | v - F)
+
+A silence frame is not counted as right unless it is asked for, as in Kaldi (Veselý et al., "Sequence-discriminative
+training of deep neural networks", 2013): neither where silence is aligned. Where it is counted, there are fewer
+insertions in pauses, as with Kaldi's `one-silence-class`. Frame rejection is of the same paper. F-smoothing is of Su et
+al., "Error back propagation for sequence training of context-dependent deep networks", 2013.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megahour.losses.arcs import ArcGraph, sums
+
+Criterion = Literal["mmi", "smbr"]
+
+
+class SequenceLoss(NamedTuple):
+    """Losses (B,) with gradient, float64, and which utterances have a path (B,): the loss of others is 0, for no reason
+    but that they cannot be learnt from."""
+
+    loss: Tensor
+    has_path: Tensor
+
+
+def sequence_loss(
+    logits: Tensor,
+    lengths: Tensor,
+    labels: Tensor,
+    graph: ArcGraph,
+    *,
+    criterion: Criterion,
+    log_priors: Tensor | None = None,
+    scale: float = 1.0,
+    smoothing: float = 0.0,
+    silence: int | None = None,
+    reject: float = 0.0,
+) -> SequenceLoss:
+    """Loss of each utterance: MMI in nats, sMBR in frames.
+
+    Parameters
+    ----------
+    logits (B, T, V), any precision; sums are in float64. lengths (B,): frames. labels (B, T): aligned senones, -1 where
+        there is none: such a frame counts for nothing in sMBR and in smoothing, and is any senone's in MMI.
+    log_priors (V,): taken off the logits; None for scores that are likelihoods already. scale: κ.
+    smoothing: H; the loss is (1 - H) times the criterion's and H times the cross entropy (nats).
+    silence: senone that is never right in sMBR; None to count it as any other.
+    reject: frames whose aligned senone has a smaller occupation have no gradient of the criterion; the alignment, or
+        the transcript, may be wrong there. The loss is that of all frames.
+
+    An utterance without a path has no loss and no gradient: too few frames for any sentence of the graph, or in MMI an
+    alignment that the graph does not have. It is False in `has_path`.
+
+    Raises
+    ------
+    ValueError: shapes that do not fit, or a graph with senones that the logits do not have.
+    """
+    batch, frames, units = logits.shape
+    if labels.shape != (batch, frames) or lengths.shape != (batch,) or graph.senones > units:
+        raise ValueError(
+            f"logits {tuple(logits.shape)}, labels {tuple(labels.shape)} and lengths {tuple(lengths.shape)} do not "
+            f"fit, or the graph's {graph.senones} senones"
+        )
+    labels, lengths = labels.to(logits.device, non_blocking=True), lengths.to(logits.device, non_blocking=True)
+    real = torch.arange(frames, device=logits.device) < lengths[:, None]
+    labels = labels.masked_fill(~real, -1)
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    scores = scale * (logits if log_priors is None else logits - log_priors)
+    loss, has_path = _Sequence.apply(scores, lengths, labels, graph, criterion, silence, reject)  # type: ignore[no-untyped-call]
+    if smoothing:
+        each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="none")
+        frame_loss = each.view(batch, frames).double().sum(1)
+        loss = (1 - smoothing) * loss + smoothing * torch.where(has_path, frame_loss, 0.0)
+    return SequenceLoss(loss, has_path)
+
+
+class _Sequence(torch.autograd.Function):
+    """The criterion on scores; its gradient is made with the loss, and has the scores' dtype."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        lengths: Tensor,
+        labels: Tensor,
+        graph: ArcGraph,
+        criterion: Criterion,
+        silence: int | None,
+        reject: float,
+    ) -> tuple[Tensor, Tensor]:
+        aligned = labels.clamp(min=0)[..., None]
+        counted = labels if silence is None else labels.masked_fill(labels == silence, -1)
+        found = sums(graph, scores, lengths, counted)
+        has_path = found.log_sum > -torch.inf
+        if criterion == "smbr":
+            loss = (counted >= 0).sum(1) - found.gain
+            gradient = -found.gain_gradient
+        else:
+            others = torch.ones_like(scores, dtype=torch.bool).scatter_(2, aligned, False) & (labels >= 0)[..., None]
+            numerator = sums(graph, scores.masked_fill(others, -torch.inf), lengths, counted)
+            loss = found.log_sum - numerator.log_sum
+            gradient = found.occupation - numerator.occupation
+            has_path = has_path & (numerator.log_sum > -torch.inf)
+        # What is NaN, as of logits that are, stays so; training ends there. Only what has no path is left out.
+        has_path = has_path | found.log_sum.isnan()
+        kept = has_path[:, None]
+        if reject:
+            kept = kept & ((found.occupation.gather(2, aligned)[..., 0] >= reject) | (labels < 0))
+        ctx.save_for_backward(gradient.masked_fill_(~kept[..., None], 0.0).to(scores.dtype))
+        ctx.mark_non_differentiable(has_path)
+        return torch.where(has_path, loss, 0.0), has_path
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grads[0][:, None, None].to(gradient.dtype), None, None, None, None, None, None
