@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.core.extras import install
+from megahour.models.onnx_session import in_a_line, limited_run, open_session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class ForeignModel:
     """A model of `import-aligner`, called with a padded batch like any other (`engine.accelerator.spec.Model`).
 
     `config` is the artifact's `.model.json`: `audio` says what the frames are, `run` how the file is called, `order`
-    which of its outputs are the tokens (the blank first). `data` is the file.
+    which of its outputs are the tokens (the blank first). `data` is the file. bounded: as `onnx_session` has it.
 
     Raises
     ------
@@ -44,12 +44,15 @@ class ForeignModel:
         device: str = "cpu",
         outputs: Literal["log_probs", "costs"] = "log_probs",
         where: str = "",
+        bounded: bool = False,
     ) -> None:
         self.config, self._outputs, self._where = config, outputs, where
         self._waveform = config["audio"]["input"] == "waveform"
         self._order = np.asarray(config["order"], np.intp)
-        opened = _open_onnx if config["kind"] == "onnx" else _open_torchscript
-        self._call: Call = opened(data, config["run"], threads, device, where)
+        if config["kind"] == "onnx":
+            self._call: Call = _open_onnx(data, config["run"], threads, device, where, bounded=bounded)
+        else:
+            self._call = _open_torchscript(data, config["run"], threads, device, where)
 
     def __call__(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
@@ -106,19 +109,16 @@ def quantised(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
     return costs
 
 
-def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str) -> Call:
+def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str, *, bounded: bool) -> Call:
     try:
-        import onnxruntime
-    except ImportError:
-        raise ConfigError("ONNX models need onnxruntime", remedy=install("onnx")) from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = max(1, threads), 1
-    options.log_severity_level = 3
-    providers = ["CPUExecutionProvider"] if device == "cpu" else ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    try:
-        session = onnxruntime.InferenceSession(data, options, providers=providers)
+        session = open_session(data, threads=threads, device=device, bounded=bounded)
+    except ConfigError:
+        raise
     except Exception as error:  # onnxruntime raises classes of its own that share no base
-        raise StoreError(f"onnxruntime cannot read the model: {error}", where=where) from error
+        remedy = "get the model again, in one file with its weights"
+        raise StoreError(
+            f"onnxruntime cannot read the model: {in_a_line(error)}", where=where, remedy=remedy
+        ) from error
     inputs, names = {i.name for i in session.get_inputs()}, [o.name for o in session.get_outputs()]
     input_name = run["input_name"] or session.get_inputs()[0].name
     output_name = run["output_name"] or names[0]
@@ -130,10 +130,22 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
         feed: dict[str, Any] = {input_name: one}
         if run["length_name"]:
             feed[run["length_name"]] = np.array([one.shape[_time_axis(run, one)]], np.int64)
-        (values,) = session.run([output_name], feed)
+        if not bounded:
+            (values,) = session.run([output_name], feed)
+        else:
+            with limited_run(one.shape[_time_axis(run, one)] / 100) as options:
+                (values,) = _run(session, output_name, feed, options, where)
         return np.asarray(values, np.float32)
 
     return call
+
+
+def _run(session: Any, output: str, feed: Mapping[str, Any], options: Any, where: str) -> Any:
+    try:
+        return session.run([output], feed, options)
+    except Exception as error:  # as above
+        remedy = "take a shorter piece of audio; of any, the model is damaged or was changed: get it again"
+        raise StoreError(f"the graph does not run: {in_a_line(error)}", where=where, remedy=remedy) from None
 
 
 def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str) -> Call:

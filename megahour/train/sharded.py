@@ -76,8 +76,9 @@ class ShardedTrainer(PartsTrainer):
         lengths = torch.full((1,), frames, device=self.device)
         if not getattr(self.module, "joint", False):
             return self._forward(silence, lengths, None).sum() * 0.0
-        one = {name: torch.ones(1, dtype=torch.int64) for name in ("lengths", "token_lengths")}
-        return self._forward(silence, lengths, None, {"tokens": torch.ones(1, 1, dtype=torch.int64), **one}).sum() * 0.0
+        one = torch.ones(1, dtype=torch.int64)
+        token = {"lengths": one, "tokens": one[None], "token_lengths": one, "tags": -one}
+        return self._forward(silence, lengths, None, token).sum() * 0.0
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
         """Summed loss, weight and correct frames of this worker's batches. A collective call of the group."""

@@ -12,13 +12,14 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from megahour.core.config import parse
-from megahour.core.errors import ConfigError, MegahourError, StoreError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.models.foreign import ForeignModel
 
@@ -31,6 +32,8 @@ PRECISIONS = ("fp32", "fp16", "int8")
 FORMS = {"ctc": ("offline",), "transducer": ("offline", "decoder", "joiner")}
 """Graphs that a bundle must have."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+MAX_TEXT = 1000  # characters of a token, or of the name
 _AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
 
 
@@ -55,6 +58,14 @@ class FrontEndSettings(_Part):
     edges: Literal["inside", "mirrored"]
     scale: Literal["int16", "unit"]
 
+    @model_validator(mode="after")
+    def _check(self) -> FrontEndSettings:
+        half = self.rate_hz / 2
+        top = self.high_hz if self.high_hz > 0 else half + self.high_hz
+        if not self.low_hz < top <= half:
+            raise ValueError(f"mels from {self.low_hz:g} to {top:g} Hz do not fit under {half:g} Hz")
+        return self
+
 
 class StreamSettings(_Part):
     """Output frames of a chunk, chunks to the left that attention sees, and the seconds that words wait for a chunk."""
@@ -78,7 +89,7 @@ class BundleManifest(_Part):
 
     format: Literal[1]
     made_by: dict[str, str]
-    name: str = Field(max_length=1000)
+    name: str
     criterion: Literal["ctc", "transducer"]
     tokens: list[str] = Field(min_length=2, max_length=65_535)
     marks: bool
@@ -99,6 +110,11 @@ class BundleManifest(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> BundleManifest:
+        for text in (self.name, *self.tokens):
+            if len(text) > MAX_TEXT or CONTROL.search(text):  # they come to a terminal as they are
+                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT}")
+        if len(set(self.tokens)) < len(self.tokens):
+            raise ValueError("a token is there twice")
         for name in self.files:
             if not NAME.fullmatch(name):
                 raise ValueError(f"a file named {name[:100]!r}")
@@ -156,9 +172,10 @@ class Bundle:
 
     @staticmethod
     def open(url: str) -> Bundle:
-        """Raises StoreError: the manifest is too large, no JSON, or does not say what it must."""
+        """Raises StoreError: the manifest is too large, no JSON, or does not say what it must; or a file is missing, of
+        another size, or outside."""
         where = f"{url}/{MANIFEST}"
-        data = _read(where, MAX_MANIFEST_BYTES)
+        data = _read(url, MANIFEST, MAX_MANIFEST_BYTES)
         try:
             values = json.loads(data)
             if not isinstance(values, dict):
@@ -166,14 +183,18 @@ class Bundle:
         except (ValueError, RecursionError) as error:
             raise StoreError(f"the manifest is not JSON: {error}", where=where, remedy=_AGAIN) from None
         try:
-            return Bundle(url, parse(BundleManifest, values, where=where, remedy=_AGAIN))
+            manifest = parse(BundleManifest, values, where=where, remedy=_AGAIN)
         except ConfigError as error:
             raise StoreError(error.message, where=where, remedy=error.remedy) from None
+        for name, info in manifest.files.items():
+            if (size := _size(url, name)) != info.bytes:
+                raise StoreError(f"{size} bytes of {info.bytes}", where=f"{url}/{name}", remedy=_AGAIN)
+        return Bundle(url, manifest)
 
     def read(self, name: str) -> bytes:
         """A file that the manifest lists. Raises StoreError: missing, or of another size or content."""
         info, where = self.manifest.files[name], f"{self.url}/{name}"
-        data = _read(where, info.bytes)
+        data = _read(self.url, name, info.bytes)
         if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
             what = f"{len(data)} bytes of {info.bytes}" if len(data) != info.bytes else "its SHA-256 is another one"
             raise StoreError(what, where=where, remedy=_AGAIN)
@@ -193,19 +214,21 @@ class Bundle:
         Raises StoreError: onnxruntime cannot read or run the graph, or it gives other tokens than the bundle has.
         """
         config, where = self.manifest.model_config_of(), f"{self.url}: offline, {precision}"
-        model = ForeignModel(config, self.graph("offline", precision), threads=threads, device=device, where=where)
-        quiet = np.full((max(50, 2 * self.manifest.frames), self.manifest.front_end.mels), -5.0, np.float32)
-        try:
-            shape = model.run(quiet).shape
-        except MegahourError:
-            raise
-        except Exception as error:  # onnxruntime's own classes share no base
-            raise StoreError(f"the graph does not run: {error}", where=where, remedy=_AGAIN) from None
-        if shape != (len(quiet) // self.manifest.frames, self.manifest.columns):
-            what = f"the graph gives {shape[0]} rows of {shape[1]} values for {len(quiet)} frames"
-            wanted = f"width {self.manifest.width}" if self.manifest.width else f"{len(self.manifest.tokens)} tokens"
-            raise StoreError(f"{what}; the bundle has {wanted}", where=where, remedy=_AGAIN)
+        graph = self.graph("offline", precision)
+        model = ForeignModel(config, graph, threads=threads, device=device, where=where, bounded=True)
+        for frames in (50, 2 * self.manifest.frames, 130):  # two lengths at least
+            self._try(model, frames, where)
         return model
+
+    def _try(self, model: ForeignModel, frames: int, where: str) -> None:
+        found = model.run(np.full((frames, self.manifest.front_end.mels), -5.0, np.float32))
+        rows, columns = frames // self.manifest.frames, self.manifest.columns
+        if found.shape != (rows, columns):
+            what = f"the graph gives {found.shape[0]} rows of {found.shape[1]} values for {frames} frames"
+            wanted = f"width {self.manifest.width}" if self.manifest.width else f"{len(self.manifest.tokens)} tokens"
+            raise StoreError(f"{what}; the bundle has {rows} rows and {wanted}", where=where, remedy=_AGAIN)
+        if not (found < np.inf).all():
+            raise StoreError("the graph gives values that are not finite", where=where, remedy=_AGAIN)
 
     def transducer(self, precision: str, *, threads: int = 1) -> ExportedTransducer | None:
         """Predictor and joiner; None of a CTC model. Raises StoreError: onnxruntime cannot read or run them."""
@@ -218,12 +241,35 @@ class Bundle:
         return ExportedTransducer(decoder, joiner, **sizes, threads=threads, where=f"{self.url}: {precision}")
 
 
-def _read(where: str, most: int) -> bytes:
+def _size(url: str, name: str) -> int:
+    """Of a file in the bundle. Raises StoreError: there is none, no plain file, or a link that leads elsewhere."""
+    where = f"{url}/{name}"
     fs, path = file_system(where)
     try:
-        size = fs.size(path)
-        if size is None or size > most:
-            raise StoreError(f"{size} bytes, at most {most}", where=where, remedy=_AGAIN)
-        return bytes(fs.cat_file(path))
-    except (FileNotFoundError, IsADirectoryError):
+        info = fs.info(path)
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError("a bundle without this file", where=where, remedy=_AGAIN) from None
+    if info["type"] != "file":
+        raise StoreError("no plain file", where=where, remedy=_AGAIN)
+    if "file" in _protocols(fs):
+        home = Path(file_system(url)[1]).resolve()
+        if not Path(path).resolve().is_relative_to(home):
+            what = "a link to what is outside the bundle"
+            raise StoreError(what, where=where, remedy="copy the bundle with its links followed, as cp -rL does")
+    if info["size"] is None:
+        raise StoreError("a file whose size is not known", where=where, remedy="copy the bundle to a folder")
+    return int(info["size"])
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _read(url: str, name: str, most: int) -> bytes:
+    where = f"{url}/{name}"
+    size = _size(url, name)
+    if size > most:
+        raise StoreError(f"{size} bytes, at most {most}", where=where, remedy=_AGAIN)
+    fs, path = file_system(where)
+    with fs.open(path, "rb") as file:
+        return bytes(file.read(most + 1))  # it may grow under us

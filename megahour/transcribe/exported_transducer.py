@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.core.extras import install
 from megahour.models.end_to_end import BLANK, State
+from megahour.models.onnx_session import in_a_line, limited_run, open_session
 
 
 class ExportedTransducer:
@@ -25,22 +27,19 @@ class ExportedTransducer:
     def __init__(
         self, decoder: bytes, joiner: bytes, *, context: int, width: int, tokens: int, threads: int = 1, where: str = ""
     ) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise ConfigError("exported models need onnxruntime", remedy=install("onnx")) from None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = max(1, threads), 1, 3
         self.context = context
+        self._options: Any = None
         try:
             self._decoder, self._joiner = (
-                onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-                for data in (decoder, joiner)
+                open_session(data, threads=threads, bounded=True) for data in (decoder, joiner)
             )
-            predicted, _ = self.start(1)
-            logits = self.joined(torch.zeros(1, width), predicted)
+            with limited_run() as self._options:  # of the many small runs of a search none has a timer
+                predicted, _ = self.start(1)
+                logits = self.joined(torch.zeros(1, width), predicted)
+        except ConfigError:
+            raise
         except Exception as error:  # onnxruntime's own classes share no base
-            raise StoreError(f"no transducer: {error}", where=where, remedy="export it again") from None
+            raise StoreError(f"no transducer: {in_a_line(error)}", where=where, remedy="export it again") from None
         if predicted.shape != (1, width) or logits.shape != (1, tokens):
             what = (
                 f"the graphs give {tuple(predicted.shape)} and {tuple(logits.shape)} values, not {width} and {tokens}"
@@ -64,7 +63,7 @@ class ExportedTransducer:
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """Logits (N, V) of frames (N, D) and what the predictor says (N, D)."""
         feed = {"encoder_out": encoded.numpy(), "decoder_out": predicted.numpy()}
-        return torch.from_numpy(self._joiner.run(["logit"], feed)[0])
+        return torch.from_numpy(self._joiner.run(["logit"], feed, self._options)[0])
 
     def _predicted(self, seen: Tensor) -> Tensor:
-        return torch.from_numpy(self._decoder.run(["decoder_out"], {"y": seen.numpy()})[0])
+        return torch.from_numpy(self._decoder.run(["decoder_out"], {"y": seen.numpy()}, self._options)[0])

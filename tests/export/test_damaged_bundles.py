@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
+from megahour.models import onnx_session
 from megahour.transcribe.bundle import MANIFEST, Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -66,26 +69,76 @@ def without_tokens(folder: Path) -> None:
     change(folder, tokens=tokens[:-1])
 
 
-def weights_elsewhere(folder: Path) -> None:
-    """A graph that asks the runtime to read another file for its weights."""
+def front_end(folder: Path, **values: float) -> None:
+    change(folder, front_end={**json.loads((folder / MANIFEST).read_text())["front_end"], **values})
+
+
+def link(name: str, to: str, folder: Path) -> None:
+    (folder / name).unlink()
+    (folder / name).symlink_to(to)
+
+
+def program(kind: str, size: int, value: float, folder: Path) -> None:
+    """A graph of a few operators: `x` times a matrix of `value`, after what `kind` does."""
+    h, of = onnx.helper, onnx.TensorProto
+    numbers = {"size": [size], "first": [0], "axis": [1]}
+    given = [h.make_tensor(name, of.INT64, [1], each) for name, each in numbers.items()]
+    given += [h.make_tensor("trips", of.INT64, [], [size]), h.make_tensor("w", of.FLOAT, [16, 10], [value] * 160)]
+    turn = [h.make_tensor_value_info("on", of.BOOL, []), h.make_tensor_value_info("x_in", of.FLOAT, None)]
+    after = [h.make_tensor_value_info("still", of.BOOL, []), h.make_tensor_value_info("x_out", of.FLOAT, None)]
+    same = [h.make_node("Identity", ["on"], ["still"]), h.make_node("Neg", ["x_in"], ["x_out"])]
+    body = h.make_graph(same, "body", [h.make_tensor_value_info("turn", of.INT64, []), *turn], after)
+    first = {
+        "ConstantOfShape": [
+            h.make_node(kind, ["size"], ["c"]),
+            h.make_node("ReduceMax", ["c"], ["most"], keepdims=0),
+            h.make_node("Add", ["x", "most"], ["y"]),
+        ],
+        "Loop": [h.make_node(kind, ["trips", "", "x"], ["y"], body=body)],
+        "Neg": [h.make_node(kind, ["x"], ["y"])],
+        "Slice": [h.make_node(kind, ["x", "first", "size", "axis"], ["y"])],
+    }[kind]
+    takes = [h.make_tensor_value_info("x", of.FLOAT, [1, "t", 16]), h.make_tensor_value_info("x_lens", of.INT64, [1])]
+    gives = [h.make_tensor_value_info("log_probs", of.FLOAT, [1, "u", 10])]
+    graph = h.make_graph([*first, h.make_node("MatMul", ["y", "w"], ["log_probs"])], "program", takes, gives, given)
+    made = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    put(folder, "model.onnx", made.SerializeToString())
+
+
+def weights_elsewhere(place: str, folder: Path) -> None:
+    """A graph that asks the runtime to read another file for its weights; here it would find them."""
     graph = onnx.load(str(folder / "model.onnx"))
     weight = max(graph.graph.initializer, key=lambda each: len(each.raw_data))
+    Path("weights.bin").write_bytes(weight.raw_data)
     weight.ClearField("raw_data")
     weight.data_location = onnx.TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value="../../../../etc/passwd")
+    weight.external_data.add(key="location", value=place)
     put(folder, "model.onnx", graph.SerializeToString())
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a graph cut short": (lambda f: (f / "model.onnx").write_bytes((f / "model.onnx").read_bytes()[:-9]), "bytes of"),
-    "a graph that grew": (lambda f: (f / "model.onnx").write_bytes(bytes(1 << 20)), "at most"),
+    "a graph that grew": (lambda f: (f / "model.onnx").write_bytes(bytes(1 << 20)), "1048576 bytes of"),
+    "a golden clip cut short": (lambda f: os.truncate(f / "golden" / "000.wav", 9), "000.wav: 9 bytes of"),
     "another graph of its size": (
         lambda f: (f / "model.onnx").write_bytes(bytes((f / "model.onnx").stat().st_size)),
         "SHA-256",
     ),
     "no graph": (lambda f: (f / "model.onnx").unlink(), "without this file"),
     "a graph that is none": (lambda f: put(f, "model.onnx", b"no graph"), "cannot read the model"),
-    "weights elsewhere": (weights_elsewhere, "cannot read the model"),
+    "weights out of it": (partial(weights_elsewhere, "../../../../etc/passwd"), "cannot read the model"),
+    "weights in the current folder": (partial(weights_elsewhere, "weights.bin"), "cannot read the model"),
+    "more memory than there is": (
+        partial(program, "ConstantOfShape", 1 << 50, 0.0),
+        "Available memory of .* is smaller",
+    ),
+    "a graph without an end": (partial(program, "Loop", 1 << 60, 0.0), "does not run: .*terminate"),
+    "no numbers": (partial(program, "Neg", 0, float("nan")), "not finite"),
+    "always 50 rows": (partial(program, "Slice", 50, 0.0), "50 rows of 10 values for 130 frames"),
+    "a device for a graph": (partial(link, "model.onnx", "/dev/zero"), "no plain file"),
+    "a device for a manifest": (partial(link, MANIFEST, "/dev/zero"), "no plain file"),
+    "a pipe": (lambda f: ((f / "model.onnx").unlink(), os.mkfifo(f / "model.onnx")), "no plain file"),
+    "a link out of it": (partial(link, MANIFEST, "/etc/passwd"), "outside the bundle.*\n.*cp -rL"),
     "fewer tokens": (without_tokens, "tokens"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "not JSON"),
     "nested JSON": (lambda f: (f / MANIFEST).write_text("[" * 100_000), "not JSON"),
@@ -93,6 +146,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "too large": (lambda f: (f / MANIFEST).write_bytes(b" " * ((16 << 20) + 1)), "at most"),
     "of a later format": (lambda f: change(f, format=2), "format"),
     "a rate that no audio has": (lambda f: change(f, front_end={"rate_hz": 10**12}), "front_end.rate_hz"),
+    "mels above all frequencies": (partial(front_end, low_hz=4000.0), "mels from 4000 to 4000 Hz do not fit"),
+    "mels that end before they begin": (partial(front_end, high_hz=10.0), "mels from 20 to 10 Hz do not fit"),
+    "a token twice": (lambda f: change(f, tokens=["a"] * 10), "twice"),
+    "a token for a terminal": (lambda f: change(f, tokens=[*"abcdefghi", "\x1b[2J"]), "control characters"),
+    "a token without an end": (lambda f: change(f, tokens=[*"abcdefghi", "x" * 1001]), "more than 1000"),
     "a path out of it": (lambda f: change(f, graphs={"offline": {"fp32": "../x"}}), "not among its files"),
     "a name out of it": (lambda f: change(f, files={"../x": {"bytes": 1, "sha256": "0" * 64}}), "a file named"),
     "no graphs": (lambda f: change(f, graphs={}), "no offline graph"),
@@ -100,8 +158,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_bundle_is_refused_by_name(what: str, sound: Path, tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_refused_by_name(
+    what: str, sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damage, message = DAMAGE[what]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(onnx_session, "RUN_S", 0.3)
+    monkeypatch.setattr(onnx_session, "AUDIO_TIMES", 0.0)
     shutil.copytree(sound, tmp_path / "bundle")
     damage(tmp_path / "bundle")
     with pytest.raises(StoreError, match=message) as refused:
