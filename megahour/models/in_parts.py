@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from megahour.models.build import build
@@ -60,6 +61,8 @@ def only_copied(copy: Callable[[str, torch.Tensor], None]) -> Callable[[str, nn.
     """For `build_in_parts`: `copy(name, values)` of every parameter, whose values then go."""
 
     def keep(name: str, module: nn.Module) -> nn.Module:
+        if isinstance(module, NonDynamicallyQuantizableLinear):  # of an attention, which does it when this is gone
+            nn.init.zeros_(module.bias)
         for own, parameter in list(module.named_parameters(recurse=False)):
             copy(f"{name}.{own}", parameter.detach())
             setattr(module, own, nn.Parameter(parameter.detach().to("meta")))
