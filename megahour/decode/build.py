@@ -9,11 +9,11 @@ from typing import Any
 from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.decode.arrays import from_bytes, to_bytes
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.params import GraphParams
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
+from megahour.units.fst import from_bytes, to_bytes
 from megahour.units.hmm import Units
 from megahour.units.lexicon import Lexicon, read_lexicon
 

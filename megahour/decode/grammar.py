@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from megahour.decode.arrays import FstArrays, from_columns
 from megahour.lm.arpa.model import NEVER, NgramModel
 from megahour.lm.text.vocabulary import BOS, EOS
+from megahour.units.fst import FstArrays, from_columns
 
 LN10 = math.log(10.0)
 Gram = tuple[int, ...]

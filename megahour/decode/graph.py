@@ -24,9 +24,10 @@ import kaldifst
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.decode.arrays import FstArrays, Int32, from_columns, from_kaldifst, to_kaldifst
+from megahour.decode.arrays import from_kaldifst, to_kaldifst
 from megahour.decode.grammar import grammar
 from megahour.lm.arpa.model import NgramModel
+from megahour.units.fst import FstArrays, Int32, from_columns
 
 Topology = Literal["hmm", "ctc"]
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]

@@ -153,7 +153,7 @@ def _scaled(graph: ArcGraph, scores: Tensor, wanted: Tensor, out: Sums) -> bool:
     return bool(np.isfinite(log_sum))
 
 
-@compiled
+@compiled(fastmath={"contract"})
 def _forward_backward(  # type: ignore[no-untyped-def]
     source, target, senone, weight, initial, final, emission, wanted, occupation, gain_gradient
 ):

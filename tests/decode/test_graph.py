@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
-from megahour.decode.arrays import from_bytes, from_kaldifst, to_bytes
+from megahour.decode.arrays import from_kaldifst
 from megahour.decode.grammar import _settle, grammar
 from megahour.decode.graph import build_graph
 from megahour.decode.search import Searcher, SearchOptions
@@ -22,6 +22,7 @@ from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.text.sources import line_blocks
+from megahour.units.fst import from_bytes, to_bytes
 
 TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
 LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants

@@ -17,7 +17,6 @@ from megahour.core.errors import ConfigError, MegahourError, StageError, StoreEr
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.decode.arrays import FstArrays, from_bytes, from_columns, to_bytes
 from megahour.decode.build import read_graph
 from megahour.decode.match import check_match
 from megahour.decode.params import GraphParams
@@ -25,6 +24,7 @@ from megahour.decode.stage import MakeGraph
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.text.sources import line_blocks
+from megahour.units.fst import FstArrays, from_bytes, from_columns, to_bytes
 from megahour.units.hmm import Units
 
 # Three states; arcs in the wrong order, two of them without an input label, one without an output label.
