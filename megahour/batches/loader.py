@@ -34,6 +34,11 @@ class Batch:
     keys: list[int]
     targets: Arrays
 
+    @property
+    def broken(self) -> list[int]:
+        """Keys of pieces whose features are not all finite."""
+        return [key for key, features in zip(self.keys, self.features, strict=True) if not np.isfinite(features).all()]
+
     def part(self, r: int, of: int) -> Batch:
         """Pieces r, r + of, r + 2·of, …"""
         own = slice(r, None, of)

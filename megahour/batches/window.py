@@ -14,6 +14,7 @@ from megahour.batches.bucket import Chunks, Index, cut, partition
 from megahour.batches.in_order import in_order
 from megahour.batches.labels import OpenLabels, Piece
 from megahour.batches.ragged import Ragged
+from megahour.core.errors import StageError
 from megahour.core.store import Artifact
 from megahour.features.stack import stack, stacked_frames
 
@@ -134,6 +135,9 @@ class Window:
             # A stacked frame holds exactly the frames stack·t + offset …, so a piece needs only its own frames.
             first = start * size + self.offset
             frames = shelf.values.row(row)[first : first + int(lengths[b]) * size]
+            if len(frames) < lengths[b] * size:
+                what = f"utterance {self.key[utterance]} has fewer frames than its column `frames` says"
+                raise StageError(what, where="features", remedy="make the features again")
             features[b, : lengths[b]] = stack(frames, 0, self.front.mean, self.front.inv_std, size)
             text = shelf.texts[row].as_py()
             return Piece(int(self.key[utterance]), start, int(lengths[b]), int(self.frames[utterance]), text)

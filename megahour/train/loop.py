@@ -197,7 +197,10 @@ class Run:
         batches = list(self.meters.timed(self._batches(claim.own)))
         gradients = self.trainer.backward(batches, claim.own)
         before = at.done
-        self._update(claim, batches, gradients, rate)
+        try:
+            self._update(claim, batches, gradients, rate)
+        except StageError as error:
+            raise _with_broken(error, batches) from None
         metrics = self.trainer.synchroniser.metrics
         frames = sum(int(batch.lengths.sum()) for batch in batches)
         step = TakenStep(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
@@ -332,6 +335,16 @@ def alarm_of(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
         return nullcontext()
     alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s)
     return alarm if p.workers == 1 else closing(alarm)
+
+
+def _with_broken(error: StageError, batches: Sequence[Batch]) -> StageError:
+    """`error`, or one that names the utterances whose features are its cause."""
+    keys = sorted({key for batch in batches for key in batch.broken})
+    if not keys:
+        return error
+    what = f"{error.message}: features of utterance {', '.join(map(str, keys[:5]))} are not finite"
+    remedy = "look at its audio, and make the features again without it; another learning_rate will not help"
+    return StageError(what, where=error.where, remedy=remedy)
 
 
 def _share(loader: Loader, rank: int, size: int, prefetch: int) -> Iterator[Batch]:

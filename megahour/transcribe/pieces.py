@@ -123,6 +123,8 @@ class Cutter:
     def _look(self, levels: list[float]) -> Iterator[SpeechPiece]:
         """Goes through frames that are new, and gives out what has ended among them."""
         self._new.clear()
+        if not levels:  # less audio than a frame
+            return
         self._tracker = self._tracker or Level(levels[:FIRST_FRAMES])
         for level in levels:
             self._levels.append(level)

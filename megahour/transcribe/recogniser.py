@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Rows
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
 from megahour.models.foreign import ForeignModel
-from megahour.models.inference import Model, Outputs, load, output_without_graph
+from megahour.models.inference import Model, Outputs, load, output_without_graph, parse_config
 from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle
@@ -56,7 +56,7 @@ def _loaded(
 ) -> tuple[dict[str, Any], Model | ForeignModel, Transducer | None]:
     """The model and its configuration, from a bundle or an artifact; and what searches a transducer."""
     if not parts.precision:
-        config: dict[str, Any] = Artifact(parts.model).read_json(0, ".model.json")
+        config = parse_config(Artifact(parts.model).read_bytes(0, ".model.json"), where=parts.model)
         attention = parts.search.attention_weight > 0
         outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config, attention=attention)
         precision = parts.search.precision
@@ -96,7 +96,11 @@ class Recogniser:
                 where=parts.model,
                 remedy="name the run instead, or give --graph (and --units and --lexicon for word times)",
             )
-        self.front = FrontEnd.of(config, tokens=False)
+        try:
+            self.front = FrontEnd.of(config, tokens=False)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            what = f"the model's configuration is damaged: {error!r}"
+            raise StoreError(what, where=parts.model, remedy="train the model or copy it again") from None
         self.mark = MARK if config.get("marks") else ""
         self.searcher: Searcher | None = None
         self._silence = 0

@@ -192,6 +192,26 @@ def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> No
     assert str(folder) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ('{"a":' * 60_000, "not JSON"),
+        ("[]", "not an object"),
+        ('{"stack": 0}', "damaged.*ZeroDivisionError"),
+        ('{"stats": {}}', "damaged.*mean"),
+    ],
+)
+def test_a_damaged_configuration_of_a_model_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    """Of a *model* artifact; what is an object is what changes in its own."""
+    made = model(tmp_path, "tdnn", FeaturesParams())
+    file = next(tmp_path.rglob("*.model.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | json.loads(text)) if text.endswith("}") else text)
+    with pytest.raises(StoreError, match=message) as refused:
+        Recogniser(parts_of(made.url))
+    assert str(tmp_path) in str(refused.value)
+
+
 def test_what_the_bundle_does_not_have_is_named(sound: Path) -> None:
     with pytest.raises(ConfigError, match="no offline graph in int8"):
         Recogniser(parts_of(str(sound), "int8"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gloo import processes
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
-from trainings import with_a_nan
+from trainings import training_data, with_a_nan
 
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
@@ -182,8 +182,29 @@ def test_a_finished_run_of_other_settings_is_not_resumed(tmp_path, data):
 
 def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
     inputs = with_a_nan(tmp_path, 4)
-    with pytest.raises(StageError, match=r"loss nan at step \d+(.|\n)*lower learning_rate"):
+    with pytest.raises(StageError, match=r"loss nan at step \d+.*utterance 2 are not finite"):
         run(tmp_path, inputs, epochs=1, held_out=0.0)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("senones", np.full(60, 9, np.int16), "utterance 2 has senones from 9 to 9; there are 5"),
+        ("frames", 99, "utterance 2 has fewer frames than its column"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused_by_the_utterance(tmp_path, column, value, words):
+    made = utterances(4)
+    made[2] |= {
+        "features": np.resize(made[2]["features"], (60, 4)),
+        "frames": 60,
+        "senones": np.zeros(60),
+        column: value,
+    }
+    if column == "frames":
+        made[2]["senones"] = np.zeros(99)
+    with pytest.raises(StageError, match=words):
+        run(tmp_path, training_data(tmp_path, made, shards=1), epochs=1, held_out=0.0)
 
 
 @pytest.mark.parametrize(

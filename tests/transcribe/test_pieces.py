@@ -83,6 +83,7 @@ def test_silence_and_clicks_are_no_pieces() -> None:
     click[16000:16200] *= 1000
     assert not cut(CONFIG, click, 4000)
     assert not cut(CONFIG, np.zeros(40_000, np.float32), 4000)
+    assert not cut(CONFIG, np.zeros(1, np.float32), 4000), "less than a frame"
 
 
 def test_the_mean_is_over_speech_alone() -> None:
