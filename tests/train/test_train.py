@@ -189,7 +189,6 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("senones", np.full(60, 9, np.int16), "utterance 2 has senones from 9 to 9; there are 5"),
         ("frames", 99, "utterance 2 has fewer frames than its column"),
     ],
 )
