@@ -12,6 +12,7 @@ import pyarrow as pa
 from megahour.core.schemas import FEATURES, SENONE_ALIGNMENTS
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
+from megahour.units.hmm import Units
 
 MELS = 4
 SENONES = 5
@@ -78,10 +79,13 @@ def features_artifact(folder: Path, shards: Iterable[tuple[str, Sequence[Utteran
 
 
 def units_artifact(folder: Path, made: Sequence[Utterance], senones: int = SENONES, shards: int = 1) -> Artifact:
-    """A *units* artifact with the alignments of utterances."""
-    tables = []
+    """A *units* artifact with the alignments of utterances; all senones are as frequent, and 0 is silence."""
+    names = tuple(f"senone {v}" for v in range(senones))
+    units = Units((), names, 0, (1 / senones,) * senones, {}).to_json().encode()
+    tables: list[tuple[dict[str, str], dict[str, Any]]] = []
     for first in range(shards):
         arrays = {name: [u[name] for u in made[first::shards]] for name in ("key", "frames", "senones")}
         columns = {field.name: pa.array(arrays[field.name], type=field.type) for field in SENONE_ALIGNMENTS}
-        tables.append((dict[str, str](), {".alignments.arrow": pa.table(columns, schema=SENONE_ALIGNMENTS)}))
+        tables.append(({}, {".alignments.arrow": pa.table(columns, schema=SENONE_ALIGNMENTS)}))
+    tables[0][1][".units.json"] = units
     return write_artifact(folder, tables, {"senones": senones})

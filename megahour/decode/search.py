@@ -18,13 +18,11 @@ import numpy.typing as npt
 
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.graph import Graph
+from megahour.units.hmm import PRIOR_FLOOR
 
 Float32 = npt.NDArray[np.float32]
 Text = tuple[str, float, Mapping[str, float]]
 """A text, its score in nats, and the parts of that."""
-
-PRIOR_FLOOR = 1e-5
-"""A label that training hardly saw would otherwise win wherever the model is unsure."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From a batch and a module to a loss: hard labels, a teacher's top-k logits, or CTC."""
+"""From a batch and a module to a loss: hard labels, a teacher's top-k logits, CTC, or sentences."""
 
 from __future__ import annotations
 
@@ -13,28 +13,46 @@ from torch.nn import functional
 
 from megahour.batches.labels import IGNORE
 from megahour.batches.loader import Batch
+from megahour.losses.arcs import ArcGraph
 from megahour.losses.ctc import ctc_consistency, ctc_loss
+from megahour.losses.sequence import Criterion, sequence_loss
 from megahour.losses.soft import soft_cross_entropy
 from megahour.train.device import moved
+from megahour.train.options import SequenceOptions, SmbrOptions
 
 Forward = Callable[..., Tensor]
 CPU = torch.device("cpu")
 
 
 class Loss(NamedTuple):
-    """Summed loss in nats (a scalar with gradient), and how many frames had the right unit on top (CTC: 0)."""
+    """Summed loss in nats (a scalar with gradient), and how many frames had the right unit on top (CTC: 0).
+
+    without_path: how many utterances sequence training could not learn from; None of other criteria.
+    """
 
     total: Tensor
     correct: Tensor
+    without_path: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SequenceGoal:
+    """What sequence training learns against, and how: `losses.sequence`. log_priors (V,) are those of the units."""
+
+    criterion: Criterion
+    options: SequenceOptions
+    graph: ArcGraph
+    log_priors: Tensor
+    silence: int
 
 
 @dataclass(frozen=True)
 class DeviceBatch:
     """A batch where the model is: features (B, T, F), lengths (B,), and what the loss needs.
 
-    rows: the N frames that count, as indices into B·T. targets: of these frames, `labels` (N,), or `indices` and
-    `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,) and
-    the logits' `lengths` (B,) on the host.
+    rows: the N frames that count, as indices into B·T; None for tokens and sentences. targets: of these
+    frames, `labels` (N,), or `indices` and `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,)
+    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T).
     """
 
     features: Tensor
@@ -52,13 +70,18 @@ def weight(batch: Batch) -> int:
     return int(targets["token_lengths"].sum()) if "tokens" in targets else int(batch.lengths.sum())
 
 
-def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1) -> DeviceBatch:
-    """`batch` on `device`; the copies are queued, the host does not wait for them. subsample: of the model, for CTC."""
+def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, sentences: bool = False) -> DeviceBatch:
+    """`batch` on `device`; the copies are queued, the host does not wait for them. subsample: of the model, for CTC.
+
+    sentences: keep labels in their utterances, for sequence training.
+    """
     features, lengths = torch.from_numpy(batch.features).contiguous(), torch.from_numpy(batch.lengths)
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
     if "tokens" in targets:
         rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
         targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
+    elif sentences:
+        rows, targets = None, {"labels": moved(targets["labels"].contiguous(), device)}
     else:
         valid = np.arange(batch.features.shape[1])[None, :] < batch.lengths[:, None]
         if "labels" in targets:
@@ -76,12 +99,13 @@ def loss(
     *,
     joint: bool = False,
     consistency: float = 0.0,
+    sequence: SequenceGoal | None = None,
 ) -> Loss:
     """Summed loss of `batch` under the criterion that its targets imply; in fp32, whatever the model computes in.
 
     forward: features (B, T, F), lengths (B,) and a generator for dropout to logits (B, T, V). joint: it also takes
     targets and keys, and gives losses (B,): `models.end_to_end`. consistency: weight of `ctc_consistency`, where the
-    batch has two views.
+    batch has two views. sequence: of sequence training, whose batch keeps its sentences.
     """
     targets = batch.targets
     if joint:
@@ -90,6 +114,8 @@ def loss(
     if "view" in targets:
         return _of_two_views(forward, batch, generator, consistency)
     logits = forward(batch.features, batch.lengths, generator).float()
+    if sequence is not None:
+        return _of_sentences(logits, batch, sequence)
     if batch.rows is None:
         each = ctc_loss(logits, targets["lengths"], targets["tokens"], targets["token_lengths"], keys=batch.keys)
         return Loss(each.sum(), torch.zeros((), dtype=torch.int64, device=logits.device))
@@ -111,6 +137,24 @@ def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generat
     one, other = logits.chunk(2)
     total = total + consistency * ctc_consistency(one, other, lengths).sum()
     return Loss(total, torch.zeros((), dtype=torch.int64, device=logits.device))
+
+
+def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Loss:
+    labels, options = batch.targets["labels"], goal.options
+    found = sequence_loss(
+        logits,
+        batch.lengths,
+        labels,
+        goal.graph,
+        criterion=goal.criterion,
+        log_priors=goal.log_priors.to(logits.device, non_blocking=True),
+        scale=options.acoustic_scale,
+        smoothing=options.smoothing,
+        silence=None if isinstance(options, SmbrOptions) and options.silence else goal.silence,
+        reject=options.reject,
+    )
+    right = (logits.detach().argmax(dim=2) == labels).sum()  # no unit is the label of padding
+    return Loss(found.loss.sum(), right, (~found.has_path).sum())
 
 
 def _hits(logits: Tensor, units: Tensor) -> Tensor:

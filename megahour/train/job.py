@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from megahour.batches.index import small_columns
@@ -22,10 +23,12 @@ from megahour.core.store import Artifact
 from megahour.models.build import KINDS, build
 from megahour.models.in_parts import skeleton
 from megahour.train import data
+from megahour.train.criteria import SequenceGoal
 from megahour.train.initial import InitialModel
-from megahour.train.options import IN_FEATURES
+from megahour.train.options import IN_FEATURES, SequenceOptions
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
+from megahour.units.hmm import PRIOR_FLOOR, Units
 from megahour.units.phones import Phones
 from megahour.units.spellers import speller_of
 from megahour.units.tokens import MARK, Characters, TokenSpeller
@@ -58,6 +61,7 @@ class TrainingJob:
     phases: list[Phase]
     dropped: Counter[str]
     fingerprint: str
+    sequence: SequenceGoal | None = None
 
     @property
     def audio_s(self) -> float:
@@ -95,12 +99,13 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
         _phases(p, loaders),
         dropped,
         fingerprint([CHECKPOINT, p.identity(), digests]),
+        _sequence(p, inputs, initial),
     )
 
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
-    if p.criterion != "ce":
+    if not p.of_senones:
         speller = _speller(p, inputs)
         labels: Labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
         marked = "tokens" in inputs and any(token.startswith(MARK) for token in speller.tokens)
@@ -119,6 +124,23 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             remedy="train the teacher with the same units",
         )
     return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> SequenceGoal | None:
+    """What sequence training learns against. Raises ConfigError: a graph or an initial model of other units."""
+    if p.criterion not in ("mmi", "smbr"):
+        return None
+    from megahour.train.denominator import read_denominator
+
+    assert isinstance(p.goal, SequenceOptions)
+    artifact = inputs["units"]
+    if initial is not None and initial.config.get("units_digest") != artifact.manifest.digest:
+        what = "the initial model does not know these units, and sequence training does not teach them"
+        raise ConfigError(what, where=initial.url, remedy="train it with criterion: ce and the same `units`")
+    units = Units.from_json(artifact.read_bytes(0, ".units.json").decode())
+    log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
+    graph = read_denominator(inputs["graph"], artifact)
+    return SequenceGoal(p.criterion, p.goal, graph, torch.from_numpy(log_priors), units.silence)
 
 
 def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:

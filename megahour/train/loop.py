@@ -88,7 +88,7 @@ def execute(
 
 def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
     if job.params.parallel.shard == 1:
-        return Trainer(job.params, job.module.to(device), synchronise(job, group), device)
+        return Trainer(job.params, job.module.to(device), synchronise(job, group), device, sequence=job.sequence)
     from megahour.train.parallel import trainer_of  # FSDP takes a second to import
 
     return trainer_of(job.params)(job.params, job.config, partial(synchronise, job), group, device)
@@ -205,6 +205,8 @@ class Run:
         frames = sum(int(batch.lengths.sum()) for batch in batches)
         step = TakenStep(at.steps, at.done, phase, frames, gradients.weight if gradients else 0, claim.first, rate)
         measured = {"loss": gradients.loss, "correct": gradients.correct} if gradients else {}
+        if gradients and gradients.without_path is not None:
+            measured["without_path"] = gradients.without_path
         self.readings.add(step, {**metrics, **measured})
         self._read()
         if metrics.get("lost_neighbours"):
@@ -240,6 +242,8 @@ class Run:
                 self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
                 if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
+            if lacking := int(values.get("without_path", 0)):
+                LOG.warning("step %d: %d utterances have no path in the graph, and teach nothing", step.number, lacking)
             values = {"learning_rate": step.learning_rate, **values}
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
 

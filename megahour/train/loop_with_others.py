@@ -51,7 +51,7 @@ def execute_with_others(
     """
     gc.collect()
     gc.freeze()  # what is there now stays: `meet` need not look through it while the others wait
-    with Trainer(job.params, job.module, synchronise(job, TorchGroup())) as trainer:
+    with Trainer(job.params, job.module, synchronise(job, TorchGroup()), sequence=job.sequence) as trainer:
         worker = WorkerWithOthers(job, trainer, member, work, progress, durable)
         while True:
             place = member.meet(handover.far(worker.at))

@@ -126,10 +126,46 @@ class TransducerOptions(AttentionOptions):
         return {name: weight for name, weight in weights.items() if weight}
 
 
+class SequenceOptions(CriterionOptions):
+    """Sequence training from a model of criterion ce, over all paths of the input `graph` (Veselý et al., 2013)."""
+
+    acoustic_scale: float = Field(
+        0.5,
+        gt=0,
+        le=10,
+        description="weight of the acoustics against the graph; take the one that decodes best (`scales` of decode)",
+    )
+    smoothing: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="share of cross entropy in the loss (F-smoothing); raise it when words get worse while the loss "
+        "falls. Beside it, a small learning rate and few epochs keep the model near the first one",
+    )
+    reject: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="frames whose aligned senone is less likely among all paths have no gradient of the criterion; try "
+        "0.001 with mmi where transcripts are rough",
+    )
+
+
+class SmbrOptions(SequenceOptions):
+    """State-level minimum Bayes risk: fewer frames that are not as aligned, over all paths of the input `graph`."""
+
+    silence: bool = Field(
+        False,
+        description="silence counts as right where it is aligned; try it where words are inserted in pauses",
+    )
+
+
 CRITERIA: dict[str, type[CriterionOptions]] = {
     "ce": CriterionOptions,
     "ctc": CtcOptions,
     "transducer": TransducerOptions,
+    "mmi": SequenceOptions,
+    "smbr": SmbrOptions,
 }
 
 

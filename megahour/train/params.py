@@ -21,6 +21,7 @@ from megahour.train.options import (
     CtcOptions,
     OptimiserOptions,
     Parallel,
+    SequenceOptions,
 )
 
 POLICY: dict[str, JsonValue] = {"policy": True}
@@ -31,7 +32,7 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 
 
 class TrainParams(Params):
-    """Train an acoustic model on frame labels (ce), tokens (ctc, transducer), or with a teacher's targets."""
+    """Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets."""
 
     kind: Literal["lstm", "blstm", "tdnn", "conformer"] = Field(
         "lstm",
@@ -54,11 +55,12 @@ class TrainParams(Params):
         lt=1.0,
         description="share of outputs dropped in training; raise it when held-out loss rises while loss falls",
     )
-    criterion: Literal["ce", "ctc", "transducer"] = Field(
+    criterion: Literal["ce", "ctc", "transducer", "mmi", "smbr"] = Field(
         "ce",
         description="ce: frame labels from `units`; ctc: characters of the text, pieces of `tokens` or phones of "
         "`lexicon`, without an alignment; transducer: these, each in view of those before: more accurate than ctc "
-        "where there are hours to learn from, and slower",
+        "where there are hours to learn from, and slower; smbr, mmi: a model of ce (`initial`) learns further, on "
+        "whole sentences against all others of `graph`; smbr is the usual one",
     )
     criterion_options: dict[str, Any] = Field(
         {},
@@ -321,13 +323,19 @@ class TrainParams(Params):
         clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips what it hands over
         return options_of(self.trainer, {**self.trainer_options, "clip_norm": clip})
 
+    @property
+    def of_senones(self) -> bool:
+        """Whether the labels are senones of `units`, frame by frame."""
+        return self.criterion in ("ce", "mmi", "smbr")
+
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError: the criterion asks for other inputs."""
+        self._check_sequence(roles)
         if self.criterion != "ce" and "targets" in roles:
             what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
             raise ConfigError(what, where="train")
-        if self.criterion == "ce" and "pseudo_labels" in roles:
-            what = "pseudo_labels are texts: criterion ce learns senones"
+        if self.of_senones and "pseudo_labels" in roles:
+            what = f"pseudo_labels are texts: criterion {self.criterion} learns senones"
             raise ConfigError(what, where="train", remedy="set criterion: ctc or transducer, or use `targets`")
         if (bool(self.tag) and self.tag not in IN_FEATURES) != ("selection" in roles):
             what = "the input `selection` says tags such as language" if "selection" in roles else f"tag {self.tag}"
@@ -338,15 +346,29 @@ class TrainParams(Params):
             raise ConfigError(what, where="train", remedy="leave one of them out")
         self._check_audio(roles)
         spelled = [role for role in ("tokens", "lexicon") if role in roles]
-        if self.criterion == "ce" and spelled:
-            what = f"criterion ce learns senones of `units`, not `{spelled[0]}`"
+        if self.of_senones and spelled:
+            what = f"criterion {self.criterion} learns senones of `units`, not `{spelled[0]}`"
             raise ConfigError(what, where="train", remedy="set criterion: ctc, or leave it out")
         if len(spelled) > 1:
             what = "`tokens` spells words in pieces, `lexicon` in phones"
             raise ConfigError(what, where="train", remedy="give one of them")
-        if self.criterion == "ce" and "units" not in roles:
+        if self.of_senones and "units" not in roles:
             remedy = "give units: an artifact, or criterion: ctc"
-            raise ConfigError("criterion ce needs `units`", where="train", remedy=remedy)
+            raise ConfigError(f"criterion {self.criterion} needs `units`", where="train", remedy=remedy)
+
+    def _check_sequence(self, roles: Collection[str]) -> None:
+        """Whether sequence training has its graph and the model that it begins with, and no other criterion a graph."""
+        if not isinstance(self.goal, SequenceOptions):
+            if "graph" in roles:
+                what = f"`graph` is what sequence training learns against, not criterion {self.criterion}"
+                raise ConfigError(what, where="train", remedy="set criterion: smbr, or leave it out")
+            return
+        for role, remedy in (
+            ("graph", "give a *graph* of a low-order language model, made with these `units`"),
+            ("initial", "train with criterion: ce first, and give its model"),
+        ):
+            if role not in roles:
+                raise ConfigError(f"criterion {self.criterion} needs `{role}`", where="train", remedy=remedy)
 
     def _check_audio(self, roles: Collection[str]) -> None:
         """Whether what changes audio has audio to change, and what is given is used."""
@@ -357,7 +379,7 @@ class TrainParams(Params):
             ("`rooms` is not used", "rooms" in roles and not wave.reverb, "set reverb in `waveform`, or leave it out"),
             (
                 "`waveform` has speed, and frame labels have times",
-                self.criterion == "ce" and wave.speed > 0,
+                self.of_senones and wave.speed > 0,
                 "use `tempo`, which moves labels along, or criterion: ctc",
             ),
         ):
@@ -372,7 +394,7 @@ class TrainParams(Params):
 
     @model_validator(mode="after")
     def _conformer_fits(self) -> TrainParams:
-        if self.kind == "conformer" and self.criterion == "ce":
+        if self.kind == "conformer" and self.of_senones:
             raise ValueError("a conformer has a row of outputs for four frames: set criterion: ctc or transducer")
         if self.kind == "conformer" and self.stack > 2:
             raise ValueError(
@@ -393,6 +415,11 @@ class TrainParams(Params):
     @model_validator(mode="after")
     def _criterion_fits(self) -> TrainParams:
         goal = self.goal
+        if isinstance(goal, SequenceOptions) and (self.epochs or self.parallel.shard > 1):
+            raise ValueError(
+                f"criterion {self.criterion} learns whole utterances, by workers with whole models: set epochs: 0 and "
+                "some whole_epochs, and leave out parallel.shard"
+            )
         if goal.heads and self.compile:
             raise ValueError("compile does not go with a transducer or an attention decoder: leave it out")
         if goal.heads and goal.model_dump()["intermediate"] and ("ctc" not in goal.heads or self.layers < 2):

@@ -31,6 +31,7 @@ class Train(Stage[TrainParams]):
         Input("tokens", optional=True),
         Input("lexicon", optional=True),
         Input("initial", optional=True, kinds=("model",)),
+        Input("graph", optional=True),
     )
     local = True
 

@@ -32,12 +32,16 @@ T = TypeVar("T")
 
 
 class Gradients(NamedTuple):
-    """Gradients of the mean loss, the summed loss and correct frames as scalars of the device, and the weight."""
+    """Gradients of the mean loss, the summed loss and correct frames as scalars of the device, and the weight.
+
+    without_path: as of `criteria.Loss`.
+    """
 
     values: list[Tensor]
     loss: Tensor
     weight: int
     correct: Tensor
+    without_path: Tensor | None = None
 
 
 def _given(logits: Tensor, *_: Any) -> Tensor:
@@ -48,7 +52,7 @@ class Trainer:
     """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
 
     `module` is on `device`. `synchronise` makes the synchroniser of module and optimiser (`sync.build`). `held`: module
-    of what this worker steps, where that is not all of `module` (`sharded`).
+    of what this worker steps, where that is not all of `module` (`sharded`). `sequence`: of sequence training.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Trainer:
         synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser],
         device: torch.device = criteria.CPU,
         held: nn.Module | None = None,
+        sequence: criteria.SequenceGoal | None = None,
     ) -> None:
         self.p, self.module, self.device = p, module, device
         held = module if held is None else held
@@ -71,8 +76,13 @@ class Trainer:
         module.recompute = p.recompute  # type: ignore[assignment]
         self._run = torch.compile(module, dynamic=True) if p.compile else module
         consistency = p.goal.consistency if isinstance(p.goal, CtcOptions) else 0.0
+        self._sequence = sequence
         self._criterion = partial(
-            criteria.loss, self._forward, joint=bool(getattr(module, "joint", False)), consistency=consistency
+            criteria.loss,
+            self._forward,
+            joint=bool(getattr(module, "joint", False)),
+            consistency=consistency,
+            sequence=sequence,
         )
         self._replicas = p.threads if device.type == "cpu" else 1
         self._average: list[Tensor] = []
@@ -98,7 +108,7 @@ class Trainer:
         """Gradients of the mean loss over `batches`; dropout is drawn from (seed, the batch's number, replica)."""
         weight = max(1, sum(map(criteria.weight, batches)))
         values: list[Tensor] = []
-        losses, correct = [], []
+        losses, correct, without_path = [], [], []
         for batch, number in zip(batches, numbers, strict=True):
             for share in self._shared(batch, partial(self._share, weight, number)):
                 if values:
@@ -107,7 +117,10 @@ class Trainer:
                     values = share.values
                 losses.append(share.loss)
                 correct.append(share.correct)
-        return Gradients(values, torch.stack(losses).sum(), weight, torch.stack(correct).sum())
+                if share.without_path is not None:
+                    without_path.append(share.without_path)
+        lacking = torch.stack(without_path).sum() if without_path else None
+        return Gradients(values, torch.stack(losses).sum(), weight, torch.stack(correct).sum(), lacking)
 
     def _shared(self, batch: Batch, work: Callable[[Batch, int], T]) -> list[T]:
         """`work` of each replica's part of a batch, in order."""
@@ -121,6 +134,7 @@ class Trainer:
         values: list[Tensor] = []
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        without_path = None
         for loss in self._losses_in_time(batch, number, replica):
             mean = loss.total / weight
             added = torch.autograd.grad(mean if self.scaler is None else self.scaler.scale(mean), self.parameters)
@@ -129,7 +143,8 @@ class Trainer:
             else:
                 values = list(added)
             total, correct = total + loss.total.detach().double(), correct + loss.correct
-        return Gradients(values, total, weight, correct)
+            without_path = loss.without_path  # of whole utterances, which have one loss
+        return Gradients(values, total, weight, correct, without_path)
 
     def _losses_in_time(self, batch: Batch, number: int, replica: int) -> Iterator[criteria.Loss]:
         """The loss, or those of its parts in time: the graph of one is needed no more when the next is asked for."""
@@ -157,7 +172,8 @@ class Trainer:
         return None
 
     def _moved(self, batch: Batch) -> criteria.DeviceBatch:
-        return criteria.on_device(batch, self.device, getattr(self.module, "subsample", 1))
+        subsample, sentences = getattr(self.module, "subsample", 1), self._sequence is not None
+        return criteria.on_device(batch, self.device, subsample, sentences=sentences)
 
     def _forward(self, *inputs: Any) -> Tensor:
         with autocast(self.device, self.p.precision):

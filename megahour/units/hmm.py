@@ -21,6 +21,8 @@ BOUNDARY = "#"
 SILENCE = "SIL"
 MIN_FRAMES = 3  # 10 ms frames of a phone
 NO_PATH = -1e30
+PRIOR_FLOOR = 1e-5
+"""A senone that training hardly saw would otherwise win wherever the model is unsure."""
 
 
 @dataclass(frozen=True)
