@@ -135,6 +135,18 @@ def test_smoothing_and_priors_are_what_they_say() -> None:
     assert torch.allclose(found.loss, 0.75 * plain + 0.25 * entropy, rtol=0, atol=1e-12)
 
 
+def test_a_frame_without_a_label_is_any_senones_and_padding_is_no_frame() -> None:
+    logits, labels = scores_of(5, batch=2), torch.tensor([[0, 1, -1, 2, 0], [1, 2, 2, 0, 1]])
+    found = sequence_loss(logits, torch.tensor([5, 3]), labels, LOOP, criterion="mmi", smoothing=0.5).loss
+    any_senone = torch.tensor([[0, 1, v, 2, 0] for v in range(SENONES)])
+    each = sequence_loss(logits[:1].expand(SENONES, -1, -1), torch.tensor([5] * 3), any_senone, LOOP, criterion="mmi")
+    entropy = -logits.log_softmax(2).gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    mmi = -torch.logsumexp(torch.where(each.has_path, -each.loss, never), 0)
+    assert float(found[0]) == pytest.approx(float(mmi + entropy[0, [0, 1, 3, 4]].sum()) / 2, abs=1e-12)
+    alone = sequence_loss(logits[1:, :3], torch.tensor([3]), labels[1:, :3], LOOP, criterion="mmi", smoothing=0.5).loss
+    assert float(found[1]) == pytest.approx(float(alone), abs=1e-12)
+
+
 @pytest.mark.parametrize("criterion", ["mmi", "smbr"])
 def test_frames_whose_senone_the_graph_hardly_takes_are_rejected(criterion: Any) -> None:
     logits = scores_of(5, batch=3)
