@@ -143,15 +143,17 @@ def test_a_file_that_nobody_waits_for_is_left(
     recogniser: Recogniser, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half an hour of audio would hold its place, and the server's end, for a minute."""
-    heard, posteriors = threading.Event(), Recogniser.log_posteriors
-    monkeypatch.setattr(Recogniser, "log_posteriors", lambda *given: (heard.set(), posteriors(*given))[1])
+    heard, features = threading.Event(), Recogniser.features
+    monkeypatch.setattr(Recogniser, "features", lambda *given: (heard.set(), features(*given))[1])
     file = io.BytesIO()
     soundfile.write(file, np.tile(voice(60.0, 1), 30), 8000, format="WAV")
 
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         asking = asyncio.create_task(client.post("/transcribe", data=file.getvalue()))
         heard.clear()  # before it, the server has warmed up
-        while not heard.is_set():
+        for _ in range(3000):
+            if heard.is_set():
+                break
             await asyncio.sleep(0.01)
         if who == "client":
             asking.cancel()
