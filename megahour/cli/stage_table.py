@@ -111,7 +111,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "train": (
         "megahour.train.stage:Train",
-        "Train an acoustic model on frame labels (ce), tokens (ctc, transducer), or with a teacher's targets.",
+        "Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets.",
     ),
     "targets": ("megahour.teach.stage:Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
     "pseudo-label": (
