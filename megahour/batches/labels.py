@@ -63,6 +63,20 @@ class OpenLabels(Protocol):
         """Targets of a batch of `pieces` padded to `frames`, for features stacked at `offset`."""
 
 
+@dataclass(frozen=True)
+class OpenBeside:
+    """Labels that change or add to the arrays of others; all else is theirs."""
+
+    labels: OpenLabels
+
+    @property
+    def timed(self) -> Mapping[str, int]:
+        return self.labels.timed
+
+    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
+        return self.labels.shortest(arrays)
+
+
 @dataclass
 class SenoneLabels:
     """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.

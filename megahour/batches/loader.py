@@ -17,7 +17,7 @@ from megahour.batches.in_order import in_order
 from megahour.batches.labels import Arrays, Labels
 from megahour.batches.plan import EpochPlan, ShardSize
 from megahour.batches.tempo import drawn_lengths, stretched, stretched_labels
-from megahour.batches.window import Front, Shelf, Source, Stored, Window
+from megahour.batches.window import FeatureSource, Front, Shelf, Stored, Window
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
 
@@ -77,7 +77,7 @@ class Loader:
         tempo: float = 0.0,
         two_views: bool = False,
         open_windows: int = 2,
-        source: Source | None = None,
+        source: FeatureSource | None = None,
     ) -> None:
         self.source = source or Stored(features, len(front.mean))
         self.features, self.shelves, self.labels, self.front = features, shelves, labels, front

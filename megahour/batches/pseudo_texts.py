@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.batches.labels import Arrays, Labels, OpenLabels, Piece
+from megahour.batches.labels import Arrays, Labels, OpenBeside, Piece
 from megahour.core.store import Artifact
 
 
@@ -52,19 +52,11 @@ class PseudoTexts:
 
 
 @dataclass(frozen=True)
-class OpenPseudoTexts:
+class OpenPseudoTexts(OpenBeside):
     """Of some shards: texts that stand for whatever the features have, and those for where they have none."""
 
-    labels: OpenLabels
     instead: Mapping[int, str]
     lacking: Mapping[int, str]
-
-    @property
-    def timed(self) -> Mapping[str, int]:
-        return self.labels.timed
-
-    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
-        return self.labels.shortest(arrays)
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         texts = (self.instead.get(piece.key) or piece.text or self.lacking[piece.key] for piece in pieces)

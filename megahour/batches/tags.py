@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.batches.labels import Arrays, Labels, OpenLabels, Piece
+from megahour.batches.labels import Arrays, Labels, OpenBeside, Piece
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.features.sets import shard_beside
@@ -76,18 +76,10 @@ class TaggedLabels:
 
 
 @dataclass(frozen=True)
-class OpenTaggedLabels:
+class OpenTaggedLabels(OpenBeside):
     """Of some shards; tags by key."""
 
-    labels: OpenLabels
     tags: Mapping[int, int]
-
-    @property
-    def timed(self) -> Mapping[str, int]:
-        return self.labels.timed
-
-    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
-        return self.labels.shortest(arrays)
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         tags = np.array([self.tags.get(piece.key, UNKNOWN) for piece in pieces], dtype=np.int64)

@@ -56,7 +56,7 @@ class Shelf:
         return features.read_table(self.shard, ".arrow")
 
 
-class Rows(Protocol):
+class ShardFeatures(Protocol):
     """Features (T_i, F) of the rows of a shard; threads may ask for them."""
 
     def row(self, i: int) -> NDArray[Any]:
@@ -71,10 +71,10 @@ class OpenShelf:
     key: Index
     frames: Index
     texts: pa.ChunkedArray
-    values: Rows
+    values: ShardFeatures
 
 
-class Source(Protocol):
+class FeatureSource(Protocol):
     """Where features come from. `threads`: how many compute those of a batch."""
 
     @property

@@ -34,8 +34,8 @@ class Record(NamedTuple):
 def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], shard: int, out: ShardWriter) -> None:
     """Rows of the utterances of features shard `shard` that the source has; the first of several counts.
 
-    What cannot be read and is of nobody knows whom is quarantined with the first shard of the sets. Statistics
-    `records` and `own` are those that were read, and those that name an utterance of this shard.
+    Records that cannot be read, and so name no utterance, are quarantined with the first shard of the sets. Statistics
+    `records` and `own` count the records read, and those that name an utterance of this shard.
     """
     features = inputs["features"]
     tags = {receipt.shard: receipt.tags.get("set", "") for receipt in features.receipts()}

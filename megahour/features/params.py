@@ -60,10 +60,10 @@ Range = tuple[float, float]
 
 
 class WaveformParams(BaseModel):
-    """How audio is changed before its features are computed.
+    """Changes of the audio before its features are computed.
 
-    What is done to an utterance is drawn anew in each epoch. Shares are of the utterances, each kind is drawn apart.
-    Held-out utterances stay as they are.
+    Each epoch draws other changes for an utterance, and each kind by itself; shares are shares of the utterances.
+    Held-out utterances are never changed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -86,7 +86,7 @@ class ArcGraph:
         return self._moved[device]
 
 
-class Sums(NamedTuple):
+class PathSums(NamedTuple):
     """Of B utterances: log sum (B,), gain (B,), occupation (B, T, V) and the gain's gradient (B, T, V), float64.
 
     Without a path the log sum is -inf and all else 0; beyond an utterance's length all is 0.
@@ -98,7 +98,7 @@ class Sums(NamedTuple):
     gain_gradient: Tensor
 
 
-def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Sums:
+def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> PathSums:
     """Sums over the paths of each utterance.
 
     Parameters
@@ -111,11 +111,11 @@ def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Su
     if scores.device.type != "cpu":
         return _in_logarithms(graph, scores, lengths, wanted)
     nothing = torch.zeros(len(scores), dtype=torch.float64)
-    found = Sums(nothing, nothing.clone(), torch.zeros_like(scores), torch.zeros_like(scores))
+    found = PathSums(nothing, nothing.clone(), torch.zeros_like(scores), torch.zeros_like(scores))
 
     def one(b: int) -> None:
         own = slice(b, b + 1), slice(0, int(lengths[b]))
-        if not _scaled(graph, scores[own], wanted[own], Sums(*(each[own[: each.dim()][:2]] for each in found))):
+        if not _scaled(graph, scores[own], wanted[own], PathSums(*(each[own[: each.dim()][:2]] for each in found))):
             for whole, part in zip(
                 found, _in_logarithms(graph, scores[own], lengths[own[0]], wanted[own]), strict=True
             ):
@@ -131,7 +131,7 @@ def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Su
     return found
 
 
-def _scaled(graph: ArcGraph, scores: Tensor, wanted: Tensor, out: Sums) -> bool:
+def _scaled(graph: ArcGraph, scores: Tensor, wanted: Tensor, out: PathSums) -> bool:
     """Fills `out` for one utterance (1, T, V) with scaled doubles. False: they could not hold it."""
     frames = scores[0].numpy()
     highest = frames.max(axis=1, initial=-np.inf)
@@ -222,7 +222,7 @@ def _forward_backward(  # type: ignore[no-untyped-def]
     return log_sum, gain
 
 
-def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Sums:
+def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> PathSums:
     """`sums` of float64 scores by torch operations on their device; gains are means over the paths so far."""
     source, target, senone, weight, initial, final = graph.on(scores.device)
     batch, frames, _ = scores.shape
@@ -250,7 +250,7 @@ def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Ten
         gain_gradient[:, t].index_add_(1, senone, through * (before_gains[:, source] + right - gain[:, None]))
         new, new_gains = _gathered(arcs, right, source, states)
         logs, gains = torch.where(going[t], new, logs), torch.where(going[t], new_gains, gains)
-    return Sums(log_sum, gain, occupation, gain_gradient)
+    return PathSums(log_sum, gain, occupation, gain_gradient)
 
 
 def _gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Tensor, Tensor]:

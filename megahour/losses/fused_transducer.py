@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megahour.losses.transducer import BLANK, arcs_loss, check_tokens, spelled
+from megahour.losses.transducer import BLANK, arc_log_probs, arcs_loss, check_tokens
 
 TILE_LOGITS = 1 << 20  # at a time, 4 MB: about what caches hold
 LEAST_PASS = 0.01  # of the precision's step: less of the sum through a place adds nothing to a gradient
@@ -65,15 +65,14 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         batch, frames, _ = encoded.shape
         down = encoded.new_empty(batch, frames, predicted.shape[1])
-        across = encoded.new_empty(batch, frames, predicted.shape[1] - 1)
+        across = torch.empty_like(down)
+        labels = functional.pad(tokens, (0, 1))[:, None]
         for tile in _tiles(frames, batch * predicted.shape[1] * weight.shape[0]):
             logits = functional.linear(torch.tanh(encoded[:, tile, None] + predicted[:, None]), weight, bias)
-            log_probs = logits.log_softmax(3)
-            down[:, tile] = log_probs[..., blank]
-            across[:, tile] = log_probs[:, :, :-1].gather(3, spelled(tokens, logits)).squeeze(3)
+            down[:, tile], across[:, tile] = arc_log_probs(logits, labels.expand(logits.shape[:3]), blank)
         with torch.enable_grad():
             down.requires_grad_(), across.requires_grad_()
-            loss = arcs_loss(down, across, lengths, token_lengths)
+            loss = arcs_loss(down, across[..., :-1], lengths, token_lengths)
             of_down, of_across = torch.autograd.grad(loss.sum(), (down, across))
         ctx.save_for_backward(encoded, predicted, weight, bias, tokens, of_down, of_across)
         ctx.blank = blank
@@ -84,7 +83,6 @@ class _Fused(torch.autograd.Function):
         encoded, predicted, weight, bias, tokens, of_down, of_across = ctx.saved_tensors
         each = grads[0][:, None, None].to(of_down.dtype)
         frames, positions = of_down.shape[1:]
-        of_across = functional.pad(of_across, (0, 1))
         passes = (of_down + of_across).flatten()  # minus how much of the sum goes through a place
         places = (
             torch.nonzero(passes < -LEAST_PASS * torch.finfo(passes.dtype).eps)[:, 0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megahour.losses.transducer import BLANK, arcs_loss, check_tokens
+from megahour.losses.transducer import BLANK, arc_log_probs, arcs_loss, check_tokens
 
 NEVER = -1e30  # log probability of an arc outside; sums of it stay finite in float32
 
@@ -59,11 +59,10 @@ def pruned_transducer_loss(
     index = places.flatten(1)[..., None].expand(-1, -1, predicted.shape[2])
     near = predicted.gather(1, index).view(batch, frames, span, -1)
     logits = functional.linear(torch.tanh(encoded[:, :, None] + near), weight, bias)
-    scale = logits.logsumexp(3)
-    spelled = functional.pad(tokens, (0, 1)).gather(1, places.flatten(1)).view(batch, frames, span, 1)
-    nothing = logits.new_full((batch, frames, positions), NEVER)
-    blank = nothing.scatter(2, places, logits[..., BLANK] - scale)
-    label = nothing.scatter(2, places, logits.gather(3, spelled).squeeze(3) - scale)
+    labels = functional.pad(tokens, (0, 1)).gather(1, places.flatten(1)).view(batch, frames, span)
+    near_blank, near_label = arc_log_probs(logits, labels)
+    nothing = near_blank.new_full((batch, frames, positions), NEVER)
+    blank, label = nothing.scatter(2, places, near_blank), nothing.scatter(2, places, near_label)
     return arcs_loss(blank, label[..., :-1], lengths, token_lengths), simple
 
 

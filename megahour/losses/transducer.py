@@ -55,12 +55,9 @@ def transducer_loss(
     0.6931
     """
     check_tokens(logits.shape, lengths, tokens, token_lengths, blank, keys)
-    if logits.device.type == "cpu":
-        loss: Tensor = _Whole.apply(logits, lengths, tokens, token_lengths, blank)  # type: ignore[no-untyped-call]
-        return loss
-    log_probs = _log_probs(logits)
-    label = log_probs[:, :, :-1].gather(3, spelled(tokens.to(logits.device), logits)).squeeze(3)
-    return arcs_loss(log_probs[..., blank], label, lengths, token_lengths)
+    labels = functional.pad(tokens, (0, 1)).to(logits.device)[:, None].expand(logits.shape[:3])
+    down, across = arc_log_probs(logits, labels, blank)
+    return arcs_loss(down, across[..., :-1], lengths, token_lengths)
 
 
 def check_tokens(
@@ -103,34 +100,28 @@ def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tens
     return loss
 
 
-def _log_probs(logits: Tensor) -> Tensor:
-    return functional.log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, dim=3)
+def arc_log_probs(logits: Tensor, labels: Tensor, blank: int = BLANK) -> tuple[Tensor, Tensor]:
+    """Log probabilities (…) of blank and of the label (…) by logits (…, V), which are computed in fp32 at least."""
+    of_blank, of_label = _ArcLogProbs.apply(logits, labels[..., None], blank)  # type: ignore[no-untyped-call]
+    return of_blank, of_label
 
 
-class _Whole(torch.autograd.Function):
-    """All logits on a CPU: what is not on an arc has a gradient too, which is made without arrays for each arc."""
+class _ArcLogProbs(torch.autograd.Function):
+    """Autograd would make an array of all logits for each of the two; here one has both gradients."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor, blank: int) -> Tensor:
-        log_probs = _log_probs(logits)
-        index = spelled(tokens, logits)
-        label = log_probs[:, :, :-1].gather(3, index).squeeze(3)
-        loss, of_blank, of_label = _lattice(log_probs[..., blank], label, lengths, token_lengths)
-        ctx.save_for_backward(log_probs, of_blank, of_label, index)
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+        log_probs = functional.log_softmax(logits.float() if logits.dtype.itemsize < 4 else logits, dim=-1)
+        ctx.save_for_backward(log_probs, labels)
         ctx.blank = blank
-        return loss
+        return log_probs[..., blank].clone(), log_probs.gather(-1, labels).squeeze(-1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        log_probs, of_blank, of_label, index = ctx.saved_tensors
-        scale = grads[0][:, None, None].to(of_blank.dtype)
-        of_blank, of_label = of_blank * scale, of_label * scale
-        passed = of_blank.clone()  # minus how much of the sum goes through a place
-        passed[..., :-1] += of_label
-        gradient = log_probs.exp().mul_(-passed[..., None])
+        (of_blank, of_label), (log_probs, labels) = grads, ctx.saved_tensors
+        gradient = log_probs.exp().mul_(-(of_blank + of_label)[..., None])
         gradient[..., ctx.blank] += of_blank
-        gradient[:, :, :-1].scatter_add_(3, index, of_label[..., None])
-        return gradient, None, None, None, None
+        return gradient.scatter_add_(-1, labels, of_label[..., None]), None, None
 
 
 class _Lattice(torch.autograd.Function):
@@ -229,8 +220,3 @@ def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     """torch's has a gradient of NaN where both are -∞."""
     both = torch.maximum(x, y) == -torch.inf
     return torch.where(both, x, torch.logaddexp(x.masked_fill(both, 0.0), y.masked_fill(both, 0.0)))
-
-
-def spelled(tokens: Tensor, logits: Tensor) -> Tensor:
-    """tokens (B, U) as an index into logits (B, t, U + 1, V) without its last position."""
-    return tokens[:, None, :, None].expand(-1, logits.shape[1], -1, 1)

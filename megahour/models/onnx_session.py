@@ -1,4 +1,4 @@
-"""ONNX graphs that onnxruntime runs: on one thread pool, with bounds where nobody vouches for the file.
+"""ONNX graphs in onnxruntime, with bounds on memory and time for files from outside.
 
 A graph is a program. One of a few hundred bytes can ask for all memory, or loop for ever, so what comes from outside
 runs `bounded`: its tensors have a share of memory, and each run has a time limit.

@@ -20,7 +20,7 @@ from megahour.batches.index import shelves, small_columns
 from megahour.batches.labels import Labels, TopK
 from megahour.batches.loader import Loader
 from megahour.batches.pseudo_texts import PseudoTexts
-from megahour.batches.window import Front, Shelf, Source, Stored
+from megahour.batches.window import FeatureSource, Front, Shelf, Stored
 from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.near import Near
@@ -113,7 +113,7 @@ def _others(p: TrainParams) -> list[str]:
     return sorted(set(p.unlabelled_sets) - set(p.sets))
 
 
-def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, bool], Source]:
+def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, bool], FeatureSource]:
     """Where a loader's features come from, given its labels and whether audio is changed: stored, or from `audio`."""
     features = inputs["features"]
     if "audio" not in inputs:
@@ -126,7 +126,7 @@ def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, boo
     noises, rooms = (Clips(inputs[role], role) if role in inputs else None for role in ("noises", "rooms"))
     perturb = Perturb(p.waveform, p.seed, noises, rooms)
 
-    def source(labels: Labels, changed: bool) -> Source:
+    def source(labels: Labels, changed: bool) -> FeatureSource:
         return FromAudio(OnTheFly(features, inputs["audio"], perturb if changed else None), labels, p.stack)
 
     return source

@@ -103,8 +103,8 @@ class TrainParams(Params):
     truncate: int = Field(
         0,
         ge=0,
-        description="of an lstm with criterion ce, on whole utterances: stacked frames after which back-propagation "
-        "stops, while the state goes on; memory is that of so many frames, and a stream is what it learns on. 0: none",
+        description="for an lstm with criterion ce on whole utterances: back-propagate through this many stacked "
+        "frames, and carry the state on; set it to bound memory, or to train for streams. 0: the whole utterance",
         json_schema_extra=LATER,
     )
     batch_frames: int = Field(

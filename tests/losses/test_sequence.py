@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from megahour.losses import arcs
-from megahour.losses.arcs import ArcGraph, Sums, sums
+from megahour.losses.arcs import ArcGraph, PathSums, sums
 from megahour.losses.sequence import sequence_loss
 
 SENONES = 3
@@ -36,7 +36,7 @@ def scores_of(frames: int, seed: int = 0, batch: int = 1) -> Tensor:
     return 3 * torch.randn(batch, frames, SENONES, generator=generator, dtype=torch.float64)
 
 
-def by_paths(graph: ArcGraph, scores: Tensor, wanted: list[int]) -> Sums:
+def by_paths(graph: ArcGraph, scores: Tensor, wanted: list[int]) -> PathSums:
     """Every path, one by one."""
     found: list[tuple[float, list[int]]] = []
     given_ = zip(*(each.tolist() for each in (graph.source, graph.target, graph.senone, graph.weight)), strict=True)
@@ -55,7 +55,7 @@ def by_paths(graph: ArcGraph, scores: Tensor, wanted: list[int]) -> Sums:
     highest = max((weight for weight, _ in found), default=never)
     occupation, gain_gradient = np.zeros(scores.shape), np.zeros(scores.shape)
     if highest == never:
-        return Sums(
+        return PathSums(
             scores.new_tensor(never), scores.new_tensor(0.0), *map(torch.from_numpy, (occupation, gain_gradient))
         )
     total = math.fsum(math.exp(weight - highest) for weight, _ in found)
@@ -66,7 +66,7 @@ def by_paths(graph: ArcGraph, scores: Tensor, wanted: list[int]) -> Sums:
         for t, v in enumerate(path):
             occupation[t, v] += share
             gain_gradient[t, v] += share * (gain - mean)
-    return Sums(
+    return PathSums(
         *map(torch.as_tensor, (np.float64(highest + math.log(total)), np.float64(mean), occupation, gain_gradient))
     )
 
