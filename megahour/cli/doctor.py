@@ -25,6 +25,7 @@ EXTRA_FOR = {
     "onnx": "aligners from ONNX files",
     "export": "trained models as ONNX bundles",
     "kenlm": "models in KenLM's binary form",
+    "tokenizers": "tokens of Hugging Face's tokenizer.json",
     "tensorboard": "training curves in TensorBoard",
     "mlflow": "training curves in MLflow",
 }
