@@ -90,11 +90,14 @@ def test_words_of_a_microphone_and_of_a_file(tmp_path: Path) -> None:
 
         tab.reload()  # the token stays with the tab
         tab.click("#microphone")
-        until(tab, "document.getElementById('partial').textContent.includes('cabde')", 30.0)
+        # On a busy machine a partial result may be final before it is looked at.
+        until(
+            tab, "[...document.querySelectorAll('#partial, .final')].some(e => e.textContent.includes('cabde'))", 60.0
+        )
         assert tab.is_disabled("#microphone")
         tab.click("#stop")
         until(tab, "document.getElementById('status').textContent.includes('s heard')")
-        assert "cabde" in tab.locator(".final").last.text_content()
+        assert any("cabde" in text for text in tab.locator(".final").all_text_contents())
         assert tab.is_enabled("#microphone")
         fits_a_phone(tab)
         assert tab.complaints == []
