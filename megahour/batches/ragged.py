@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from megahour.core.errors import StoreError
 
 
 class Ragged:
@@ -29,3 +32,20 @@ class Ragged:
         at = i - int(self._first[chunk])
         flat: NDArray[Any] = self._values[chunk][int(ends[at]) : int(ends[at + 1])]
         return flat if self.width == 1 else flat.reshape(-1, self.width)
+
+
+def frames_of(table: pa.Table, mels: int, *, where: str) -> Ragged:
+    """The column `features` of a *features* table, a row (`frames`, `mels`) for each utterance.
+
+    Raises StoreError: an utterance has other values than its `frames` say, or none; its key is named.
+    """
+    key, frames, features = (table.column(name) for name in ("key", "frames", "features"))
+    if not pa.types.is_large_list(features.type) or key.null_count or frames.null_count:
+        raise StoreError("no features as stage `features` writes them", where=where, remedy=f"megahour verify {where}")
+    values = pc.list_value_length(features)
+    right = pc.fill_null(pc.equal(values, pc.multiply(frames.cast(pa.int64()), mels)), False).to_numpy()
+    if not right.all():
+        row = int(np.argmin(right))
+        what = f"utterance {key[row]}: {values[row]} values, which are not {frames[row]} frames of {mels} mels"
+        raise StoreError(what, where=where, remedy=f"megahour verify {where}, or use features of {mels} mels")
+    return Ragged(features, mels)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from megahour.batches.bucket import Chunks, Index, cut, partition
 from megahour.batches.in_order import in_order
 from megahour.batches.labels import OpenLabels, Piece
-from megahour.batches.ragged import Ragged
+from megahour.batches.ragged import frames_of
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
 from megahour.features.stack import stack, stacked_frames
@@ -95,7 +95,7 @@ class Stored:
     def opened(self, shelf: Shelf, epoch: int, chunk: int) -> OpenShelf:
         table = shelf.table(self.features)
         key, frames = (table.column(name).to_numpy() for name in ("key", "frames"))
-        values = Ragged(table.column("features"), self.mels)
+        values = frames_of(table, self.mels, where=self.features.url)
         return OpenShelf(shelf.rows, key, frames, table.column("text"), values)
 
 

@@ -241,12 +241,20 @@ class Artifact:
             return file.read()
 
     def read_json(self, shard: int, suffix: str) -> Any:
-        return json.loads(self.read_bytes(shard, suffix))
+        """Raises StoreError when the file is no JSON."""
+        try:
+            return json.loads(self.read_bytes(shard, suffix))
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"shard {shard}, file *{suffix} is no JSON: {error}",
+                where=self.url,
+                remedy=f"megahour verify {self.url}",
+            ) from error
 
     def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> pa.Table:
         """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local).
 
-        Raises StoreError when the file is missing or damaged.
+        Raises StoreError when the file is missing or damaged, or Arrow without one of `columns`.
         """
         try:
             if suffix.endswith(".arrow"):
@@ -254,7 +262,7 @@ class Artifact:
                 return table.select(columns) if columns else table
             with self.open(shard, suffix) as file:
                 return pa.parquet.ParquetFile(file).read(columns=columns)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise StoreError(
                 f"shard {shard}, file *{suffix} cannot be read: {error}",
                 where=self.url,

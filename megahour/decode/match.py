@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
 from megahour.core.store import Artifact
+from megahour.models.configuration import normalisation, read_config
 
 Inputs = Mapping[str, Artifact]
 
 
 def check_match(inputs: Inputs) -> None:
     """Raises ConfigError when model, graph and units do not speak of the same labels, or senones have no graph."""
-    model = inputs["model"].read_json(0, ".model.json")
+    model = read_config(inputs["model"])
     if "graph" not in inputs:
         if not model.get("tokens") or model.get("phones"):
             raise ConfigError(
@@ -38,3 +39,12 @@ def check_match(inputs: Inputs) -> None:
         digests["units"] = inputs["units"].manifest.digest
     if len(set(digests.values())) > 1:
         raise ConfigError(f"different units: {digests}", where="decode", remedy="train and make the graph from one")
+
+
+def check_features(inputs: Inputs) -> None:
+    """Raises ConfigError: the model was trained on features of other sizes, or on none; StoreError: it is damaged."""
+    model, features = inputs["model"], inputs["features"]
+    mels = len(normalisation(read_config(model), where=model.url)[0])
+    if (given := features.summary.get("mels", mels)) != mels:
+        what, remedy = f"the model was trained on {mels} mels, these have {given}", f"make features with mels: {mels}"
+        raise ConfigError(what, where=features.url, remedy=remedy)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from megahour.batches.ragged import Ragged
+from megahour.batches.ragged import frames_of
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES, TAG
 from megahour.core.stage import Context
@@ -24,6 +24,7 @@ from megahour.decode.build import read_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.stack import stack
+from megahour.models.configuration import normalisation, read_config
 from megahour.models.paths import confidence, most_likely
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
@@ -46,13 +47,13 @@ def decode_shard(
     With `nbest`, `.nbest.jsonl` has a line for each row. With `scales`, statistics `errors_at_…` count word errors
     against the features' text at each.
     """
-    model = inputs["model"].read_json(0, ".model.json")
+    model = read_config(inputs["model"])
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
-    mean, inv_std = (np.asarray(model["stats"][name], np.float32) for name in ("mean", "inv_std"))
-    size, tags = int(model["stack"]), model.get("tags", [])
+    mean, inv_std, size = normalisation(model, where=inputs["model"].url)
+    tags = model.get("tags", [])
     frames = table["frames"].to_numpy()
     rows = np.flatnonzero(frames >= size).tolist()
-    values = Ragged(table["features"], len(mean))
+    values = frames_of(table, len(mean), where=inputs["features"].url)
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(rows))
     out.stat("audio_s", round(int(frames[rows].sum()) * FRAME_S, 2))
@@ -126,7 +127,7 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 
         return [p.acoustic_scale], spell, TOGETHER
     searchers = _searchers(p, inputs)
-    blank = bool(inputs["model"].read_json(0, ".model.json").get("tokens"))
+    blank = bool(read_config(inputs["model"]).get("tokens"))
 
     def search(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
         return [_with_each(list(searchers.values()), log_probs, p.nbest, blank=blank) for log_probs in outputs]
@@ -139,7 +140,7 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
     from megahour.models.inference import output_without_graph, restore
 
     model = inputs["model"]
-    config = model.read_json(0, ".model.json")
+    config = read_config(model)
     if output_without_graph(config, attention=p.attention_weight > 0) == "log_probs":
         return TokenSearcher(config, None, p, inputs)
     module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url).eval()

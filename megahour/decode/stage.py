@@ -10,6 +10,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
 from megahour.core.stage import Context, Input, Inputs, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
+from megahour.models.configuration import read_config
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
@@ -83,21 +84,22 @@ class Decode(Stage[DecodeParams]):
             raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
-        from megahour.decode.match import check_match
+        from megahour.decode.match import check_features, check_match
         from megahour.features.sets import tasks_of_sets
 
         check_match(inputs)
+        check_features(inputs)
         if "graph" not in inputs:
             from megahour.decode.fusion import check_fusion
 
-            check_fusion(p, inputs["model"].read_json(0, ".model.json"), inputs)
+            check_fusion(p, read_config(inputs["model"]), inputs)
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.inference import output_without_graph
         from megahour.models.service import model_spec
 
-        config = inputs["model"].read_json(0, ".model.json")
+        config = read_config(inputs["model"])
         attention = p.attention_weight > 0
         more = {} if "graph" in inputs else {"outputs": output_without_graph(config, attention=attention)}
         return model_spec(inputs["model"], p.batch_frames, precision=p.precision, **more)

@@ -14,6 +14,7 @@ from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
+from megahour.models.configuration import read_config
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.inference import Model
@@ -36,7 +37,7 @@ class TrainedModel:
 
     def __init__(self, parts: RecogniserParts, *, threads: int = 1) -> None:
         self.artifact = Artifact(parts.model)
-        self.config: dict[str, Any] = self.artifact.read_json(0, ".model.json")
+        self.config: dict[str, Any] = read_config(self.artifact)
         if parts.precision or "stats" not in self.config or "tokens" not in self.config:
             raise ConfigError(
                 "not a model of tokens that was trained here",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from torch import nn
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import build, shapes
+from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, parse_config, read_config
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
@@ -24,7 +24,6 @@ from megahour.models.precision import autocast
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_CONFIG_BYTES = 16 << 20
 Outputs = Literal["log_probs", "top_k", "costs", "encoded"]
 
 
@@ -109,7 +108,7 @@ def load(
     artifact = Artifact(url)
     if threads:
         torch.set_num_threads(threads)
-    config = parse_config(artifact.read_bytes(shard, ".model.json"), where=url)
+    config = read_config(artifact, shard)
     heads = config.get("heads", {})
     if outputs != "encoded" and heads and "ctc" not in heads:
         what = "a transducer has no posteriors of single frames"
@@ -133,19 +132,6 @@ def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) 
     return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"
 
 
-def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
-    """The dictionary of a `.model.json`; its sizes are checked when a module is built from it."""
-    if len(data) > MAX_CONFIG_BYTES:
-        raise StoreError(f"model configuration of {len(data)} bytes, at most {MAX_CONFIG_BYTES}", where=where)
-    try:
-        config = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"model configuration is not JSON: {error}", where=where, remedy=_AGAIN) from error
-    if not isinstance(config, dict):
-        raise StoreError(f"model configuration is a {type(config).__name__}, not an object", where=where, remedy=_AGAIN)
-    return config
-
-
 def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
     """The module of `config` with the weights in `data` (a safetensors file).
 
@@ -158,19 +144,19 @@ def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
     header = _header(data, where=where)
     found = {name: entry for name, entry in header.items() if name != "__metadata__"}
     if missing := sorted(expected.keys() - found.keys()):
-        raise StoreError(f"weights lack {missing[0]!r} ({len(missing)} missing)", where=where, remedy=_AGAIN)
+        raise StoreError(f"weights lack {missing[0]!r} ({len(missing)} missing)", where=where, remedy=DAMAGED)
     if extra := sorted(found.keys() - expected.keys()):
-        raise StoreError(f"weights hold unknown {extra[0]!r} ({len(extra)} unknown)", where=where, remedy=_AGAIN)
+        raise StoreError(f"weights hold unknown {extra[0]!r} ({len(extra)} unknown)", where=where, remedy=DAMAGED)
     for name, shape in expected.items():
         entry = found[name]
         if not isinstance(entry, dict) or entry.get("dtype") != "F32" or entry.get("shape") != list(shape):
-            raise StoreError(f"weight {name!r} is {entry}, expected F32 {list(shape)}", where=where, remedy=_AGAIN)
+            raise StoreError(f"weight {name!r} is {entry}, expected F32 {list(shape)}", where=where, remedy=DAMAGED)
     if sum(4 * math.prod(shape) for shape in expected.values()) > len(data):
-        raise StoreError("weights are shorter than their header says", where=where, remedy=_AGAIN)
+        raise StoreError("weights are shorter than their header says", where=where, remedy=DAMAGED)
     try:
         tensors = safetensors.torch.load(data)
     except safetensors.SafetensorError as error:
-        raise StoreError(f"damaged weights: {error}", where=where, remedy=_AGAIN) from error
+        raise StoreError(f"damaged weights: {error}", where=where, remedy=DAMAGED) from error
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise StoreError(f"weight {name!r} holds NaN or infinity", where=where, remedy="train the model again")
@@ -183,11 +169,8 @@ def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
 def _header(data: bytes, *, where: str) -> dict[str, Any]:
     """The JSON header of a safetensors file: 8 bytes of length (little-endian), then that many bytes."""
     if len(data) < 8:
-        raise StoreError(f"weights file of {len(data)} bytes", where=where, remedy=_AGAIN)
+        raise StoreError(f"weights file of {len(data)} bytes", where=where, remedy=DAMAGED)
     (size,) = struct.unpack("<Q", data[:8])
     if size > min(len(data) - 8, MAX_CONFIG_BYTES):
-        raise StoreError(f"weights header of {size} bytes in a file of {len(data)}", where=where, remedy=_AGAIN)
+        raise StoreError(f"weights header of {size} bytes in a file of {len(data)}", where=where, remedy=DAMAGED)
     return parse_config(data[8 : 8 + size], where=where)
-
-
-_AGAIN = "the file is damaged or not a model: `megahour verify` it, then train or copy it again"

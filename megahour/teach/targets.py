@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.batches.ragged import Ragged
+from megahour.batches.ragged import frames_of
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import TARGETS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.stack import stack
+from megahour.models.configuration import normalisation, read_config
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 from megahour.teach.params import TargetsParams
@@ -43,15 +44,13 @@ def write_targets(
     An utterance of fewer than 2 · stack − 1 frames, which has no stacked frame at the last offset, is left out.
     The features' own statistics normalise, as for any model; they must be those that the teacher was trained with.
     """
-    config = teacher.read_json(0, ".model.json")
-    mean, inv_std = _statistics(features, config, teacher)
-    size = int(config["stack"])
+    mean, inv_std, size = _statistics(features, teacher)
     if not set(p.offsets) <= set(range(size)):
         raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
     frames = table.column("frames").to_numpy()
     long = np.flatnonzero(frames >= 2 * size - 1)
-    values = Ragged(table.column("features"), len(mean))
+    values = frames_of(table, len(mean), where=features.url)
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(long))
     out.stat("audio_s", round(int(frames[long].sum()) * FRAME_S, 2))
@@ -90,25 +89,23 @@ def _infer(
     return inferred, failed
 
 
-def _statistics(
-    features: Artifact, config: Mapping[str, Any], teacher: Artifact
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and inverse deviation (F,) that the teacher was trained with.
+def _statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+    """Mean and inverse deviation (F,) that the teacher was trained with, and how many frames it takes together.
 
     Raises
     ------
     ConfigError: the features have other statistics, so a student that reads both would see other inputs.
     """
-    for name in ("mean", "inv_std"):
-        own, trained = (np.asarray(s[name], dtype=np.float32) for s in (features.summary, config["stats"]))
+    mean, inv_std, size = normalisation(read_config(teacher), where=teacher.url)
+    for name, trained in {"mean": mean, "inv_std": inv_std}.items():
+        own = np.asarray(features.summary[name], dtype=np.float32)
         if own.shape != trained.shape or not np.allclose(own, trained, rtol=1e-5, atol=1e-6):
             raise ConfigError(
                 f"{name} of the features differs from the one the teacher was trained with",
                 where=teacher.url,
                 remedy="make targets from the features artifact that the teacher was trained on",
             )
-    mean, inv_std = (np.asarray(config["stats"][name], dtype=np.float32) for name in ("mean", "inv_std"))
-    return mean, inv_std
+    return mean, inv_std, size
 
 
 def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outputs]) -> pa.Table:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.models.inference import parse_config, restore
+from megahour.models.configuration import read_config
+from megahour.models.inference import restore
 
 LOG = logging.getLogger(__name__)
 SAME = ("kind", "layers", "units", "lookahead", "stack", "mels")
@@ -37,7 +38,7 @@ class InitialModel:
 
     def __init__(self, artifact: Artifact) -> None:
         self.url = artifact.url
-        self.config: dict[str, Any] = parse_config(artifact.read_bytes(0, ".model.json"), where=self.url)
+        self.config: dict[str, Any] = read_config(artifact)
         if "stats" not in self.config:
             what = "a model from elsewhere, whose weights cannot be trained here"
             raise ConfigError(what, where=self.url, remedy="give a *model* of `train`")

@@ -15,8 +15,9 @@ from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
+from megahour.models.configuration import read_config
 from megahour.models.foreign import ForeignModel
-from megahour.models.inference import Model, Outputs, load, output_without_graph, parse_config
+from megahour.models.inference import Model, Outputs, load, output_without_graph
 from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle
@@ -56,7 +57,7 @@ def _loaded(
 ) -> tuple[dict[str, Any], Model | ForeignModel, Transducer | None]:
     """The model and its configuration, from a bundle or an artifact; and what searches a transducer."""
     if not parts.precision:
-        config = parse_config(Artifact(parts.model).read_bytes(0, ".model.json"), where=parts.model)
+        config = read_config(Artifact(parts.model))
         attention = parts.search.attention_weight > 0
         outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config, attention=attention)
         precision = parts.search.precision

@@ -1,0 +1,141 @@
+"""`decode` of features and models that are damaged, hostile or of another kind: named, quarantined or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from exported import MELS, TOKENS, model
+from made_artifacts import write_artifact
+from numpy.typing import NDArray
+
+from megahour.core.errors import MegahourError, StoreError
+from megahour.core.schemas import FEATURES
+from megahour.core.stage import Context, Task
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.decode.params import DecodeParams
+from megahour.decode.stage import Decode
+
+TRANSDUCER = {"heads": {"transducer": 1.0, "attention": 0.3}, "predictor": "stateless"}
+SEARCHES = [("ctc", {}), ("ctc", {"ctc_search": "prefixes"}), ("transducer", {}), ("transducer", {"beams": 1})]
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    folder = tmp_path_factory.mktemp("models")
+    heads = {"ctc": {}, "transducer": TRANSDUCER}
+    return {name: model(folder / name, "conformer", heads=heads[name]) for name in heads}
+
+
+def heard(frames: int, *, mels: int = MELS, value: float = 0.0) -> NDArray[np.float16]:
+    return np.random.default_rng(frames).normal(value, 1, (frames, mels)).astype(np.float16)
+
+
+def features(folder: Path, spoken: list[NDArray[np.float16]], **changed: Any) -> Artifact:
+    """changed: columns that say something else than what is there."""
+    ends = pa.array(np.cumsum([0, *(each.size for each in spoken)]), pa.int64())
+    flat = pa.array(np.concatenate([each.reshape(-1) for each in spoken]))
+    columns: dict[str, Any] = {field.name: ["test"] * len(spoken) for field in FEATURES}
+    columns |= {"key": list(range(len(spoken))), "frames": [len(each) for each in spoken]}
+    columns |= {"features": pa.LargeListArray.from_arrays(ends, flat)} | changed
+    table = pa.table({name: column for name, column in columns.items() if column is not None})
+    stats = {"mean": [0.0] * MELS, "inv_std": [1.0] * MELS}
+    return write_artifact(folder, [({"set": "test"}, {".arrow": table})], {"mels": spoken[0].shape[1], **stats})
+
+
+def decoded(inputs: dict[str, Artifact], folder: Path, search: Mapping[str, Any] = NONE) -> ShardWriter:
+    """The shard's writer, with what it counted."""
+    stage, p = Decode(), DecodeParams.model_validate(search)
+    stage.plan(p, inputs)
+    with ShardWriter(Artifact(folder / "out"), 0, "made") as out:
+        stage.run(p, inputs, Task({"shard": 0}), out, Context(work=folder))
+        out.commit()
+    return out
+
+
+@pytest.mark.parametrize(("kind", "search"), SEARCHES)
+def test_utterances_shorter_than_the_subsampling_have_no_words_and_nan_is_quarantined(
+    models: dict[str, Artifact], kind: str, search: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of 0 frames: dropped; of 1 to 3, from which a conformer makes no row: empty; NaN and infinity: named by key."""
+    broken = [heard(40, value=np.nan), heard(40, value=np.inf)]
+    given = features(tmp_path / "features", [heard(frames) for frames in (0, 1, 3, 4, 40)] + broken)
+    out = decoded({"features": given, "model": models[kind]}, tmp_path, search)
+    found = Artifact(tmp_path / "out").read_table(0)
+    assert found["key"].to_pylist() == [1, 2, 3, 4]
+    assert found["text"].to_pylist()[:2] == ["", ""]
+    assert found["frames"].to_pylist() == [0, 0, 1, 10]
+    assert out.counts.dropped == {"too-short": 1, "not-searchable": 2}
+    lines = (tmp_path / "out" / "quarantine" / "00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["5", "6"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"frames": [40, 4000]}, "utterance 1: 640 values, which are not 4000 frames of 16 mels"),
+        ({"frames": [40, -1]}, "utterance 1: 640 values, which are not -1 frames"),
+        ({"features": pa.array([[0.0] * 639, [0.0] * 640], pa.large_list(pa.float16()))}, "utterance 0: 639 values"),
+        ({"features": pa.array([[0.0] * 640, None], pa.large_list(pa.float16()))}, "utterance 1: None values"),
+        ({"features": ["x", "y"]}, "no features as stage `features` writes them"),
+        ({"key": [None, 1]}, "no features as stage `features` writes them"),
+        ({"frames": None}, "file .*arrow cannot be read: .*frames"),
+    ],
+)
+def test_features_that_are_not_what_their_frames_say_are_refused(
+    models: dict[str, Artifact], changed: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    given = features(tmp_path / "features", [heard(40), heard(40)], **changed)
+    with pytest.raises(StoreError, match=what):
+        decoded({"features": given, "model": models["ctc"]}, tmp_path)
+
+
+def test_features_of_other_mels_are_refused_before_the_model_is_loaded(
+    models: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """Twice 8 mels would pass for 16."""
+    given = features(tmp_path / "features", [heard(40, mels=8)])
+    with pytest.raises(MegahourError, match=r"trained on 16 mels, these have 8\s.*mels: 16"):
+        Decode().plan(DecodeParams(), {"features": given, "model": models["ctc"]})
+
+
+def set_to(name: str, value: Any) -> Callable[[dict[str, Any]], str]:
+    return lambda config: json.dumps({**config, name: value})
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda config: "{", "is not JSON"),
+        (lambda config: '{"a":' * 60_000, "is not JSON"),
+        (lambda config: "[]", "is a list, not an object"),
+        (set_to("tokens", TOKENS[:-1]), "gives 10 values a frame, and its list has 9 tokens"),
+        (set_to("tokens", [1] * 10), "not names"),
+        (set_to("tokens", "abc"), "not names"),
+        (set_to("tags", ["de", "fr"]), "tags and without heads"),
+        (set_to("stats", {}), "no numbers"),
+        (set_to("stats", {"mean": [0.0] * 3, "inv_std": [1.0] * 3}), "statistics do not make"),
+        (set_to("stats", {"mean": [0.0] * MELS, "inv_std": [float("nan")] * MELS}), "statistics do not make"),
+        (set_to("stats", {"mean": [0.0] * MELS, "inv_std": [1.0]}), "statistics do not make"),
+        (set_to("stack", 0), "statistics do not make"),
+        (set_to("stack", 10**9), "statistics do not make"),
+        (set_to("inputs", None), "takes None values"),
+        (lambda config: json.dumps({name: config[name] for name in config if name != "stats"}), "not trained on"),
+    ],
+)
+def test_a_damaged_configuration_is_refused_before_the_model_is_loaded(
+    damage: Callable[[dict[str, Any]], str], what: str, tmp_path: Path
+) -> None:
+    bad, given = model(tmp_path / "model", "tdnn", layers=1), features(tmp_path / "features", [heard(40)])
+    path = tmp_path / "model" / "shards" / "00000.model.json"
+    path.write_text(damage(json.loads(path.read_text())))
+    with pytest.raises(MegahourError, match=what):
+        Decode().plan(DecodeParams(), {"features": given, "model": bad})
