@@ -134,6 +134,7 @@ class OpenSenones:
 
     def __init__(self, labels: SenoneLabels, shards: Sequence[int]) -> None:
         self.units, self.stack, self._find = labels.units, labels.stack, labels.find
+        self.senones = int(labels.units.summary["senones"])
         read = partial(labels.units.read_table, suffix=labels.suffix)
         with in_order(read, shards, threads=8, ahead=len(shards)) as tables:
             self._columns = {s: Ragged(t.column("senones")) for s, t in zip(shards, tables, strict=True)}
@@ -150,6 +151,13 @@ class OpenSenones:
                     remedy="make the units from these features",
                 )
             own = subsample(senones, offset, self.stack)[piece.start : piece.start + piece.length]
+            if own.size and not 0 <= own.min() <= own.max() < self.senones:
+                raise StageError(
+                    f"utterance {piece.key} has senone {own.max() if own.min() >= 0 else own.min()}, "
+                    f"the units have {self.senones}",
+                    where=f"{self.units.url} shard {place >> 32}",
+                    remedy=f"megahour verify {self.units.url}, or make the units again",
+                )
             labels[b, : piece.length] = own
         return {"labels": labels}
 

@@ -20,11 +20,10 @@ from megahour.core.store import Artifact, Manifest, Receipt
 from megahour.core.transfer import is_local, publish, publish_text
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard
 from megahour.core.versions import versions
-from megahour.runner.job import Job
+from megahour.runner.job import Job, Origin
 from megahour.runner.runner import (
     Models,
     Monitor,
-    Origin,
     Planned,
     alone_at_work,
     claimed_by,

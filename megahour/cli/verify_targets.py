@@ -19,8 +19,8 @@ from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, nearest
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
-from megahour.runner.runner import Origin
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,15 @@ class Context:
 
     `service` is (address, token) of the accelerator service; `work` a scratch directory that survives a kill; `durable`
     a path or URL of one that survives the machine where the output does (empty: `work`);
-    `threads` how many a `local` stage may use; `progress(done, total, unit, **fields)` reports inside a long task.
+    `model` what the rounds of a stage have learnt; `threads` how many a `local` stage may use;
+    `progress(done, total, unit, **fields)` reports inside a long task.
     """
 
     work: Path
     threads: int = 1
     service: Any = None
     durable: str = ""
+    model: bytes = b""
     progress: Callable[..., None] = field(default=lambda *args, **fields: None)
 
 
@@ -67,6 +69,7 @@ class Stage(Generic[P]):
     inputs: ClassVar[tuple[Input, ...]] = ()
     exchange: ClassVar[bool] = False
     local: ClassVar[bool] = False
+    rounds: ClassVar[bool] = False
 
     def check(self, p: P, roles: Collection[str]) -> None:
         """Whether the parameters and the roles that are given go together; for all steps before a recipe starts.
@@ -97,6 +100,26 @@ class Stage(Generic[P]):
     def accelerator(self, p: P, inputs: Inputs) -> Any:
         """The model that tasks call through the accelerator service, as an `serve` spec, or None."""
         return None
+
+    def opening(self, p: P, inputs: Inputs) -> bytes:
+        """Stages of rounds: the model before the first round over all tasks. `run` sees the last as `ctx.model`."""
+        raise TypeError(f"stage {self.name} has no rounds")
+
+    def measure(self, p: P, inputs: Inputs, task: Task, ctx: Context) -> bytes:
+        """Stages of rounds: the statistics of one task under `ctx.model`."""
+        raise TypeError(f"stage {self.name} has no rounds")
+
+    def add(self, left: bytes, right: bytes) -> bytes:
+        """Stages of rounds: the statistics of two lots of tasks. Exact: tasks are added in any order."""
+        raise TypeError(f"stage {self.name} has no rounds")
+
+    def learn(self, p: P, inputs: Inputs, statistics: bytes, ctx: Context) -> bytes:
+        """Stages of rounds: the model after `ctx.model`, from the statistics of all tasks."""
+        raise TypeError(f"stage {self.name} has no rounds")
+
+    def rounds_left(self, p: P, model: bytes) -> int:
+        """Stages of rounds: how many rounds come before `run`."""
+        raise TypeError(f"stage {self.name} has no rounds")
 
     def partitions(self, p: P, inputs: Inputs) -> int:
         """Output shards of an exchange stage."""

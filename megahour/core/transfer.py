@@ -32,10 +32,15 @@ def publish(fs: Any, source: Path, target: str) -> None:
 
 def publish_text(fs: Any, target: str, text: str) -> None:
     """Atomic write of a small text file."""
+    publish_bytes(fs, target, text.encode("utf-8", "surrogatepass"))
+
+
+def publish_bytes(fs: Any, target: str, data: bytes) -> None:
+    """Atomic write of a file that fits into memory."""
     folder = Path(target).parent if is_local(fs) else Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / f".{uuid.uuid4().hex}.tmp"
-    scratch.write_bytes(text.encode("utf-8", "surrogatepass"))
+    scratch.write_bytes(data)
     publish(fs, scratch, target)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megahour.core.errors import ConfigError, StageError, StoreError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.graph import Graph, build_graph
@@ -14,7 +13,7 @@ from megahour.decode.params import GraphParams
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, to_bytes
-from megahour.units.hmm import Units
+from megahour.units.hmm import Units, read_units
 from megahour.units.lexicon import Lexicon, read_lexicon
 
 Inputs = Mapping[str, Artifact]
@@ -53,10 +52,6 @@ def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
     return Graph(fst, words), about
 
 
-def read_units(artifact: Artifact) -> Units:
-    return Units.from_json(artifact.read_bytes(0, ".units.json").decode())
-
-
 def pronounced(lexicon: Lexicon, units: Units | Sequence[str]) -> dict[str, list[list[int]]]:
     """Each word's pronunciations as labels: senones of `units`, or numbers of tokens, of which 0 is the blank.
 
@@ -90,8 +85,6 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
         self_loop=p.self_loop,
         word_cost=p.word_cost,
     )
-    if not all(math.isfinite(prior) and prior >= 0 for prior in units.priors) or len(units.priors) != units.size:
-        raise StageError(f"{len(units.priors)} priors, {units.size} senones in the units", remedy="make them again")
     about = {
         "labels": units.size,
         "silence": units.silence,

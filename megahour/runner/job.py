@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What makes an artifact: enough to make any shard of it."""
+
+    stage: Stage[Any]
+    params: Params
+    inputs: Mapping[str, Artifact]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A stage with its parameters, inputs and output: everything that a worker needs, as picklable values."""
 
@@ -34,6 +44,7 @@ class Job:
     threads: int = 1
     service: Any = None
     owner: str = ""  # token of the run that holds the output, see `core.locks`
+    model: str = ""  # name, in the output's folder, of what the stage's rounds have learnt
 
     def disks(self) -> list[str]:
         """Local folders that the job writes to: one of them is full when a disk is."""
@@ -50,7 +61,8 @@ class Job:
         return f"{self.output}/{SCRATCH}" if "://" in self.output else ""
 
     def context(self) -> Context:
-        return Context(work=Path(self.work), threads=self.threads, service=self.service, durable=self.durable)
+        model = (output := Artifact(self.output)).fs.cat_file(output.path(self.model)) if self.model else b""
+        return Context(Path(self.work), self.threads, self.service, self.durable, model)
 
 
 def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:
@@ -66,6 +78,13 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     with blame(job, f"shard {shard} {spec}"), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
         stage.run(p, inputs, Task(spec), out, ctx)
         return out.commit().to_json()
+
+
+def measure_task(job: Job, spec: dict[str, Any]) -> bytes:
+    """Worker side of a round: the statistics of one task."""
+    stage, p, inputs = job.load()
+    with blame(job, f"task {spec}"):
+        return stage.measure(p, inputs, Task(spec), job.context())
 
 
 def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -31,8 +31,9 @@ from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions
 from megahour.engine.base import Failure
-from megahour.runner.job import Job, blame, merge_partition, run_task, split_task
+from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, split_task
 from megahour.runner.loss_limits import BadShare, check_kept
+from megahour.runner.rounds import learn_in_rounds
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
@@ -70,16 +71,6 @@ class Models:
 
     devices: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What makes an artifact: enough to make any shard of it."""
-
-    stage: Stage[Any]
-    params: Params
-    inputs: Mapping[str, Artifact]
-    fingerprint: str
 
 
 class Planned(NamedTuple):
@@ -216,7 +207,7 @@ def _clear_durable(output: Artifact) -> None:
     """Remove what the stage kept beside its output. A store that refuses costs room, not the finished artifact."""
     path = output.path(SCRATCH)
     try:
-        if not is_local(output.fs) and output.fs.exists(path):
+        if output.fs.exists(path):
             output.fs.rm(path, recursive=True)
     except OSError as error:
         LOG.warning("%s is not needed any more and could not be removed: %s", path, error)
@@ -277,6 +268,8 @@ def make_missing(
     spec = stage.accelerator(origin.params, origin.inputs)
     with nullcontext() if spec is None else _service(spec, engine, models) as service:
         job = replace(job, service=service)
+        if stage.rounds:
+            job = learn_in_rounds(origin, job, engine, specs, monitor.progress)
         if stage.exchange:
             spill = str(Path(job.work) / "spill")
             merge = partial(merge_partition, job, done)

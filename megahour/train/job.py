@@ -28,7 +28,7 @@ from megahour.train.initial import InitialModel
 from megahour.train.options import IN_FEATURES, SequenceOptions
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
-from megahour.units.hmm import PRIOR_FLOOR, Units
+from megahour.units.hmm import PRIOR_FLOOR, read_units
 from megahour.units.phones import Phones
 from megahour.units.spellers import speller_of
 from megahour.units.tokens import MARK, Characters, TokenSpeller
@@ -137,7 +137,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
     if initial is not None and initial.config.get("units_digest") != artifact.manifest.digest:
         what = "the initial model does not know these units, and sequence training does not teach them"
         raise ConfigError(what, where=initial.url, remedy="train it with criterion: ce and the same `units`")
-    units = Units.from_json(artifact.read_bytes(0, ".units.json").decode())
+    units = read_units(artifact)
     log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
     graph = read_denominator(inputs["graph"], artifact)
     return SequenceGoal(p.criterion, p.goal, graph, torch.from_numpy(log_priors), units.silence)

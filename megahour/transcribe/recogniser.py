@@ -211,7 +211,8 @@ class Recogniser:
 
     def _spoken(self) -> dict[str, list[list[int]]]:
         """Each word's pronunciations as labels of its units, or as tokens."""
-        from megahour.decode.build import pronounced, read_units
+        from megahour.decode.build import pronounced
+        from megahour.units.hmm import read_units
         from megahour.units.lexicon import read_lexicon
 
         lexicon = Artifact(self.parts.lexicon)

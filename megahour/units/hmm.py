@@ -8,14 +8,19 @@ Alignment at 10 ms walks three tied states per phone: a phone lasts at least 30 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.compiled import compiled
+from megahour.core.errors import StageError
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
 
 BOUNDARY = "#"
 SILENCE = "SIL"
@@ -58,6 +63,11 @@ class Units:
         padded = [BOUNDARY, *pronunciation, BOUNDARY]
         return [self.senone_of(*padded[i : i + 3]) for i in range(len(pronunciation))]
 
+    def with_frames(self, frames: NDArray[Any]) -> Units:
+        """With the priors that frames (senones,) of an alignment give."""
+        shares = np.maximum(np.asarray(frames, np.float64), 1.0)
+        return replace(self, priors=tuple(float(value) for value in shares / shares.sum()))
+
     def to_json(self) -> str:
         return json.dumps({"format": 1, **vars(self)}, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -73,13 +83,31 @@ class Units:
         )
 
 
+def read_units(artifact: Artifact) -> Units:
+    """Those of a *units* artifact, with the priors of its whole alignment.
+
+    Raises
+    ------
+    StageError: the priors are not one finite share for each senone.
+    """
+    units = Units.from_json(artifact.read_bytes(0, ".units.json").decode())
+    if priors := artifact.summary.get("priors"):  # version 2 of the stage has them in the file
+        units = replace(units, priors=tuple(priors))
+    if not all(math.isfinite(prior) and prior >= 0 for prior in units.priors) or len(units.priors) != units.size:
+        what = f"{len(units.priors)} priors, {units.size} senones in the units"
+        raise StageError(what, where=artifact.url, remedy="make them again")
+    return units
+
+
 @dataclass(frozen=True)
 class StatePath:
     """A transcript as a graph of HMM states in topological order.
 
     `emission` (S,) is the column of the scores that a state reads, `loops` (S,) whether it may repeat, `slot` (S,) the
     phone slot that it belongs to; predecessors of state s are `before[first[s]:first[s+1]]`, where −1 is the start.
-    `slots` are (left, phone, right) triples; `final` states may end the path.
+    `slots` are (left, phone, right) triples; `final` states may end the path. `variants` are the word and the
+    pronunciation of it that a slot belongs to, counted from 0; (−1, −1) for silence. `shortest` is the least number of
+    frames.
     """
 
     emission: NDArray[np.int32]
@@ -89,6 +117,8 @@ class StatePath:
     before: NDArray[np.int32]
     final: NDArray[np.int32]
     slots: tuple[tuple[str, str, str], ...]
+    variants: tuple[tuple[int, int], ...]
+    shortest: int
 
 
 def transcript_path(
@@ -100,16 +130,18 @@ def transcript_path(
     """
     build = _Builder(column, min_frames)
     ends = build.silence([-1])
-    for variants in pronunciations:
+    shortest = 0
+    for word, variants in enumerate(pronunciations):
         word_ends: list[int] = []
-        for variant in variants:
+        for number, variant in enumerate(variants):
             padded = [BOUNDARY, *variant, BOUNDARY]
             last = ends
             for i in range(len(variant)):
-                last = [build.phone((padded[i], padded[i + 1], padded[i + 2]), last)]
+                last = [build.phone((padded[i], padded[i + 1], padded[i + 2]), last, (word, number))]
             word_ends += last
         ends = build.silence(word_ends)
-    return build.path([state for state in ends if state >= 0])
+        shortest += min(len(variant) for variant in variants) * min_frames
+    return build.path([state for state in ends if state >= 0], shortest)
 
 
 class _Builder:
@@ -120,8 +152,9 @@ class _Builder:
         self.slot: list[int] = []
         self.before: list[list[int]] = []
         self.slots: list[tuple[str, str, str]] = []
+        self.variants: list[tuple[int, int]] = []
 
-    def phone(self, triple: tuple[str, str, str], before: list[int]) -> int:
+    def phone(self, triple: tuple[str, str, str], before: list[int], variant: tuple[int, int] = (-1, -1)) -> int:
         """Add a chain of tied states; only the last one repeats. Returns it."""
         for i in range(self.min_frames):
             self.emission.append(self.column[triple[1]])
@@ -129,13 +162,14 @@ class _Builder:
             self.slot.append(len(self.slots))
             self.before.append(before if i == 0 else [len(self.emission) - 2])
         self.slots.append(triple)
+        self.variants.append(variant)
         return len(self.emission) - 1
 
     def silence(self, before: list[int]) -> list[int]:
         """Optional silence: the ends with it and without it."""
         return [*before, self.phone((BOUNDARY, SILENCE, BOUNDARY), before)]
 
-    def path(self, final: list[int]) -> StatePath:
+    def path(self, final: list[int], shortest: int) -> StatePath:
         first = np.cumsum([0, *(len(b) for b in self.before)])
         flat = [b for before in self.before for b in before]
         return StatePath(
@@ -146,6 +180,8 @@ class _Builder:
             np.array(flat, np.int32),
             np.array(final, np.int32),
             tuple(self.slots),
+            tuple(self.variants),
+            shortest,
         )
 
 

@@ -17,6 +17,34 @@ class SenonesParams(Params):
     min_frames: float = Field(60.0, ge=1, description="10 ms frames that each side of a split must have")
     iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone")
     mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end; doubled every two passes")
+    phone_hours: float = Field(
+        20.0,
+        ge=0,
+        description="hours of the labelled sets that the phones' Gaussians learn from, drawn by utterance; 0: all. "
+        "More cost time in each of their passes and change little",
+    )
+    tree_hours: float = Field(
+        500.0, ge=0, description="the same for the trees, the transform and the senones' Gaussians; all is aligned"
+    )
+    senone_mixtures: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Gaussians per senone at the end, doubled every two passes, which then align; 0: the phones' "
+        "Gaussians align. Each doubling costs two passes",
+    )
+    transform: Literal["none", "lda", "lda-mllt"] = Field(
+        "none",
+        description="what trees and senones see: cepstra with differences; discriminant directions of spliced "
+        "cepstra (lda); the same, turned to fit diagonal Gaussians (lda-mllt, with senone_mixtures)",
+    )
+    lda_dims: int = Field(40, ge=1, le=200, description="dimensions after lda")
+    splice: int = Field(3, ge=0, le=10, description="frames on each side that lda sees; 0: cepstra with differences")
+    unknown: str = Field(
+        "",
+        description="phone of words that the lexicon lacks, such as SPN, so that they do not cost the utterance; "
+        "empty: utterances with such words are left out",
+    )
 
 
 class LexiconParams(Params):

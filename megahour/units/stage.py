@@ -2,29 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.units.params import SenonesParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
+    from megahour.units.utterances import Corpus
 
 
-class Senones(SingleShard[SenonesParams]):
-    """One task: statistics are streamed shard by shard, only the alignments (4 bytes per frame) are held."""
+class Senones(Stage[SenonesParams]):
+    """Rounds over the features shards of the labelled sets learn the model; then each shard is aligned.
+
+    A task holds one shard, the driver one sum of statistics: neither grows with the hours. Sums are exact, so that the
+    alignment does not depend on how utterances are spread over shards.
+    """
 
     name = "senones"
-    version = 2
+    version = 3
     params = SenonesParams
     inputs = (Input("features"), Input("lexicon"), Input("selection", optional=True))
+    rounds = True
+
+    def check(self, p: SenonesParams, roles: Collection[str]) -> None:
+        if p.transform == "lda-mllt" and not p.senone_mixtures:
+            raise ConfigError("lda-mllt without Gaussians of senones", where=self.name, remedy="set senone_mixtures")
+
+    def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+
+    def opening(self, p: SenonesParams, inputs: Inputs) -> bytes:
+        from megahour.units.alignment_model import AlignmentModel
+        from megahour.units.hmm import SILENCE
+
+        ways = [way for variants in self._corpus(p, inputs).lexicon.values() for way in variants]
+        phones = {phone for way in ways for phone in way} | ({p.unknown} if p.unknown else set())
+        return AlignmentModel(0, tuple(sorted(phones - {SILENCE}))).to_bytes()
+
+    def rounds_left(self, p: SenonesParams, model: bytes) -> int:
+        from megahour.units.alignment_model import AlignmentModel
+        from megahour.units.passes import passes_of
+
+        return len(passes_of(p)) - AlignmentModel.from_bytes(model).done
+
+    def measure(self, p: SenonesParams, inputs: Inputs, task: Task, ctx: Context) -> bytes:
+        from megahour.units.alignment_model import AlignmentModel
+        from megahour.units.passes import PassWork
+
+        model = AlignmentModel.from_bytes(ctx.model)
+        work = PassWork(p, self._corpus(p, inputs), model, inputs.get("selection"))
+        return work.measure(task["shard"]).to_bytes()
+
+    def add(self, left: bytes, right: bytes) -> bytes:
+        from megahour.units.sums import Sums
+
+        both = Sums.from_bytes(left)
+        both.merge(Sums.from_bytes(right))
+        return both.to_bytes()
+
+    def learn(self, p: SenonesParams, inputs: Inputs, statistics: bytes, ctx: Context) -> bytes:
+        from megahour.units.alignment_model import AlignmentModel
+        from megahour.units.passes import learn
+        from megahour.units.sums import Sums
+
+        known, sums = AlignmentModel.from_bytes(ctx.model), Sums.from_bytes(statistics)
+        return learn(p, known, sums, where=inputs["features"].url).to_bytes()
 
     def run(self, p: SenonesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.units.flat_start import make_units
+        from megahour.units.align_shard import align_shard
+        from megahour.units.alignment_model import AlignmentModel
 
-        make_units(p, inputs["features"], inputs["lexicon"], inputs.get("selection"), out, ctx)
+        model = AlignmentModel.from_bytes(ctx.model)
+        align_shard(self._corpus(p, inputs), model, task["shard"], out)
+        if out.shard == 0:
+            assert model.units is not None
+            out.text(model.units.to_json(), ".units.json")
+            out.text(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), ".lexicon.txt")
 
     def finish(self, p: SenonesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        stats = receipts[0].stats
-        return {name: stats[name] for name in ("senones", "phones", "frames", "log_likelihood")}
+        frames = sum(receipt.stats["frames"] for receipt in receipts)
+        if not frames:
+            raise StageError("no utterance could be aligned", where=inputs["features"].url, remedy="see the counts")
+        counts = [sum(column) for column in zip(*(r.stats["senone_frames"] for r in receipts), strict=True)]
+        score = sum(receipt.stats["log_likelihood_1000"] for receipt in receipts) / 1000
+        shares = [max(count, 1) / sum(max(each, 1) for each in counts) for count in counts]
+        return {
+            **{"senones": len(counts), "phones": receipts[0].stats["phones"], "frames": frames},
+            "log_likelihood": round(score / frames, 4),
+            "priors": [float(f"{share:.9g}") for share in shares],
+        }
+
+    def _corpus(self, p: SenonesParams, inputs: Inputs) -> Corpus:
+        from megahour.units.lexicon import read_lexicon
+        from megahour.units.utterances import Corpus
+
+        lexicon = inputs["lexicon"]
+        entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
+        return Corpus(inputs["features"], entries, p.unknown)

@@ -144,11 +144,10 @@ def _number(
             return
         count = frames[id(node)]
         node["leaf"] = len(names)
-        names.append(f"{phone}_{sum(name.rsplit('_', 1)[0] == phone for name in names)}")
+        names.append(f"{phone}_{len(names) - first}")
         counts.append(count)
 
     for phone in phones:
+        first = len(names)
         visit(phone, trees[phone])
-    shares = np.maximum(np.array(counts, np.float64), 1.0)
-    priors = tuple(float(value) for value in shares / shares.sum())
-    return Units(tuple(phones), tuple(names), 0, priors, dict(trees))
+    return Units(tuple(phones), tuple(names), 0, (), dict(trees)).with_frames(np.array(counts))

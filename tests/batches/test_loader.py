@@ -120,6 +120,16 @@ def test_alignments_of_another_length_are_named(tmp_path, made):
         loader.batch(0, 0, offset=0)
 
 
+@pytest.mark.parametrize("senone", [-1, 5])
+def test_a_senone_that_the_units_have_not_is_named(tmp_path, made, senone):
+    senones = made[0]["senones"].copy()
+    senones[7] = senone
+    features = features_artifact(tmp_path / "f", [("labelled", made[:1])])
+    units = units_artifact(tmp_path / "u", [{**made[0], "senones": senones}])
+    with pytest.raises(StageError, match=f"shard 0: utterance 0 has senone {senone}, the units have 5"):
+        make_loader(features, SenoneLabels(units, STACK)).batch(0, 0, offset=0)
+
+
 def test_characters_go_with_whole_utterances_and_impossible_texts_are_left_out(tmp_path, made):
     crowded = {**made[1], "text": "a" * 40}
     foreign = {**made[2], "text": "a z"}

@@ -1,0 +1,118 @@
+"""What aligns speech with its words: Gaussians of phones, then the trees, a transform, and Gaussians of senones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.units.gmm import Mixtures
+from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, transcript_path, viterbi
+from megahour.units.sums import pack, unpack
+from megahour.units.transforms import spliced
+from megahour.units.utterances import Utterance
+
+Triple = tuple[str, str, str]
+PARTS = ("weights", "means", "variances")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The path of an utterance and the slot of every frame (T,) in it; `score` is its log-likelihood."""
+
+    path: StatePath
+    slots: NDArray[np.int32]
+    score: float
+
+    def of_frames(self, of_slots: NDArray[Any]) -> NDArray[Any]:
+        return of_slots[self.slots]
+
+
+@dataclass(frozen=True)
+class AlignmentModel:
+    """`done` passes were made. Gaussians of senones take the place of those of phones once they are there.
+
+    phones: without silence, which is the last column of `by_phone`. transform: (D, S) of spliced cepstra, or None for
+    cepstra with differences.
+    """
+
+    done: int
+    phones: tuple[str, ...]
+    splice: int = 0
+    by_phone: Mixtures | None = None
+    units: Units | None = None
+    transform: NDArray[np.float64] | None = None
+    by_senone: Mixtures | None = None
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        return {phone: i for i, phone in enumerate([*self.phones, SILENCE])}
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [*self.phones, SILENCE, BOUNDARY]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names)}
+
+    def code(self, triple: Triple) -> int:
+        """A number for (left, phone, right)."""
+        left, phone, right = (self._numbers[name] for name in triple)
+        return (left * len(self._names) + phone) * len(self._names) + right
+
+    def triple(self, code: int) -> Triple:
+        """Inverse of `code`."""
+        rest, right = divmod(code, len(self._names))
+        left, phone = divmod(rest, len(self._names))
+        return self._names[left], self._names[phone], self._names[right]
+
+    def observed(self, utterance: Utterance) -> NDArray[np.float32]:
+        """(T, D) for the trees and the senones."""
+        if self.transform is None:
+            return utterance.with_differences
+        return spliced(utterance.cepstra, self.splice) @ self.transform.T.astype(np.float32)
+
+    def align(self, utterance: Utterance) -> Alignment | None:
+        """None where the words do not fit into the frames."""
+        path = transcript_path(utterance.pronunciations, self.column)
+        if len(utterance.cepstra) < path.shortest:
+            return None
+        if self.by_senone is None:
+            assert self.by_phone is not None
+            model, x, emission = self.by_phone, utterance.with_differences, path.emission
+        else:
+            model, x, emission = self.by_senone, self.observed(utterance), self.senones(path)[path.slot]
+        used, local = np.unique(emission, return_inverse=True)
+        found = viterbi(model.scores(x, used), replace(path, emission=local.astype(np.int32)))
+        return None if found is None else Alignment(path, *found)
+
+    def senones(self, path: StatePath) -> NDArray[np.int32]:
+        """(slots,)."""
+        assert self.units is not None
+        return np.array([self.units.senone_of(*triple) for triple in path.slots], np.int32)
+
+    def to_bytes(self) -> bytes:
+        arrays = {} if self.transform is None else {"transform": self.transform}
+        for name in ("by_phone", "by_senone"):
+            model: Mixtures | None = getattr(self, name)
+            if model is not None:
+                arrays |= {f"{name}.{part}": getattr(model, part) for part in PARTS}
+        units = self.units.to_json() if self.units else ""
+        header = {"done": self.done, "phones": self.phones, "splice": self.splice, "units": units}
+        return pack(header, arrays)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> AlignmentModel:
+        header, arrays = unpack(data)
+        models = {
+            name: Mixtures(*(arrays[f"{name}.{part}"] for part in PARTS))
+            for name in ("by_phone", "by_senone")
+            if f"{name}.means" in arrays
+        }
+        units = Units.from_json(header["units"]) if header["units"] else None
+        phones, splice = tuple(header["phones"]), header["splice"]
+        return AlignmentModel(header["done"], phones, splice, units=units, transform=arrays.get("transform"), **models)

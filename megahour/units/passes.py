@@ -1,0 +1,172 @@
+"""The passes over the labelled speech that make an alignment model, each a map over shards and an exact sum.
+
+flat      one Gaussian a phone, of words cut into equal phones
+phones    Viterbi training of the phones' Gaussians
+tree      statistics of triphones for the decision trees
+lda       of spliced cepstra, with the senones of the first trees as classes; then trees are grown again in its space
+mllt      a transform for the senones' Gaussians, which start as those of the trees' leaves
+senones   Viterbi training of the senones' Gaussians
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from megahour.core.errors import StageError
+from megahour.core.store import Artifact
+from megahour.units.alignment_model import Alignment, AlignmentModel
+from megahour.units.gmm import Mixtures, collect, estimate, occupancies
+from megahour.units.params import SenonesParams
+from megahour.units.sums import Sums
+from megahour.units.transforms import collect_lda, collect_mllt, lda, mllt, spliced
+from megahour.units.tree import TripleStatistics, grow
+from megahour.units.utterances import Corpus, Dropped, Times, Utterance, first_labels, share_of, word_times
+
+LEAST_FRAMES = 60.0  # of a senone's component that is split
+SEARCHES = 2  # passes after each doubling
+
+
+@dataclass(frozen=True)
+class Pass:
+    """`split`: the model's components are doubled after it."""
+
+    what: Literal["flat", "phones", "tree", "lda", "mllt", "senones"]
+    split: bool = False
+
+
+def passes_of(p: SenonesParams) -> list[Pass]:
+    """In their order; a function of the parameters alone."""
+    phones = _training("phones", p.iterations, p.mixtures)
+    trees = [Pass("tree")]
+    if p.transform != "none":
+        trees += [Pass("lda"), Pass("tree")]
+    if p.transform == "lda-mllt":
+        trees += [Pass("mllt")]
+    senones = _training("senones", 1, p.senone_mixtures) if p.senone_mixtures else []
+    return [Pass("flat"), *phones, *trees, *senones]
+
+
+def _training(what: Literal["phones", "senones"], first: int, components: int) -> list[Pass]:
+    passes = [Pass(what)] * first
+    reached = 1
+    while reached < components:
+        passes[-1] = Pass(what, split=True)
+        passes += [Pass(what)] * SEARCHES
+        reached *= 2
+    return passes
+
+
+@dataclass(frozen=True)
+class PassWork:
+    """One pass over one shard: what `measure` adds to `sums`."""
+
+    p: SenonesParams
+    corpus: Corpus
+    model: AlignmentModel
+    selection: Artifact | None
+
+    def measure(self, shard: int) -> Sums:
+        """Statistics of a shard's utterances."""
+        step = passes_of(self.p)[self.model.done]
+        hours = self.p.phone_hours if step.what in ("flat", "phones") else self.p.tree_hours
+        share = share_of(self.corpus.features, self.p.sets, hours)
+        utterances = self.corpus.utterances(shard, share, Dropped())
+        if step.what == "flat":
+            times = word_times(self.selection, self.corpus.features, shard) if self.selection is not None else {}
+            return self._flat(utterances, times)
+        sums: Sums | None = None
+        add: Callable[[Sums, Utterance, Alignment], None] = getattr(self, f"_{step.what}")
+        for utterance in utterances:
+            if (alignment := self.model.align(utterance)) is not None:
+                sums = sums or Sums(self._width(step, utterance))
+                add(sums, utterance, alignment)
+        return sums or Sums(0)
+
+    def _width(self, step: Pass, utterance: Utterance) -> int:
+        if step.what == "lda":
+            return 1 + len(spliced(utterance.cepstra[:1], self.p.splice)[0])
+        dims = len((utterance.with_differences if step.what == "phones" else self.model.observed(utterance))[0])
+        return dims if step.what == "mllt" else 1 + 2 * dims
+
+    def _flat(self, utterances: Iterable[Utterance], times: Times) -> Sums:
+        sums: Sums | None = None
+        for utterance in utterances:
+            x = utterance.with_differences
+            sums = sums or Sums(1 + 2 * x.shape[1])
+            collect(sums, x, first_labels(utterance, times, self.model.column), None)
+        return sums or Sums(0)
+
+    def _phones(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+        columns = np.array([self.model.column[phone] for _, phone, _ in alignment.path.slots], np.int32)
+        collect(sums, utterance.with_differences, columns[alignment.slots], self.model.by_phone)
+
+    def _tree(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+        codes = np.array([self.model.code(triple) for triple in alignment.path.slots], np.int64)
+        collect(sums, self.model.observed(utterance), codes[alignment.slots], None)
+
+    def _lda(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+        senones = self.model.senones(alignment.path)[alignment.slots]
+        collect_lda(sums, spliced(utterance.cepstra, self.p.splice), senones)
+
+    def _mllt(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+        assert self.model.by_senone is not None
+        senones = self.model.senones(alignment.path)[alignment.slots]
+        collect_mllt(sums, self.model.observed(utterance), senones, self.model.by_senone)
+
+    def _senones(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+        senones = self.model.senones(alignment.path)[alignment.slots]
+        collect(sums, self.model.observed(utterance), senones, self.model.by_senone)
+
+
+def learn(p: SenonesParams, model: AlignmentModel, sums: Sums, *, where: str) -> AlignmentModel:
+    """The model after its next pass. Raises StageError: nothing could be aligned."""
+    passes = passes_of(p)
+    step = passes[model.done]
+    if not sums.width:
+        what, remedy = "no utterance has room for its words", "check transcripts and lexicon"
+        if step.what == "flat":
+            what, remedy = "no utterance to learn from", "check `sets` and the lexicon's words"
+        raise StageError(what, where=where, remedy=remedy)
+    model = replace(model, done=model.done + 1)
+    if step.what in ("flat", "phones"):
+        return replace(model, by_phone=_trained(sums, len(model.column), model.by_phone, step, 0.0))
+    if step.what == "tree":
+        return _grown(p, model, sums)
+    if step.what == "lda":
+        return replace(model, transform=lda(sums, p.lda_dims), splice=p.splice, units=None)
+    assert model.by_senone is not None
+    assert model.units is not None
+    if step.what == "mllt":
+        turn = mllt(sums)
+        assert model.transform is not None
+        turned = Mixtures(model.by_senone.weights, model.by_senone.means @ turn.T, model.by_senone.variances)
+        return replace(model, transform=turn @ model.transform, by_senone=turned)
+    trained = _trained(sums, model.units.size, model.by_senone, step, LEAST_FRAMES)
+    counts = occupancies(sums, model.units.size, model.by_senone.components).sum(axis=1)
+    return replace(model, by_senone=trained, units=model.units.with_frames(counts))
+
+
+def _trained(sums: Sums, classes: int, before: Mixtures | None, step: Pass, least: float) -> Mixtures:
+    components = before.components if before is not None else 1
+    model = estimate(sums, classes, components, before)
+    return model.split(occupancies(sums, classes, components), least) if step.split else model
+
+
+def _grown(p: SenonesParams, model: AlignmentModel, sums: Sums) -> AlignmentModel:
+    """Trees, and Gaussians of their leaves where those are to be trained."""
+    keys = sums.keys()
+    rows = dict(zip(map(model.triple, keys.tolist()), sums.rows(keys), strict=True))
+    dims = (sums.width - 1) // 2
+    units = grow(TripleStatistics(dims, rows), model.phones, p.senones, p.min_frames)
+    grown = replace(model, units=units)
+    following = passes_of(p)[model.done :]
+    if not following or following[0].what not in ("senones", "mllt"):
+        return grown
+    leaves = Sums(sums.width)
+    for triple, row in rows.items():
+        leaves.add([units.senone_of(*triple)], [row])
+    return replace(grown, by_senone=estimate(leaves, units.size, 1))

@@ -1,0 +1,127 @@
+"""The labelled utterances of a features shard, with the pronunciations of their words, and the times where known."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.store import Artifact
+from megahour.features.sets import shard_beside
+from megahour.units.gmm import cepstra, with_differences
+from megahour.units.hmm import SILENCE
+from megahour.units.lexicon import Lexicon
+
+EDGE = 0.08  # share of an utterance taken as silence at each end where no word times are known
+FRAMES_PER_HOUR = 360_000
+LARGEST = 1e4  # of a feature: logarithms and cepstra are far below, and squares of what is above would fill the sums
+Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → first and last frames of its words
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Cepstra (T, D), the words and the pronunciations of each."""
+
+    key: int
+    cepstra: NDArray[np.float32]
+    words: list[str]
+    pronunciations: list[list[list[str]]]
+
+    @cached_property
+    def with_differences(self) -> NDArray[np.float32]:
+        """(T, 3 · D)."""
+        return with_differences(self.cepstra)
+
+
+@dataclass
+class Dropped:
+    """Utterances that cannot be aligned, by reason, and the words that no one can pronounce."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where the labelled utterances are. `unknown` is the phone of words that the lexicon lacks, or empty."""
+
+    features: Artifact
+    lexicon: Lexicon
+    unknown: str = ""
+
+    def utterances(self, shard: int, share: float, dropped: Dropped) -> Iterator[Utterance]:
+        """Those of a shard that can be used, in order; of `share` < 1 a part that only their keys decide on."""
+        dims = len(self.features.summary["mean"])
+        table = self.features.read_table(shard, ".arrow", columns=["key", "text", "features"])
+        columns = table["key"].to_pylist(), table["text"].to_pylist(), table["features"]
+        for key, text, values in zip(*columns, strict=True):
+            if share < 1 and zlib.crc32(key.to_bytes(8, "little", signed=True)) >= share * 2**32:
+                continue
+            words = (text or "").split()
+            flat = values.values.to_numpy()
+            if reason := self._unfit(words, flat, dims, dropped):
+                dropped.reasons[reason] += 1
+                continue
+            spoken = [self.lexicon.get(word) or [[self.unknown]] for word in words]
+            yield Utterance(key, cepstra(flat.reshape(-1, dims)), words, spoken)
+
+    def _unfit(self, words: Sequence[str], flat: NDArray[np.float16], dims: int, dropped: Dropped) -> str:
+        """Why an utterance cannot be used; "" for one that can."""
+        if not words:
+            return "no-text"
+        missing = [word for word in words if word not in self.lexicon]
+        dropped.missing.update(missing)
+        if missing and not self.unknown:
+            return "no-pronunciation"
+        if not flat.size or flat.size % dims:
+            return "no-frames" if not flat.size else "wrong-dims"
+        if not np.abs(flat).max() < LARGEST:  # of a value that is not a number, too
+            return "not-finite"
+        return ""
+
+
+def share_of(features: Artifact, sets: Sequence[str], hours: float) -> float:
+    """The share of the labelled frames that `hours` are; 1 where there are no more, or no one counted them."""
+    frames = sum(int(r.stats.get("frames", 0)) for r in features.each_receipt() if r.tags.get("set") in sets)
+    return min(1.0, hours * FRAMES_PER_HOUR / frames) if hours and frames else 1.0
+
+
+def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> NDArray[np.int32]:
+    """(T,) phone columns: word by word where times are known, over the whole utterance otherwise; silence elsewhere."""
+    frames = utterance.cepstra.shape[0]
+    labels = np.full(frames, column[SILENCE], np.int32)
+    words = [variants[0] for variants in utterance.pronunciations]
+    if utterance.key in times and len(times[utterance.key][0]) == len(words):
+        spans = [(int(a), int(b), word) for a, b, word in zip(*times[utterance.key], words, strict=True)]
+    else:
+        edge = int(frames * EDGE)
+        spans = [(edge, frames - edge, [phone for word in words for phone in word])]
+    for start, stop, word in spans:
+        bounds = np.linspace(start, max(stop, start + 1), len(word) + 1).round().astype(int)
+        for phone, a, b in zip(word, bounds[:-1], bounds[1:], strict=True):
+            labels[max(a, 0) : max(b, 0)] = column[phone]
+    return labels
+
+
+def word_times(selection: Artifact, features: Artifact, shard: int) -> Times:
+    """First and last 10 ms frames of the words of each utterance of a features shard whose word times are known.
+
+    Raises ConfigError: the selection is not what the features were made of.
+    """
+    beside = shard_beside(features, shard, selection)
+    if beside is None:
+        return {}
+    times = {}
+    columns = ["key", "rate_hz", "word_start_samples", "word_end_samples"]
+    for row in selection.read_table(beside, columns=columns).to_pylist():
+        shift = row["rate_hz"] // 100
+        starts = np.array(row["word_start_samples"], np.int64)
+        if (starts >= 0).all():  # -1: cut without an alignment
+            ends = np.array(row["word_end_samples"], np.int64)
+            times[row["key"]] = (starts // shift, ends // shift)
+    return times
