@@ -109,10 +109,12 @@ async def _serve(server: ListenServer, listening: socket.socket, host: str, frag
     """Until SIGINT or SIGTERM."""
     from aiohttp import web
 
+    from megahour.listen.server import LOGGER
+
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=2.0)
+    runner = web.AppRunner(server.app(), access_log=None, logger=LOGGER, shutdown_timeout=2.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -92,6 +92,8 @@ class Uploads:
             self._open.remove(upload)
 
     async def _spool(self, request: web.Request, file: BinaryIO) -> None:
+        if (said := request.content_length or 0) > self._most_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._most_bytes, said)
         size, parts = 0, request.content.iter_chunked(1 << 16)
         while data := await self._next(parts):
             size += len(data)
@@ -106,5 +108,7 @@ class Uploads:
                 return await anext(parts, b"")
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"nothing came for {self._idle_s:g} s\n") from None
+        except web.RequestPayloadError as error:
+            raise web.HTTPBadRequest(text=f"the body cannot be read: {error}\n") from None
         except OSError:
             raise GoneAway from None

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from aiohttp import WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from megahour.core.errors import MegahourError
 from megahour.listen.access import PROTOCOL, Access
@@ -43,6 +45,10 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 POLICY, GOING_AWAY = 1008, 1001  # of RFC 6455
+LOGGER = logging.getLogger("aiohttp.server.listen")
+"""Of the server's own faults. What is no HTTP was answered with 400; anybody could fill a log with it."""
+_NO_HTTP = (HttpProcessingError, web.RequestPayloadError)
+LOGGER.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _NO_HTTP)))
 PING_S = 20.0
 
 
@@ -148,21 +154,23 @@ class ListenServer:
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    async def _stream(self, request: web.Request) -> web.WebSocketResponse:
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
             protocols=[PROTOCOL], max_msg_size=self.limits.message_bytes, heartbeat=PING_S, compress=False
         )
         async with self._session():
-            await socket.prepare(request)
-            self.counts.streams += 1
             wrong: Exception | None = None
             try:
+                await socket.prepare(request)
+                self.counts.streams += 1
                 await self._talk(socket)
             except (MegahourError, Idle) as error:
                 self.counts.refused += 1
                 wrong = error
             except (GoneAway, OSError):
                 pass
+        if not socket.prepared:  # the client has left already
+            return web.Response()
         await _close(socket, wrong)  # when another may begin already
         return socket
 

@@ -39,17 +39,39 @@ def test_a_token_must_be_long_and_fit_a_header(token: str, tmp_path: Path) -> No
     assert "a token of" in refusal("--port", "0", "--token-file", str(tmp_path / "token")).message
 
 
+def send_nonsense(port: int, token: str) -> None:
+    """What anybody can send: no HTTP, too long a line, a body packed otherwise, a stream that breaks off."""
+    good = f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+    socketed = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    packed = "Content-Encoding: deflate\r\nContent-Length: 9\r\n\r\nnot zlib!"
+    for sent, answer in [
+        ("\0" * 100, "400 Bad Request"),
+        (f"GET /about HTTP/1.1\r\n{good}X: {'a' * 10_000}\r\n\r\n", "400 Bad Request"),
+        (f"POST /transcribe HTTP/1.1\r\n{good}{packed}", "400 Bad Request"),
+        (f"POST /transcribe HTTP/1.1\r\n{good}Content-Length: {1 << 40}\r\n\r\n", "413 Request Entity Too Large"),
+        (f"GET /stream HTTP/1.1\r\n{good}{socketed}{key}\r\n\x82\xfe", ""),
+    ]:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(sent.encode("latin-1"))
+            assert answer in (client.recv(100).decode() if answer else "")
+
+
 def test_it_shows_its_address_serves_and_ends_with_a_summary(tmp_path: Path) -> None:
     given = ["listen", "--model", model(tmp_path / "model", "lstm").url, "--port", "0", "--chunk-ms", "320"]
     run = subprocess.Popen(
         command(*given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c
     )
     assert run.stdout is not None
-    found = re.fullmatch(r"Listening on (http://127\.0\.0\.1:\d+/)#token=([\w-]{32})\n", run.stdout.readline())
+    found = re.fullmatch(
+        r"Listening on (http://127\.0\.0\.1:(?P<port>\d+)/)#token=(?P<token>[\w-]{32})\n", run.stdout.readline()
+    )
     assert found, run.communicate()
 
+    send_nonsense(int(found["port"]), found["token"])
+
     async def talk() -> None:
-        bearer = {"Authorization": f"Bearer {found[2]}"}
+        bearer = {"Authorization": f"Bearer {found['token']}"}
         async with ClientSession(headers=bearer) as client, client.ws_connect(f"{found[1]}stream") as socket:
             await socket.send_json({"rate_hz": 8000})
             assert (await socket.receive_json())["latency_ms"] == 320 + 3 * 10 + 15
@@ -64,5 +86,5 @@ def test_it_shows_its_address_serves_and_ends_with_a_summary(tmp_path: Path) -> 
     printed, complaints = run.communicate(timeout=60)
     assert run.returncode == 0, complaints
     last = printed.splitlines()[-1]
-    assert re.fullmatch(r"Streams: 1, files: 0, 0\.\d minutes of audio, refused: 0", last)
-    assert complaints == ""
+    assert re.fullmatch(r"Streams: [12], files: 0, 0\.\d minutes of audio, refused: 2", last)
+    assert complaints == "", complaints[-3000:]
