@@ -14,6 +14,7 @@ from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
+from megahour.models.build import WITH_LOOKAHEAD
 from megahour.models.configuration import read_config
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
@@ -96,7 +97,8 @@ class TrainedModel:
         kind = self.config["kind"]
         if kind in ("blstm", "conformer"):
             return None
-        rows = self.config["lookahead"] if kind == "lstm" else sum(2 ** (i % 4) for i in range(self.config["layers"]))
+        dilations = (2 ** (i % 4) for i in range(self.config["layers"]))
+        rows = self.config.get("lookahead", 0) if kind in WITH_LOOKAHEAD else sum(dilations)
         return float(rows) * self.frames / 100
 
     def output(self, samples: NDArray[np.int16]) -> Float32:

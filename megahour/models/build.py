@@ -10,10 +10,12 @@ from torch import nn
 
 from megahour.core.errors import ConfigError
 from megahour.models.conformer import Conformer
-from megahour.models.encoders import Blstm, Lstm, Tdnn
+from megahour.models.encoders import Blstm, Lstm
 from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
+from megahour.models.feed_forward import Mlp, Tdnn
 
-KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "conformer": Conformer}
+KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "mlp": Mlp, "conformer": Conformer}
+WITH_LOOKAHEAD = ("lstm", "mlp")
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
 MORE = ("smoothing", "intermediate", "tag_weight")  # weights that are of no head
@@ -40,11 +42,11 @@ def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     dropout = config.get("dropout", 0.0)
     if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
         raise ConfigError(f"dropout {dropout!r}", remedy="use a share from 0 up to, not including, 1")
-    if kind != "lstm" and lookahead:
+    if kind not in WITH_LOOKAHEAD and lookahead:
         raise ConfigError(f"a {kind} sees both sides: lookahead {lookahead} has no meaning", remedy="set lookahead=0")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        more = {"lookahead": lookahead} if kind == "lstm" else {}
+        more = {"lookahead": lookahead} if kind in WITH_LOOKAHEAD else {}
         if "heads" not in config:
             return KINDS[kind](**sizes, **more, dropout=float(dropout))  # type: ignore[no-any-return]
         heads = _heads(config)

@@ -1,7 +1,7 @@
 """Acoustic encoders: features (B, T, F) and lengths (B,) to logits (B, T, V), one row per input frame.
 
 Rows at or after an utterance's length never influence the rows before it: inputs are masked, the backward direction of
-a `Blstm` starts at each utterance's own last frame, and a `Tdnn` masks again before every convolution.
+a `Blstm` starts at each utterance's own last frame, and feed-forward encoders mask what they look at.
 Dropout draws from a generator that the caller passes in (none: no dropout), so that a training step is a pure function
 of its position, also when several threads run the same module.
 
@@ -42,7 +42,7 @@ def dropped_out(x: Tensor, p: float, generator: torch.Generator | None) -> Tenso
     return x * (keep.to(x.dtype) / (1.0 - p))
 
 
-def _layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
+def run_layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
     """`module` of `x`; with `recompute` backward runs it again instead of keeping what it held. It draws nothing."""
     if recompute and torch.is_grad_enabled():
         return checkpoint(_call, module, x, use_reentrant=False, preserve_rng_state=False)
@@ -174,7 +174,7 @@ class Lstm(Encoder):
         return functional.pad(masked(features, lengths), (0, 0, 0, self.lookahead))
 
     def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
-        return drop(_layer(self.layers[i], x, self.recompute)[0])
+        return drop(run_layer(self.layers[i], x, self.recompute)[0])
 
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(x[:, self.lookahead :])  # type: ignore[no-any-return]
@@ -242,8 +242,8 @@ class Blstm(Encoder):
         return _turned(lengths, frames)
 
     def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
-        forward, _ = _layer(self.ahead[i], x, self.recompute)
-        backward, _ = _layer(self.back[i], _take(x, around), self.recompute)
+        forward, _ = run_layer(self.ahead[i], x, self.recompute)
+        backward, _ = run_layer(self.back[i], _take(x, around), self.recompute)
         return drop(torch.cat((forward, _take(backward, around)), dim=2))
 
 
@@ -255,35 +255,3 @@ def _turned(lengths: Tensor, frames: int) -> Tensor:
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))
-
-
-class Tdnn(Encoder):
-    """Time-delay network: residual 1-D convolutions of width 3 with growing dilation, each with layer norm.
-
-    Layer i (from 0) has dilation 2^(i mod 4), so L layers see a fixed number of frames to either side and nothing
-    depends on the other utterances of a batch. All frames are computed at once: fast on CPUs, made for the CTC aligner.
-    """
-
-    def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
-        super().__init__()
-        self.dropout = dropout
-        self.entry = nn.Linear(inputs, units)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(units, units, 3, dilation=2 ** (i % 4), padding=2 ** (i % 4)) for i in range(layers)
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(layers))
-        self.head = nn.Linear(units, outputs)
-
-    def chain(self) -> list[list[nn.Module]]:
-        layers = zip(self.convolutions, self.norms, strict=True)
-        return [[self.entry], *([convolution, norm] for convolution, norm in layers), [self.head]]
-
-    def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
-        return self.entry(features)  # type: ignore[no-any-return]
-
-    def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
-        inner = masked(functional.relu(self.norms[i](x)), around).transpose(1, 2)
-        return x + drop(_layer(self.convolutions[i], inner, self.recompute).transpose(1, 2))
-
-    def leave(self, x: Tensor, drop: Drop) -> Tensor:
-        return self.head(functional.relu(x))  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
-from megahour.models.build import KINDS, build
+from megahour.models.build import KINDS, WITH_LOOKAHEAD, build
 from megahour.models.in_parts import skeleton
 from megahour.train import data
 from megahour.train.criteria import SequenceGoal
@@ -204,7 +204,7 @@ def _config(p: TrainParams, goal: Goal, front: Front, features: Artifact) -> dic
         "outputs": goal.outputs,
         "layers": p.layers,
         "units": p.hidden,
-        "lookahead": p.lookahead if p.kind == "lstm" else 0,
+        "lookahead": p.lookahead if p.kind in WITH_LOOKAHEAD else 0,
         "dropout": p.dropout,
         "criterion": p.criterion,
         **({"subsample": _subsample(p)} if _subsample(p) > 1 else {}),

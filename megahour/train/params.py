@@ -34,9 +34,10 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 class TrainParams(Params):
     """Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets."""
 
-    kind: Literal["lstm", "blstm", "tdnn", "conformer"] = Field(
+    kind: Literal["lstm", "blstm", "tdnn", "mlp", "conformer"] = Field(
         "lstm",
         description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides, "
+        "mlp `lookahead` on both sides, for minutes of speech on one core, "
         "conformer (for ctc and transducer, with `stack` 1 or 2) the whole utterance or chunks, from the same weights",
     )
     layers: int = Field(2, ge=1, le=64, description="layers; more fit more data and train more slowly")
@@ -47,7 +48,8 @@ class TrainParams(Params):
         3,
         ge=0,
         le=64,
-        description="stacked frames that an lstm sees ahead: latency for accuracy; the other kinds ignore it",
+        description="stacked frames that an lstm sees ahead, an mlp to either side: latency for accuracy; other kinds "
+        "ignore it",
     )
     dropout: float = Field(
         0.0,

@@ -51,7 +51,7 @@ def bundle(conformer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Bun
     return written(conformer, tmp_path_factory.mktemp("out") / "bundle", precisions=["fp16", "int8"])
 
 
-@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn"])
+@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn", "mlp"])
 def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) -> None:
     """With our own front end, whose windows are whole; also what is said of a minute that the export has not seen."""
     made = model(tmp_path / "model", kind, FeaturesParams(), stack=3)

@@ -11,6 +11,7 @@ CONFIGS = {
     "lstm": {**SMALL, "kind": "lstm", "lookahead": 3},
     "blstm": {**SMALL, "kind": "blstm"},
     "tdnn": {**SMALL, "kind": "tdnn", "layers": 3},
+    "mlp": {**SMALL, "kind": "mlp", "lookahead": 12},
 }
 
 
@@ -48,6 +49,16 @@ def test_an_lstm_sees_exactly_its_lookahead(lookahead):
     x[0, 10] += 1.0
     changed = (module(x, torch.tensor([20])) - before)[0].abs().amax(dim=1) > 0
     assert changed.nonzero().min() == 10 - lookahead
+
+
+@pytest.mark.parametrize("lookahead", [0, 2, 5])
+def test_an_mlp_sees_its_lookahead_on_both_sides(lookahead):
+    module = build({**SMALL, "kind": "mlp", "lookahead": lookahead}, seed=1)
+    x = torch.randn(1, 20, 6)
+    before = module(x, torch.tensor([20]))
+    x[0, 10] += 1.0
+    changed = (module(x, torch.tensor([20])) - before)[0].abs().amax(dim=1) > 0
+    assert changed.nonzero()[:, 0].tolist() == list(range(10 - lookahead, 11 + lookahead))
 
 
 def test_a_blstm_sees_the_whole_utterance():

@@ -49,7 +49,7 @@ def rows(model: Artifact):
     return [json.loads(line) for line in model.read_bytes(0, ".curves.jsonl").splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn"])
+@pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn", "mlp"])
 def test_each_kind_learns_audible_senones_of_unheard_speakers(tmp_path, data, kind):
     model, receipt = run(tmp_path, data, kind=kind, lookahead=1, epochs=6, whole_epochs=2, held_out=0.2)
     curve = rows(model)
