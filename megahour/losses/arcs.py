@@ -5,15 +5,15 @@ With scores l(t, v) of the acoustics, the weight of a path is the sum of its arc
 (the occupation γ), the expected number of frames at which a path has a wanted senone (the gain F), and F's gradient by
 the scores, γ(t, v) · (F given v at t - F).
 
-On a CPU it is a compiled loop over doubles that are scaled at each frame. What those cannot hold is noticed, and such
-an utterance is summed in logarithms, as all are on other devices: torch operations over a batch, without a wait.
+On a CPU these are compiled loops over doubles that are scaled at each frame (`scaled_sums`). An utterance that those
+cannot hold is summed in logarithms, as all are on other devices: torch operations over a batch, without a wait.
 """
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +21,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from megahour.core.compiled import compiled
+from megahour.losses.scaled_sums import ScaledGraph
 
-HELD = 1e-200
-"""A frame's sum below this, in scaled doubles, may lack paths that count; above it those are less than 1e-100 of it."""
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
@@ -77,6 +75,11 @@ class ArcGraph:
         """One more than the highest senone."""
         return int(self.senone.max(initial=-1)) + 1
 
+    @cached_property
+    def scaled(self) -> ScaledGraph:
+        """The graph as CPUs sum over it."""
+        return ScaledGraph.of(self.source, self.target, self.senone, self.weight, self.initial, self.final)
+
     def on(self, device: torch.device) -> tuple[Tensor, ...]:
         """Source, target, senone, weight, initial and final on a device, which keeps them."""
         if device not in self._moved:
@@ -113,113 +116,41 @@ def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Pa
     nothing = torch.zeros(len(scores), dtype=torch.float64)
     found = PathSums(nothing, nothing.clone(), torch.zeros_like(scores), torch.zeros_like(scores))
 
-    def one(b: int) -> None:
-        own = slice(b, b + 1), slice(0, int(lengths[b]))
-        if not _scaled(graph, scores[own], wanted[own], PathSums(*(each[own[: each.dim()][:2]] for each in found))):
-            for whole, part in zip(
-                found, _in_logarithms(graph, scores[own], lengths[own[0]], wanted[own]), strict=True
-            ):
-                whole[own[: min(2, whole.dim())]] = part
+    def some(own: Tensor) -> None:
+        part, held = _scaled(graph.scaled, scores[own], lengths[own], wanted[own])
+        for whole, values in zip(found, part, strict=True):
+            whole[own] = values
+        if len(own := own[~held]):
+            for whole, values in zip(found, _in_logarithms(graph, scores[own], lengths[own], wanted[own]), strict=True):
+                whole[own] = values
 
-    threads = min(torch.get_num_threads(), len(scores))
-    if threads < 2:
-        for b in range(len(scores)):
-            one(b)
+    threads = max(1, min(torch.get_num_threads(), len(scores)))
+    together = min(graph.scaled.side_by_side(scores.shape[1]), -(-len(scores) // threads))
+    parts = torch.split(lengths.argsort(descending=True, stable=True), max(1, together))
+    if threads == 1:
+        for own in parts:
+            some(own)
     else:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(one, range(len(scores))))
+            list(pool.map(some, parts))
     return found
 
 
-def _scaled(graph: ArcGraph, scores: Tensor, wanted: Tensor, out: PathSums) -> bool:
-    """Fills `out` for one utterance (1, T, V) with scaled doubles. False: they could not hold it."""
-    frames = scores[0].numpy()
-    highest = frames.max(axis=1, initial=-np.inf)
-    shift = np.where(np.isfinite(highest), highest, 0.0)
-    ends = [
-        float(each.max()) if np.isfinite(each.max(initial=-np.inf)) else 0.0 for each in (graph.initial, graph.final)
-    ]
-    log_sum, gain = _forward_backward(
-        *(each.view(np.uint32) for each in (graph.source, graph.target, graph.senone)),  # no index from the end
-        np.exp(graph.weight),
-        np.exp(graph.initial - ends[0]),
-        np.exp(graph.final - ends[1]),
-        np.exp(frames - shift[:, None]),
-        wanted[0].numpy().astype(np.uint32),  # none: no senone's number
-        out.occupation[0].numpy(),
-        out.gain_gradient[0].numpy(),
+def _scaled(graph: ScaledGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> tuple[PathSums, Tensor]:
+    """Sums of utterances (B, T, V), the longest first, in scaled doubles, and which of them those could hold (B,)."""
+    frames = int(lengths[0])
+    highest = scores[:, :frames].amax(dim=2)
+    shift = torch.where(highest.isfinite(), highest, 0.0)
+    emission = torch.zeros(frames, scores.shape[2], len(scores), dtype=torch.float64)
+    emission.permute(2, 0, 1).copy_(scores[:, :frames] - shift[..., None]).exp_()
+    through, gained = torch.zeros_like(scores), torch.zeros_like(scores)
+    sums = through[:, :frames].permute(1, 2, 0), gained[:, :frames].permute(1, 2, 0)
+    log_sum, gain, held = graph.sums(
+        emission.numpy(), lengths.numpy(), wanted[:, :frames].T.numpy(), *(each.numpy() for each in sums)
     )
-    out.log_sum[0], out.gain[0] = log_sum + sum(ends) + float(shift.sum()), gain
-    return bool(np.isfinite(log_sum))
-
-
-@compiled(fastmath={"contract"})
-def _forward_backward(  # type: ignore[no-untyped-def]
-    source, target, senone, weight, initial, final, emission, wanted, occupation, gain_gradient
-):
-    """(log sum, gain) from factors; the sum is NaN where a frame's is below HELD.
-
-    `state[t, s]`: the share of the paths of t frames that end in s, and with their gains. Behind, `after[s]`: the same
-    of what is left, with a largest value of 1.
-    """
-    frames, states, arcs = len(emission), len(initial), len(source)
-    state = np.zeros((frames + 1, states, 2))
-    state[0, :, 0] = initial
-    log_sum = 0.0
-    for t in range(frames):
-        old, new, now, right = state[t], state[t + 1], emission[t], wanted[t]
-        for a in range(arcs):
-            s, d, v = source[a], target[a], senone[a]
-            factor = weight[a] * now[v]
-            x = old[s, 0]
-            new[d, 0] += x * factor
-            new[d, 1] += (old[s, 1] + (x if v == right else 0.0)) * factor
-        total = 0.0
-        for s in range(states):
-            total += new[s, 0]
-        if not total > HELD:
-            return np.nan, 0.0
-        for s in range(states):
-            new[s, 0] *= 1 / total
-            new[s, 1] *= 1 / total
-        log_sum += math.log(total)
-    total, gain = 0.0, 0.0
-    after, before = np.zeros((states, 2)), np.zeros((states, 2))
-    for s in range(states):
-        total += state[frames, s, 0] * final[s]
-        gain += state[frames, s, 1] * final[s]
-        after[s, 0] = final[s]
-    if not total > HELD:
-        return np.nan, 0.0
-    log_sum, gain = log_sum + math.log(total), gain / total
-    for t in range(frames - 1, -1, -1):
-        old, now, right, through, gained = state[t], emission[t], wanted[t], occupation[t], gain_gradient[t]
-        through[:] = 0.0
-        gained[:] = 0.0
-        before[:] = 0.0
-        for a in range(arcs):
-            s, d, v = source[a], target[a], senone[a]
-            factor = weight[a] * now[v]
-            rest = factor * after[d, 0]
-            rest_gain = factor * after[d, 1] + (rest if v == right else 0.0)
-            before[s, 0] += rest
-            before[s, 1] += rest_gain
-            through[v] += old[s, 0] * rest
-            gained[v] += old[s, 1] * rest + old[s, 0] * rest_gain
-        total, largest = 0.0, 0.0
-        for v in range(len(through)):
-            total += through[v]
-        for s in range(states):
-            largest = max(largest, before[s, 0])
-        if not total > HELD * largest:
-            return np.nan, 0.0
-        for v in range(len(through)):
-            through[v] /= total
-            gained[v] = gained[v] / total - gain * through[v]
-        for s in range(states):
-            after[s, 0] = before[s, 0] * (1 / largest)
-            after[s, 1] = before[s, 1] * (1 / largest)
-    return log_sum, gain
+    of_shifts = torch.where(torch.arange(frames) < lengths[:, None], shift, 0.0).sum(1)
+    found = PathSums(torch.from_numpy(log_sum) + of_shifts, torch.from_numpy(gain), through, gained)
+    return found, torch.from_numpy(held) & found.log_sum.isfinite()
 
 
 def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> PathSums:
