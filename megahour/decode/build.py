@@ -10,6 +10,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.params import GraphParams
+from megahour.decode.phone_graph import phone_graph, runs_of
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, to_bytes
@@ -21,15 +22,23 @@ Inputs = Mapping[str, Artifact]
 
 def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
     """Build the graph of a *graph* artifact. Words that the units cannot spell are dropped and named."""
-    model = read_lm(inputs["lm"])
-    lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
-    make = _hmm_graph if p.topology == "hmm" else _ctc_graph
-    graph, about, unspelled = make(p, inputs, model, lexicon)
-    in_model = sum(word in model.vocabulary.ids for word in lexicon)
-    out.came_in(len(lexicon))
-    out.kept(len(graph.words) - 1)
-    out.drop("not-in-language-model", len(lexicon) - in_model)
-    out.drop("not-in-units", in_model - (len(graph.words) - 1))
+    unspelled: list[str] = []
+    if p.topology == "phones":
+        units = read_units(inputs["units"])
+        graph = phone_graph(runs_of(inputs["units"]), units.size, p.order, p.min_count, p.self_loop)
+        about = _about_units(units, inputs)
+        out.came_in(units.size)
+        out.kept(units.size)
+    else:
+        model = read_lm(inputs["lm"])
+        lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
+        make = _hmm_graph if p.topology == "hmm" else _ctc_graph
+        graph, about, unspelled = make(p, inputs, model, lexicon)
+        in_model = sum(word in model.vocabulary.ids for word in lexicon)
+        out.came_in(len(lexicon))
+        out.kept(len(graph.words) - 1)
+        out.drop("not-in-language-model", len(lexicon) - in_model)
+        out.drop("not-in-units", in_model - (len(graph.words) - 1))
     sizes = {"states": graph.fst.states, "arcs": len(graph.fst.arcs), "words": len(graph.words) - 1}
     about |= {**sizes, "topology": p.topology}
     with out.open(".fst") as file:
@@ -85,13 +94,17 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
         self_loop=p.self_loop,
         word_cost=p.word_cost,
     )
-    about = {
+    return graph, _about_units(units, inputs), unspelled
+
+
+def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
+    """What a graph of senones says of them."""
+    return {
         "labels": units.size,
         "silence": units.silence,
         "priors": list(units.priors),
         "units_digest": inputs["units"].manifest.digest,
     }
-    return graph, about, unspelled
 
 
 def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:

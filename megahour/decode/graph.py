@@ -92,7 +92,7 @@ def build_graph(
     )
     composed = _compose(lexicon_fst, grammar(model, numbers, backoff_word))
     composed = _without_disambiguation(composed, labels)
-    fst = _hmm(composed, self_loop) if topology == "hmm" else _ctc(composed, labels)
+    fst = hmm(composed, self_loop) if topology == "hmm" else _ctc(composed, labels)
     return Graph(fst, words)
 
 
@@ -178,7 +178,7 @@ def _without_disambiguation(fst: FstArrays, labels: int) -> FstArrays:
     return FstArrays(fst.start, fst.source, arcs, fst.final)
 
 
-def _hmm(fst: FstArrays, self_loop: float) -> FstArrays:
+def hmm(fst: FstArrays, self_loop: float) -> FstArrays:
     """H ∘ fst for one-state HMMs: each label costs -ln(1 - self_loop) to leave and -ln(self_loop) per further frame."""
     ilabel, target = fst.arcs["ilabel"].astype(np.int64), fst.arcs["nextstate"].astype(np.int64)
     emitting = ilabel > 0

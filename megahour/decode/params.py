@@ -12,10 +12,27 @@ from megahour.core.config import LATER, Params
 class GraphParams(Params):
     """Decoding graph from topology, lexicon and language model."""
 
-    topology: Literal["hmm", "ctc"] = Field("hmm", description="hmm: senones of `units`; ctc: tokens of `model`")
+    topology: Literal["hmm", "ctc", "phones"] = Field(
+        "hmm",
+        description="hmm: senones of `units`; ctc: tokens of `model`; phones: the senones of `units` by an n-gram of "
+        "their alignments, without words, for criterion mmi (lattice-free MMI)",
+    )
     self_loop: float = Field(0.5, gt=0, lt=1, description="probability that a senone lasts another frame")
     silence_probability: float = Field(0.5, gt=0, lt=1, description="probability of silence beside a word")
     word_cost: float = Field(0.0, description="added for every word, in nats; above 0 gives fewer words")
+    order: int = Field(
+        3,
+        ge=2,
+        le=8,
+        description="phones: of the n-gram; higher is a tighter model in a larger graph",
+        json_schema_extra=LATER,
+    )
+    min_count: int = Field(
+        3,
+        ge=1,
+        description="phones: histories seen less often are shortened; raise it for a smaller, faster graph",
+        json_schema_extra=LATER,
+    )
 
 
 class DecodeParams(Params):

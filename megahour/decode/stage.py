@@ -23,24 +23,29 @@ class MakeGraph(SingleShard[GraphParams]):
 
     Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc. To
     a model of phones the lexicon says how words are pronounced; to one of characters, or of pieces with the input
-    `tokens`, only which words there are.
+    `tokens`, only which words there are. Topology phones takes `units` alone.
     """
 
     name = "graph"
     params = GraphParams
     inputs = (
-        Input("lm"),
-        Input("lexicon"),
+        Input("lm", optional=True),
+        Input("lexicon", optional=True),
         Input("units", optional=True),
         Input("model", optional=True),
         Input("tokens", optional=True),
     )
 
     def check(self, p: GraphParams, roles: Collection[str]) -> None:
-        needed = "units" if p.topology == "hmm" else "model"
-        if needed not in roles:
-            message = f"topology {p.topology} needs the input `{needed}`"
-            raise ConfigError(message, where=self.name, remedy=makers_of((needed,)))
+        needed = {"hmm": ("lm", "lexicon", "units"), "ctc": ("lm", "lexicon", "model"), "phones": ("units",)}[
+            p.topology
+        ]
+        missing = tuple(role for role in needed if role not in roles)
+        if missing:
+            named = ", ".join(f"`{role}`" for role in missing)
+            raise ConfigError(
+                f"topology {p.topology} needs the input {named}", where=self.name, remedy=makers_of(missing)
+            )
 
     def run(self, p: GraphParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.build import write_graph

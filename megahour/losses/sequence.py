@@ -9,7 +9,9 @@ paths:
 A silence frame is not counted as right unless it is asked for, as in Kaldi (Veselý et al., "Sequence-discriminative
 training of deep neural networks", 2013): neither where silence is aligned. Where it is counted, there are fewer
 insertions in pauses, as with Kaldi's `one-silence-class`. Frame rejection is of the same paper. F-smoothing is of Su et
-al., "Error back propagation for sequence training of context-dependent deep networks", 2013.
+al., "Error back propagation for sequence training of context-dependent deep networks", 2013. I-smoothing (Povey, 2003)
+backs the counts of Gaussians off to those of maximum likelihood; a network has no counts, and F-smoothing is its
+counterpart: cross entropy is its maximum likelihood.
 """
 
 from __future__ import annotations

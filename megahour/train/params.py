@@ -62,7 +62,8 @@ class TrainParams(Params):
         description="ce: frame labels from `units`; ctc: characters of the text, pieces of `tokens` or phones of "
         "`lexicon`, without an alignment; transducer: these, each in view of those before: more accurate than ctc "
         "where there are hours to learn from, and slower; smbr, mmi: a model of ce (`initial`) learns further, on "
-        "whole sentences against all others of `graph`; smbr is the usual one",
+        "whole sentences against all others of `graph`; smbr is the usual one. mmi also trains from nothing, best "
+        "against a graph of topology phones (lattice-free MMI)",
     )
     criterion_options: dict[str, Any] = Field(
         {},
@@ -366,10 +367,10 @@ class TrainParams(Params):
                 raise ConfigError(what, where="train", remedy="set criterion: smbr, or leave it out")
             return
         for role, remedy in (
-            ("graph", "give a *graph* of a low-order language model, made with these `units`"),
+            ("graph", "give a *graph* of a low-order language model, or of topology phones, made with these `units`"),
             ("initial", "train with criterion: ce first, and give its model"),
         ):
-            if role not in roles:
+            if role not in roles and (role == "graph" or self.criterion == "smbr"):
                 raise ConfigError(f"criterion {self.criterion} needs `{role}`", where="train", remedy=remedy)
 
     def _check_audio(self, roles: Collection[str]) -> None:

@@ -14,6 +14,10 @@ from trainings import trained, training_data
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.decode.params import GraphParams
+from megahour.decode.stage import MakeGraph
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
 from megahour.train.step import Trainer
 from megahour.units.fst import from_columns, to_bytes
 
@@ -59,6 +63,18 @@ def test_it_goes_on_from_a_model_of_ce(tmp_path: Path, inputs: Inputs, criterion
     assert rows[-1]["held_out_loss"] < rows[0]["held_out_loss"]
     assert rows[0]["held_out_accuracy"] > 1.5 / SENONES, "it begins with the model's weights"
     assert json.loads(Artifact(tmp_path / "model").read_bytes(0, ".model.json"))["criterion"] == criterion
+
+
+def test_mmi_learns_from_nothing_against_a_graph_of_phones(tmp_path: Path, inputs: Inputs, engine: LocalEngine) -> None:
+    graph = Artifact(tmp_path / "phones")
+    run_stage(
+        MakeGraph(), GraphParams(topology="phones"), {"units": inputs["units"]}, graph, engine, work=tmp_path / "w"
+    )
+    given = {role: artifact for role, artifact in inputs.items() if role != "initial"} | {"graph": graph}
+    values = {**WHOLE, "whole_epochs": 12, "criterion": "mmi", "criterion_options": {"smoothing": 0}}
+    _, rows = trained(tmp_path, given, values)
+    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
+    assert rows[-1]["accuracy"] > 1.5 * rows[0]["accuracy"]
 
 
 def test_options_reach_the_loss(tmp_path: Path, inputs: Inputs) -> None:
