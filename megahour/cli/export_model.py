@@ -45,8 +45,10 @@ def command(
         log.say("sherpa-onnx", f"sherpa-onnx {found.sherpa} gives the same texts: {' and '.join(played)}", forms)
     if forms["reason"]:
         log.say("not-played", f"sherpa-onnx does not play all of it: {forms['reason']}", forms)
-    log.say_last(f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree")
-    log.say_next([("try it", f"megahour transcribe AUDIO --model {out}")])
+    last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"
+    log.say_last(last, "exported", {"digest": bundle.digest})
+    checked = f"megahour verify {out} --digest {bundle.digest}"
+    log.say_next([("try it", f"megahour transcribe AUDIO --model {out}"), ("whether a copy is this bundle", checked)])
 
 
 PLACE = "export-model"

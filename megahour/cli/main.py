@@ -192,14 +192,19 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 @click.argument("target")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--repair", is_flag=True, help="Rebuild the damaged shards, and only those.")
-def verify_command(target: str, overrides: tuple[str, ...], repair: bool) -> None:
-    """Re-read every file of an artifact, or of all artifacts of a recipe, against its checksum.
+@click.option("--digest", default="", metavar="SHA-256", help="Of an exported bundle: what `export-model` printed.")
+def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest: str) -> None:
+    """Re-read every file of an artifact, an exported bundle, or all artifacts of a recipe, against its checksum.
 
     With --repair, bad shards are made again from the same inputs, and replace the damaged ones if they are what their
     receipts say. Inputs are looked for beside the artifact; inputs.ROLE=URL names one that is elsewhere.
     """
-    from megahour.cli.verify_targets import verify_targets
+    from megahour.cli.verify_targets import verify_bundle, verify_targets
+    from megahour.transcribe.bundle import Bundle
 
+    if digest or Bundle.at(target):
+        verify_bundle(target, digest)
+        return
     problems = verify_targets(target, overrides, repairing=repair)
     for problem in problems:
         click.secho(problem, fg="red", err=True)

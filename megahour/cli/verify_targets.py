@@ -16,11 +16,12 @@ from megahour.cli.repair import Means, blamed_input, origin_of, repair
 from megahour.cli.run import alone_in, resumable
 from megahour.cli.shipped_recipes import names
 from megahour.core.config import parse
-from megahour.core.errors import ConfigError, MegahourError, nearest
+from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
+from megahour.transcribe.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,21 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     of_run = alone_in(home) if targets[0].step and Path(home).is_dir() else nullcontext()
     with resumable(home, lambda: "what was made again so far"), of_run:
         return [problem for one in targets for problem in _repaired(one)]
+
+
+def verify_bundle(url: str, digest: str) -> None:
+    """Says that a bundle is as its manifest says, and this one the one of `digest` ("": any).
+
+    Raises StoreError: it is not. Whoever changes a file can change the manifest with it, but not to the same digest.
+    """
+    bundle = Bundle.open(url)
+    if digest and digest.lower() != bundle.digest:
+        what = f"a bundle of digest {bundle.digest}, not {digest[:80]}"
+        raise StoreError(what, where=url, remedy="get it again from where its digest was told, and do not use this one")
+    if problems := bundle.problems():
+        more = f", and {len(problems) - 1} more" if problems[1:] else ""
+        raise StoreError(problems[0] + more, where=url, remedy="copy the bundle again, or export it again")
+    click.echo(f"ok  {url}, digest {bundle.digest}")
 
 
 def _of_recipe(recipe: Recipe) -> list[_Target]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.media.audio import Decoder
 from megahour.corpus.media.folders import files_below
@@ -44,7 +44,7 @@ def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
 
     Raises
     ------
-    ConfigError: no such file, or no audio in a folder. BadRecord: audio that cannot be decoded.
+    ConfigError: no such file, no audio in a folder, or audio or text that cannot be decoded.
     """
     clips = []
     for each in paths:
@@ -53,12 +53,21 @@ def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
         if not audio:
             raise ConfigError("no audio here", where=each, remedy="give audio files, or folders of them")
         for path in audio:
-            with Path(path).open("rb") as file:
-                blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
-            beside = Path(path).with_suffix(".txt")
-            said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
-            clips.append(SpokenClip(Path(path).stem, np.concatenate(blocks)[:, 0], said))
+            clips.append(_clip(Path(path), rate_hz))
     return clips
+
+
+def _clip(path: Path, rate_hz: int) -> SpokenClip:
+    beside = path.with_suffix(".txt")
+    try:
+        with path.open("rb") as file:
+            blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
+        said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
+    except BadRecord as bad:
+        raise ConfigError(f"{bad.reason}: {bad.detail}", where=str(path), remedy="give other audio") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"no text in UTF-8: {error}", where=str(beside), remedy="write it anew in UTF-8") from None
+    return SpokenClip(path.stem, np.concatenate(blocks)[:, 0], said)
 
 
 def clips_of_sets(

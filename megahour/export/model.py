@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.export.graphs import LogPosteriors
@@ -76,11 +76,18 @@ class TrainedModel:
 
     @property
     def front_end(self) -> FrontEndSettings:
+        """Raises StoreError: the model says frequencies or a rate that no audio has."""
         front = self.recogniser.front
-        return FrontEndSettings(
-            rate_hz=front.rate_hz, mels=front.mels, low_hz=front.low_hz, high_hz=front.high_hz,
-            edges="mirrored" if front.mirrored else "inside", scale="unit" if front.scale != 1 else "int16",
-        )  # fmt: skip
+        values: dict[str, Any] = {name: getattr(front, name) for name in ("rate_hz", "mels", "low_hz", "high_hz")}
+        values |= {
+            "edges": "mirrored" if front.mirrored else "inside",
+            "scale": "unit" if front.scale != 1 else "int16",
+        }
+        try:
+            return FrontEndSettings(**values)
+        except ValueError:
+            what = f"a front end of {values}"
+            raise StoreError(what, where=self.artifact.url, remedy="train the model or copy it again") from None
 
     @property
     def frames(self) -> int:

@@ -36,7 +36,7 @@ def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
 def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
     """Of a *model* artifact.
 
-    Raises StoreError: no JSON object, tokens that are not one for each output, or tags of a model without heads.
+    Raises StoreError: no JSON object, tokens that are not one for each output, or tags without heads.
     """
     config = parse_config(model.read_bytes(shard, ".model.json"), where=model.url)
     tokens, outputs = config.get("tokens", []), config.get("outputs")
@@ -45,8 +45,9 @@ def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
     if tokens and len(tokens) != outputs:
         what = f"the model gives {outputs} values a frame, and its list has {len(tokens)} tokens"
         raise StoreError(what, where=model.url, remedy=DAMAGED)
-    if config.get("tags") and not config.get("heads"):
-        raise StoreError("a model with tags and without heads", where=model.url, remedy=DAMAGED)
+    heads = config.get("heads", {})
+    if not isinstance(heads, dict) or (config.get("tags") and not heads):
+        raise StoreError(f"heads {str(heads)[:80]!r} of the model", where=model.url, remedy=DAMAGED)
     return config
 
 

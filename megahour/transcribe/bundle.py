@@ -163,6 +163,8 @@ class Bundle:
 
     url: str
     manifest: BundleManifest
+    digest: str
+    """SHA-256 of the manifest, which has those of all other files: who knows it knows that nothing was changed."""
 
     @staticmethod
     def at(url: str) -> bool:
@@ -189,7 +191,7 @@ class Bundle:
         for name, info in manifest.files.items():
             if (size := _size(url, name)) != info.bytes:
                 raise StoreError(f"{size} bytes of {info.bytes}", where=f"{url}/{name}", remedy=_AGAIN)
-        return Bundle(url, manifest)
+        return Bundle(url, manifest, hashlib.sha256(data).hexdigest())
 
     def read(self, name: str) -> bytes:
         """A file that the manifest lists. Raises StoreError: missing, or of another size or content."""
@@ -199,6 +201,16 @@ class Bundle:
             what = f"{len(data)} bytes of {info.bytes}" if len(data) != info.bytes else "its SHA-256 is another one"
             raise StoreError(what, where=where, remedy=_AGAIN)
         return data
+
+    def problems(self) -> list[str]:
+        """What is wrong with its files; [] of a good one."""
+        found = []
+        for name in self.manifest.files:
+            try:
+                self.read(name)
+            except StoreError as error:
+                found.append(f"{error.where}: {error.message}")
+        return found
 
     def graph(self, form: str, precision: str) -> bytes:
         """Raises ConfigError where the bundle has none of this form and precision."""

@@ -99,7 +99,7 @@ class Recogniser:
             )
         try:
             self.front = FrontEnd.of(config, tokens=False)
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             what = f"the model's configuration is damaged: {error!r}"
             raise StoreError(what, where=parts.model, remedy="train the model or copy it again") from None
         self.mark = MARK if config.get("marks") else ""

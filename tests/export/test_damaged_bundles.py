@@ -13,13 +13,15 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner
+import soundfile
+from click.testing import CliRunner, Result
 from exported import model, voice
 
+from megahour.cli.main import app
 from megahour.cli.transcribe import command
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
-from megahour.export.clips import SpokenClip
+from megahour.export.clips import SpokenClip, clips_of_files
 from megahour.export.model import TrainedModel
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
@@ -200,6 +202,7 @@ def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> No
         ("[]", "not an object"),
         ('{"stack": 0}', "damaged.*ZeroDivisionError"),
         ('{"stats": {}}', "damaged.*mean"),
+        ('{"audio": 5}', "damaged.*AttributeError"),
     ],
 )
 def test_a_damaged_configuration_of_a_model_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -222,3 +225,29 @@ def test_transcribe_takes_a_bundle(sound: Path) -> None:
     clip = Bundle.open(str(sound)).manifest.golden[0]
     done = CliRunner().invoke(command, [str(sound / clip.file), "--model", str(sound), "--whole"])
     assert (done.exit_code, done.output.split()) == (0, clip.texts["offline"]["fp32"].split())
+
+
+def test_a_digest_tells_a_bundle_whose_manifest_was_changed_with_its_files(sound: Path, tmp_path: Path) -> None:
+    def verified(folder: Path, *words: str) -> Result:
+        return CliRunner().invoke(app, ["verify", str(folder), *words])
+
+    digest = Bundle.open(str(sound)).digest
+    assert verified(sound, "--digest", digest.upper()).output == f"ok  {sound}, digest {digest}\n"
+    changed = shutil.copytree(sound, tmp_path / "bundle")
+    (changed / "tokens.txt").write_bytes(b"x" * (changed / "tokens.txt").stat().st_size)
+    assert "tokens.txt: its SHA-256 is another one" in str(verified(changed).exception)
+    put(changed, "tokens.txt", b"other")
+    assert verified(changed).exit_code == 0
+    assert f"not {digest}" in str(verified(changed, "--digest", digest).exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [("clip.wav", b"RIFF", "unreadable-audio"), ("clip.wav", b"", "zero-length"), ("clip.txt", b"caf\xe9", "UTF-8")],
+)
+def test_a_golden_clip_that_cannot_be_read_is_named(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "clip.wav", voice(1.0, 1), 8000)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=message) as refused:
+        clips_of_files([str(tmp_path)], 8000)
+    assert refused.value.where == str(tmp_path / name)
