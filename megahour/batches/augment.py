@@ -1,9 +1,10 @@
 """Augmentation of stacked, normalised features inside a batch, drawn per piece from the batch's own generator.
 
-Three kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019); a stretch of the
+Four kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019); a stretch of the
 mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
-and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used); and stationary
-noise, which on log energies is a floor, x ← log(exp x + exp n), with the mean put back as a causal mean would.
+and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used); stationary noise,
+which on log energies is a floor, x ← log(exp x + exp n), with the mean put back as a causal mean would; and another
+channel, a smooth curve over the mels that is added to all frames. Cepstra become mels for all of this, and cepstra again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.features.cepstra_mels import mel_matrix
+
 QUIET, LOUD, TILT = -4.0, 1.0, 3.0  # nats
+CURVES = 3  # half-waves over the mels that a channel's curve has at most
+CEPSTRA_MELS = 40  # that cepstra become
 WARPS = 21  # warp factors are drawn from this many, evenly spaced
 
 
@@ -23,7 +28,8 @@ class Augment:
 
     `times` bands of up to `time_frames` stacked frames, none over a quarter of the piece; `mel_bands` bands of up to
     `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`; with probability `noise`
-    a noise floor between `QUIET` and `LOUD` nats above the mean log energy, with a random tilt over the mels.
+    a noise floor between `QUIET` and `LOUD` nats above the mean log energy, with a random tilt over the mels; with a
+    `channel`, a smooth curve over the mels of that standard deviation, in nats. `cepstra`: that is what features are.
     """
 
     times: int = 0
@@ -32,9 +38,11 @@ class Augment:
     mels: int = 0
     warp: float = 0.0
     noise: float = 0.0
+    channel: float = 0.0
+    cepstra: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.times or self.mel_bands or self.warp or self.noise)
+        return bool(self.times or self.mel_bands or self.warp or self.noise or self.channel)
 
     def apply(
         self,
@@ -45,6 +53,22 @@ class Augment:
     ) -> None:
         """Change `features` (B, T, stack · F), normalised by `inv_std` (F,), in place, up to `lengths`."""
         joined = features.reshape(*features.shape[:2], -1, len(inv_std))
+        if not self.cepstra:
+            self._on_mels(joined, lengths, inv_std, rng)
+            return
+        to_mels = mel_matrix(len(inv_std), max(CEPSTRA_MELS, len(inv_std)))
+        mels = (joined / inv_std) @ to_mels
+        self._on_mels(mels, lengths, np.ones(mels.shape[3], np.float32), rng)
+        joined[:] = (mels @ np.linalg.pinv(to_mels)) * inv_std
+
+    def _on_mels(
+        self,
+        joined: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        inv_std: NDArray[np.float32],
+        rng: np.random.Generator,
+    ) -> None:
+        """`joined`: (B, T, stack, F)."""
         if self.warp:
             matrices = warp_matrices(joined.shape[3], self.warp)
             for b, choice in enumerate(rng.integers(0, WARPS, len(lengths)).tolist()):
@@ -52,6 +76,8 @@ class Augment:
         for b, length in enumerate(lengths.tolist()):
             if rng.random() < self.noise:
                 joined[b, :length] = _with_noise(joined[b, :length], inv_std, rng)
+            if self.channel:
+                joined[b, :length] += (self.channel * _curve(len(inv_std), rng)) * inv_std
             for _ in range(self.times):
                 first, last = _band(rng, min(self.time_frames, length // 4), length)
                 joined[b, first:last] = 0.0
@@ -67,6 +93,12 @@ def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.ra
     noisy: NDArray[np.float32] = np.logaddexp(x / inv_std, floor.astype(np.float32)) * inv_std
     noisy += x.mean(axis=(0, 1)) - noisy.mean(axis=(0, 1))
     return noisy
+
+
+def _curve(mels: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """(F,): half-waves with random heights, of standard deviation 1 over all draws and mels."""
+    waves = np.cos(np.pi * np.arange(1, CURVES + 1)[:, None] * (np.arange(mels) + 0.5) / mels)
+    return (rng.standard_normal(CURVES) @ waves * np.sqrt(2 / CURVES)).astype(np.float32)
 
 
 def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:

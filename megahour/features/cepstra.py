@@ -20,6 +20,7 @@ from megahour.core.records import key_of
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.sources import list_source, open_source
 from megahour.corpus.transcripts.speaker_names import one_name
+from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.extract import check_features, features_table, write_statistics
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.params import ImportFeaturesParams
@@ -56,17 +57,6 @@ def read_cepstra(data: bytes, dims: int) -> NDArray[np.float32]:
     if floats % dims:
         raise BadRecord("wrong-dims", f"{floats} floats are no whole frames of {dims}")
     return np.frombuffer(data, f"{order}f4", offset=4).astype(np.float32).reshape(-1, dims)
-
-
-def mel_matrix(dims: int, mels: int) -> NDArray[np.float32]:
-    """(dims, mels): cepstra (T, dims) @ matrix are log mel energies without the detail that higher cepstra would have.
-
-    The inverse of Sphinx's transform, c_k = 1/M · Σ x_j cos(π k (j + ½) / M) over M mels.
-    """
-    angles = np.pi * np.arange(dims)[:, None] * (np.arange(mels)[None, :] + 0.5) / mels
-    matrix = 2 * np.cos(angles)
-    matrix[0] = 1.0
-    return matrix.astype(np.float32)
 
 
 def clean_transcript(text: str) -> str:

@@ -28,6 +28,7 @@ from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
+from megahour.features.cepstra_mels import are_cepstra
 from megahour.features.sets import need_frames
 from megahour.train.options import CtcOptions
 from megahour.train.params import TrainParams
@@ -44,7 +45,8 @@ def choose(
     features = inputs["features"]
     _warn(p, features)
     held = held_out_rule(p, features)
-    augment = Augment(p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask, p.warp, p.noise) or None
+    masks = p.time_masks, p.time_mask_frames, p.mel_masks, p.mel_mask
+    augment = Augment(*masks, p.warp, p.noise, p.channel, are_cepstra(features)) or None
     source = _sources(p, inputs, len(front.mean))
     load = partial(
         Loader,

@@ -193,6 +193,14 @@ class TrainParams(Params):
     noise: float = Field(
         0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
     )
+    channel: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        description="size in nats of a smooth curve over the mels that is put on each piece, as by another microphone; "
+        "try 0.3 where test audio comes through other channels",
+        json_schema_extra=LATER,
+    )
     rows: int = Field(20, ge=1, description="points of the training curve")
     average: float = Field(
         0.0,

@@ -1,6 +1,7 @@
 """Batches read from features shards: right frames, right labels, each utterance once."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from megahour.batches.loader import Loader
 from megahour.batches.window import Front
 from megahour.core.errors import StageError
 from megahour.core.schemas import TARGETS
+from megahour.features.cepstra_mels import mel_matrix
 from megahour.units.tokens import Characters
 
 STACK = 3
@@ -205,6 +207,38 @@ def test_warps_move_mels_up_or_down_and_the_middle_one_changes_nothing():
     Augment(warp=0.3).apply(features, np.full(4, 3), np.ones(MELS, np.float32), np.random.default_rng(0))
     assert not features[:, 3:].any()
     assert len({row.tobytes() for row in features[:, 0]}) > 1
+
+
+def test_another_channel_is_a_smooth_curve_on_all_frames_of_a_piece():
+    features = np.zeros((300, 6, STACK * 40), np.float32)
+    Augment(channel=0.5).apply(features, np.full(300, 4), np.full(40, 2.0, np.float32), np.random.default_rng(0))
+    curves = features.reshape(300, 6, STACK, 40)
+    assert not curves[:, 4:].any()
+    assert (curves[:, :4] == curves[:, :1, :1]).all()
+    assert curves[:, 0, 0].std() == pytest.approx(2.0 * 0.5, rel=0.1)
+    assert np.abs(np.diff(curves[:, 0, 0], axis=1)).mean() < 0.2 * np.abs(curves[:, 0, 0]).mean()
+    assert np.abs(curves[:, 0, 0].mean(axis=1)).max() < 1e-5, "loudness is not changed"
+
+
+def test_cepstra_change_as_the_mels_that_they_stand_for():
+    rng = np.random.default_rng(0)
+    to_mels, scale = mel_matrix(13, 40), np.linspace(0.5, 2, 13, dtype=np.float32)
+    cepstra = rng.normal(size=(3, 8, 2 * 13)).astype(np.float32)
+    lengths = np.full(3, 8)
+    mels = ((cepstra.reshape(3, 8, 2, 13) / scale) @ to_mels).reshape(3, 8, -1)
+    changes = Augment(warp=0.2, mel_bands=1, mels=6, noise=0.5, channel=0.3)
+    replace(changes, cepstra=True).apply(cepstra, lengths, scale, np.random.default_rng(1))
+    changes.apply(mels, lengths, np.ones(40, np.float32), np.random.default_rng(1))
+    again = (mels.reshape(3, 8, 2, 40) @ np.linalg.pinv(to_mels)) * scale
+    np.testing.assert_allclose(cepstra.reshape(3, 8, 2, 13), again, atol=1e-4)
+
+
+def test_cepstra_that_nothing_changes_stay_as_they_are():
+    cepstra = np.random.default_rng(0).normal(size=(2, 5, 3 * 13)).astype(np.float32)
+    before = cepstra.copy()
+    same = Augment(channel=1e-9, cepstra=True)
+    same.apply(cepstra, np.full(2, 5), np.linspace(0.5, 2, 13, dtype=np.float32), np.random.default_rng(0))
+    np.testing.assert_allclose(cepstra, before, atol=1e-4)
 
 
 def test_noise_raises_the_floor_and_keeps_the_mean_and_the_padding():

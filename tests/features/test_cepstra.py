@@ -17,7 +17,8 @@ from megahour.core.records import key_of
 from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.features.cepstra import clean_transcript, mel_matrix, parse_transcription, read_cepstra
+from megahour.features.cepstra import clean_transcript, parse_transcription, read_cepstra
+from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
 from megahour.features.params import ImportFeaturesParams

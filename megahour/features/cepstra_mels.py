@@ -1,0 +1,25 @@
+"""Cepstra as log mel energies."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.store import Artifact
+
+
+def are_cepstra(features: Artifact) -> bool:
+    """Whether *features* are cepstra, not log mel energies."""
+    made = features.manifest
+    return made.stage == "import-features" and not made.params.get("mels")
+
+
+def mel_matrix(dims: int, mels: int) -> NDArray[np.float32]:
+    """(dims, mels): cepstra (T, dims) @ matrix are log mel energies without the detail that higher cepstra would have.
+
+    The inverse of Sphinx's transform, c_k = 1/M · Σ x_j cos(π k (j + ½) / M) over M mels.
+    """
+    angles = np.pi * np.arange(dims)[:, None] * (np.arange(mels)[None, :] + 0.5) / mels
+    matrix = 2 * np.cos(angles)
+    matrix[0] = 1.0
+    return matrix.astype(np.float32)
