@@ -4,7 +4,8 @@ Four kinds: bands of time and of mels set to zero, the global mean (SpecAugment,
 mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
 and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used); stationary noise,
 which on log energies is a floor, x ← log(exp x + exp n), with the mean put back as a causal mean would; and another
-channel, a smooth curve over the mels that is added to all frames. Cepstra become mels for all of this, and cepstra again.
+channel, a smooth curve over the mels that is added to all frames. Cepstra become mels for all of this, and then again
+cepstra.
 """
 
 from __future__ import annotations
