@@ -191,4 +191,21 @@ CONFIDENCE = pa.field("confidence", pa.float32())
 TAG = [pa.field("tag", pa.string()), pa.field("tag_probability", pa.float32())]
 """Further columns of hypotheses, of a model that tells tags; null for an utterance without a frame."""
 
+LATTICES = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("scale", pa.float32()),
+        ("frame_s", pa.float32()),
+        ("finished", pa.bool_()),
+        ("frame", pa.list_(pa.int32())),
+        ("source", pa.list_(pa.int32())),
+        ("target", pa.list_(pa.int32())),
+        ("word", pa.list_(pa.string())),
+        ("graph", pa.list_(pa.float32())),
+        ("acoustic", pa.list_(pa.float32())),
+        ("labels", pa.list_(pa.int32())),
+    ]
+)
+"""A row an utterance: a value of `frame` a state, of `source` to `acoustic` an arc; see `lattices.lattice.Lattice`."""
+
 PSEUDO_LABELS = pa.schema([("key", pa.int64()), ("text", pa.string()), CONFIDENCE, ("model", pa.string())])

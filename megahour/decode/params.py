@@ -119,6 +119,13 @@ class DecodeParams(Params):
         "the frames of blanks. `pseudo-label` chooses by it",
         json_schema_extra=LATER,
     )
+    lattice: float = Field(
+        0.0,
+        ge=0,
+        description="with a graph: beam of lattices, in nats, which are written to `.lattices.parquet`; 6 for some ten "
+        "arcs that cross a frame, more for a first pass that is weak. Texts and `nbest` are then theirs. 0: none",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",

@@ -21,9 +21,11 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
+from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.stack import stack
+from megahour.lattices.table import SUFFIX, LatticeRow, density, to_table
 from megahour.models.configuration import normalisation, read_config
 from megahour.models.paths import confidence, most_likely
 from megahour.models.service import open_session
@@ -44,8 +46,8 @@ def decode_shard(
 
     Utterances too short for one stacked frame are dropped; those without posteriors, because they are too long for a
     batch or the model fails on them, and those whose posteriors cannot be searched are quarantined.
-    With `nbest`, `.nbest.jsonl` has a line for each row. With `scales`, statistics `errors_at_…` count word errors
-    against the features' text at each.
+    With `nbest`, `.nbest.jsonl` has a line for each row; with `lattice`, `.lattices.parquet` a row. With `scales`,
+    statistics `errors_at_…` count word errors against the features' text at each.
     """
     model = read_config(inputs["model"])
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
@@ -64,6 +66,7 @@ def decode_shard(
 
     scales, search, together = _search(p, inputs)
     listed: list[str] = []
+    lattices: list[LatticeRow] = []
     keys, texts = table["key"].to_numpy(), table["text"]
     hypotheses: list[tuple[Any, ...]] = []
     failed: dict[int, str] = {}
@@ -78,6 +81,8 @@ def decode_shard(
                     continue
                 best = hypothesis[0]
                 hypotheses.append(_row(p, key, best, most_likely(outputs["tags"], tags) if tags else ()))
+                if best.lattice is not None:
+                    lattices.append(LatticeRow(key, best.lattice, scales[0], size * FRAME_S, best.final))
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
@@ -89,6 +94,9 @@ def decode_shard(
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
     if p.nbest:
         out.text("".join(listed), ".nbest.jsonl")
+    if p.lattice:
+        out.table(to_table(lattices), SUFFIX)
+        out.stats.update(density([row.lattice for row in lattices]))
     out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
     out.tags["model"] = p.model_name
 
@@ -160,7 +168,7 @@ def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeP
 
 
 def _with_each(
-    searchers: Sequence[Searcher], log_probs: Float32, nbest: int, *, blank: bool
+    searchers: Sequence[Searcher | LatticeSearcher], log_probs: Float32, nbest: int, *, blank: bool
 ) -> list[Hypothesis] | ValueError:
     """The best of each searcher; that of the first one with its n-best list and its confidence.
 
@@ -168,7 +176,7 @@ def _with_each(
     """
     try:
         found = [searcher(log_probs) for searcher in searchers]
-        if nbest:
+        if nbest and isinstance(searchers[0], Searcher):
             texts = searchers[0].n_best(log_probs, nbest)
             listed = tuple((" ".join(each.words), each.score, each.parts) for each in texts)
             found[0] = replace(found[0], nbest=listed)
@@ -180,7 +188,7 @@ def _with_each(
     return found
 
 
-def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher]:
+def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher | LatticeSearcher]:
     """A searcher of the graph per acoustic scale, the one whose hypotheses are kept first."""
     graph, about = read_graph(inputs["graph"])
     fst = to_kaldifst(graph.fst)
@@ -190,7 +198,9 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
             raise ConfigError("`tuned` tried no scales", where=inputs["tuned"].url, remedy="give that step `scales`")
         chosen = float(inputs["tuned"].summary["best_scale"])
     prior_scale = p.prior_scale if about["priors"] is not None else 0.0
-    return {
+    searchers = {
         scale: Searcher(graph, about["priors"], SearchOptions(p.beam, p.max_active, scale, prior_scale), fst)
         for scale in (chosen, *(scale for scale in p.scales if scale != chosen))
     }
+    near = {chosen: LatticeSearcher(graph, searchers[chosen], p.lattice, p.nbest)} if p.lattice else {}
+    return {**searchers, **near}

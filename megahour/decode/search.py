@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kaldi_decoder
 import kaldifst
@@ -19,6 +19,9 @@ import numpy.typing as npt
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.graph import Graph
 from megahour.units.hmm import PRIOR_FLOOR
+
+if TYPE_CHECKING:
+    from megahour.lattices.lattice import Lattice
 
 Float32 = npt.NDArray[np.float32]
 Text = tuple[str, float, Mapping[str, float]]
@@ -44,7 +47,7 @@ class Hypothesis:
 
     `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken. `parts`:
     what the score is made of. `nbest`: texts of the utterance, best first, where they were asked for. `confidence`:
-    mean probability of the labels that count, 0 where there is none.
+    mean probability of the labels that count, 0 where there is none. `lattice`: where one was asked for.
     """
 
     words: tuple[str, ...]
@@ -54,6 +57,7 @@ class Hypothesis:
     parts: Mapping[str, float] = field(default_factory=dict)
     nbest: tuple[Text, ...] = ()
     confidence: float = 0.0
+    lattice: Lattice | None = None
 
 
 class Searcher:
@@ -71,7 +75,10 @@ class Searcher:
         self.options, self.words = options, graph.words
         self.labels = int(graph.fst.arcs["ilabel"].max(initial=0))
         self._fst = to_kaldifst(graph.fst) if fst is None else fst
-        self._config = kaldi_decoder.FasterDecoderOptions(beam=options.beam, max_active=options.max_active)
+        fewest = min(20, options.max_active - 1)  # 20 is kaldi-decoder's own, which refuses a smaller max_active
+        self._config = kaldi_decoder.FasterDecoderOptions(
+            beam=options.beam, max_active=options.max_active, min_active=fewest
+        )
         floor = np.log(np.maximum(np.asarray(priors, np.float64), PRIOR_FLOOR)) if priors is not None else None
         self._log_priors = None if floor is None else (options.prior_scale * floor).astype(np.float32)
 
@@ -112,8 +119,8 @@ class Searcher:
         """Scaled log likelihoods (T, V), contiguous."""
         if log_posteriors.ndim != 2 or log_posteriors.shape[1] < self.labels or not len(log_posteriors):
             raise ValueError(f"log posteriors are {log_posteriors.shape}; expected (T ≥ 1, V ≥ {self.labels})")
-        if np.isnan(log_posteriors).any():
-            raise ValueError("log posteriors hold NaN; check the model and its features")
+        if not (log_posteriors < np.inf).all():
+            raise ValueError("log posteriors hold NaN or infinity; check the model and its features")
         values = log_posteriors.astype(np.float32)
         if self._log_priors is not None:
             values -= self._log_priors

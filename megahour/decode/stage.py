@@ -78,6 +78,9 @@ class Decode(Stage[DecodeParams]):
         if "graph" not in roles and (p.scales or {"units", "tuned"} & set(roles)):
             what = "`scales`, `tuned` and `units` are for the search of a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
+        if p.lattice and "graph" not in roles:
+            what = "`lattice` is for the search of a graph"
+            raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
         alone = {"lm", "low_order_lm"} & set(roles) | {
             name for name in ("hot_words", "word_bonus", "attention_weight") if getattr(p, name)
         }
@@ -117,6 +120,10 @@ class Decode(Stage[DecodeParams]):
     def finish(self, p: DecodeParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)
         summary: dict[str, Any] = {"model": p.model_name, "sets": sorted(p.sets), **numbers}
+        if p.lattice:
+            from megahour.lattices.table import density_summary
+
+            summary |= density_summary(numbers)
         words = numbers.get("reference_words", 0)
         if p.scales and words:
             rates = {scale: numbers[f"errors_at_{scale:g}"] / words for scale in sorted(p.scales)}

@@ -8,14 +8,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.arpa.model import NgramModel
+from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.text.sources import line_blocks
 
 LN10 = math.log(10.0)
+TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
+LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]
+
+
+def language_model(lines: list[str] = TEXT, order: int = 3) -> NgramModel:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.arpa"
+        estimate(read_corpus(line_blocks(lines, "lines")).corpus, order, path)
+        return read_arpa(path)
+
+
+def random_posteriors(seed: int, frames: int, labels: int) -> np.ndarray:
+    logits = 2.0 * np.random.Generator(np.random.PCG64(seed)).normal(size=(frames, labels))
+    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
 
 
 def language_cost(model: NgramModel, words: Sequence[str]) -> float:

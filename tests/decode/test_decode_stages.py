@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from megahour.decode.params import DecodeParams, GraphParams
 from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
+from megahour.lattices.n_best import best_paths
+from megahour.lattices.table import read_rows
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.rescore import read_jsonl
 from megahour.lm.stage import LanguageModel
@@ -407,6 +410,37 @@ def test_an_utterance_that_cannot_be_searched_goes_to_quarantine_and_the_next_is
     assert [(row["key"], row["text"]) for row in found] == [(1, EXPECTED[1]), (3, "")]
     assert [row["frames"] for row in found] == [len(senones(EXPECTED[1])), 1]
     assert (receipt.counts.kept, receipt.counts.bad, sum(receipt.counts.dropped.values())) == (2, 1, 1)
+
+
+def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """With the same texts; the summary states how dense they are; a shard that is made again has the same bytes."""
+    inputs, output = roles(made, "features", "model", "graph", "units"), Artifact(tmp_path / "hypotheses")
+    params = DecodeParams(lattice=25.0, acoustic_scale=0.5, nbest=4)
+    summary = run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work").summary
+    assert texts(output) == EXPECTED
+    rows = [row for shard in (0, 1) for row in read_rows(output, shard)]
+    assert [row.key for row in rows] == list(EXPECTED)
+    listed = nbest(output, 0, 1)
+    for row, score in zip(
+        rows, [*output.read_table(0)["score"].to_pylist(), *output.read_table(1)["score"].to_pylist()], strict=True
+    ):
+        assert (row.scale, row.frame_s, row.finished) == (0.5, pytest.approx(0.03), True)
+        paths = list(islice(best_paths(row.lattice, row.scale), 4))
+        assert paths[0].cost == pytest.approx(-score, abs=1e-3)
+        assert [" ".join(path.words) for path in paths] == [item["text"] for item in listed[row.key]]
+        assert len(row.lattice.labels_of(paths[0].arcs)) == row.lattice.frames
+    arcs, frames = sum(row.lattice.arcs for row in rows), sum(row.lattice.frames for row in rows)
+    assert summary["lattice_arcs_per_frame"] == round(arcs / frames, 4) > 0.1
+    assert summary["lattice_depth"] == round(summary["lattice_arc_frames"] / frames, 4)
+    with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
+        Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        assert out.commit().files == output.receipts()[0].files
+    with pytest.raises(ConfigError, match="`lattice` is for the search of a graph"):
+        run_stage(Decode(), DecodeParams(lattice=1.0), roles(made, "features", "model", prefix="ctc_"), output, engine)
+    with pytest.raises(ConfigError, match="hypotheses without lattices"):
+        next(read_rows(made["features"], 0))
 
 
 def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones() -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import kaldifst
 import numpy as np
 import pytest
-from brute_force import ctc_cost, hmm_cost, label_sequences, language_cost, word_sequences
+from brute_force import (
+    LEXICON,
+    ctc_cost,
+    hmm_cost,
+    label_sequences,
+    language_cost,
+    language_model,
+    random_posteriors,
+    word_sequences,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,29 +26,11 @@ from megahour.decode.arrays import from_kaldifst
 from megahour.decode.grammar import _settle, grammar
 from megahour.decode.graph import build_graph
 from megahour.decode.search import Searcher, SearchOptions
-from megahour.lm.arpa.model import NgramModel, read_arpa
-from megahour.lm.estimate.estimate import estimate
-from megahour.lm.estimate.reading import read_corpus
-from megahour.lm.text.sources import line_blocks
 from megahour.units.fst import from_bytes, to_bytes
 
-TEXT = ["a b c", "a c", "b b a", "c a b", "a b a", "b", "a a c b", "c"]
-LEXICON = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[1, 2, 3]]}  # homophones, a prefix, two variants
 USUAL = SearchOptions(beam=14.0, max_active=7000, acoustic_scale=1.0, prior_scale=1.0)
 WIDE = replace(USUAL, beam=1000.0, max_active=1_000_000, prior_scale=0.0)
 seeds = st.integers(0, 2**32 - 1)
-
-
-def language_model(lines: list[str] = TEXT, order: int = 3) -> NgramModel:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.arpa"
-        estimate(read_corpus(line_blocks(lines, "lines")).corpus, order, path)
-        return read_arpa(path)
-
-
-def random_posteriors(seed: int, frames: int, labels: int) -> np.ndarray:
-    logits = 2.0 * np.random.Generator(np.random.PCG64(seed)).normal(size=(frames, labels))
-    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])

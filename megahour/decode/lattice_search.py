@@ -1,0 +1,62 @@
+"""Search of a graph that gives word lattices: `Searcher` with all paths near the best one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from megahour.decode.graph import Graph
+from megahour.decode.search import Float32, Hypothesis, Searcher
+from megahour.lattices.beam import StateLattice, search_graph, state_lattice
+from megahour.lattices.determinise import determinised
+from megahour.lattices.lattice import Lattice
+from megahour.lattices.n_best import best_paths
+from megahour.lattices.word_graph import word_graph
+
+MAX_ARCS = 500  # a frame; more are noise, and to determinise them may take time without bounds
+NARROWER = 0.75
+
+
+class LatticeSearcher:
+    """Decodes utterances with one graph, and the likelihoods, beam and scale of a `Searcher`."""
+
+    def __init__(self, graph: Graph, searcher: Searcher, lattice_beam: float, nbest: int = 0) -> None:
+        """`nbest`: texts of the hypotheses' n-best lists. Raises ValueError: epsilons of the graph form a cycle."""
+        self._graph, self._words = search_graph(graph.fst), graph.words
+        self._searcher, self._beam, self._nbest = searcher, lattice_beam, nbest
+
+    def __call__(self, log_posteriors: Float32) -> Hypothesis:
+        """The best path for (T, V), with the lattice of the paths that are worse by at most the lattice beam.
+
+        Where a lattice would have more than MAX_ARCS arcs a frame its beam is narrower. Raises ValueError as
+        `Searcher` does.
+        """
+        options, beam, scores = self._searcher.options, self._beam, self._searcher.scaled(log_posteriors)
+        states = state_lattice(self._graph, scores, options.beam, options.max_active, beam)
+        while (lattice := self._lattice(states, beam, len(scores))) is None:
+            beam *= NARROWER
+        found = [
+            Hypothesis(
+                path.words,
+                -path.cost,
+                tuple(lattice.labels_of(path.arcs).tolist()),
+                states.reached,
+                {"score": round(path.graph - path.cost, 4), "graph": round(-path.graph, 4)},
+            )
+            for path in islice(best_paths(lattice, options.acoustic_scale), max(1, self._nbest))
+        ]
+        listed = tuple((" ".join(each.words), each.score, each.parts) for each in found)
+        return replace(found[0], nbest=listed if self._nbest else (), lattice=lattice)
+
+    def _lattice(self, states: StateLattice, beam: float, frames: int) -> Lattice | None:
+        lattice = determinised(word_graph(states, beam), self._words, beam, MAX_ARCS * frames)
+        if lattice is None:
+            return None
+        # As they are kept, so that whoever reads them finds the same best path.
+        graph, acoustic = (
+            costs.astype(np.float32).astype(np.float64)
+            for costs in (lattice.graph, lattice.acoustic / self._searcher.options.acoustic_scale)
+        )
+        return replace(lattice, graph=graph, acoustic=acoustic)

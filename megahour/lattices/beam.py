@@ -1,0 +1,285 @@
+"""Beam search over a decoding graph that keeps every path within a lattice beam of the best one.
+
+Forward, it is the best-path search: tokens (state, least cost) at each frame, within `beam` of the frame's best and at
+most `max_active`. Only tokens are kept. Backward, each frame's tokens are expanded once more, and an arc stays whose
+best path is within the lattice beam of the best of all. That is what Kaldi's lattice-faster-decoder has after its last
+pruning, without links that die on the way.
+
+Arcs without a label (epsilons) do not form cycles in a decoding graph, so states have levels: an epsilon leads to a
+higher one. Tokens of a frame lie in order of their levels, and frames in order: a topological order of all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.compiled import compiled
+from megahour.lattices.arrays import grown, least
+from megahour.units.fst import FstArrays
+
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+ROUNDING = 1e-7
+"""Nats that sums of the same costs in another order may differ by."""
+HUGE = 1e300
+
+
+class SearchGraph(NamedTuple):
+    """A graph of S states as the search reads it; arcs lie in order of their state, epsilons first.
+
+    first, labelled: int64 (S + 1,), (S,), a state's first arc, and its first with a label. level: int32 (S,), below
+    `levels`. gains: bool (S,), whether an epsilon of the state has a cost below 0.
+    """
+
+    start: int
+    first: Int64
+    labelled: Int64
+    label: Int32
+    word: Int32
+    cost: Float64
+    target: Int32
+    final: Float64
+    level: Int32
+    levels: int
+    gains: NDArray[np.bool_]
+
+
+class StateLattice(NamedTuple):
+    """N nodes in topological order, node 0 the first, and arcs in order of their node; costs in nats.
+
+    first: int64 (N + 1,), a node's first arc. target, label, word: int32 (A,); 0 is no label, or no word. graph,
+    acoustic: float64 (A,). frame: int32 (N,). forward, backward: float64 (N,), least costs from the beginning and to
+    the end. final: float64 (N,), infinite where no path ends. `reached`: whether paths end in final states of the
+    graph; without one all states of the last frame count as final.
+    """
+
+    first: Int64
+    target: Int32
+    label: Int32
+    word: Int32
+    graph: Float64
+    acoustic: Float64
+    frame: Int32
+    forward: Float64
+    backward: Float64
+    final: Float64
+    reached: bool
+
+
+def search_graph(fst: FstArrays) -> SearchGraph:
+    """Raises ValueError: epsilons form a cycle, or a cost is NaN or below all bounds."""
+    label, source, target = fst.arcs["ilabel"], fst.source, fst.arcs["nextstate"]
+    cost, final = fst.arcs["weight"].astype(np.float64), fst.final.astype(np.float64)
+    if not ((cost > -np.inf).all() and (final > -np.inf).all()):
+        raise ValueError("a cost of the graph is NaN or negative infinity")
+    counts = np.bincount(source, minlength=fst.states)
+    first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    order = np.lexsort((label != 0, source))  # stable: epsilons first
+    epsilons = np.bincount(source[label == 0], minlength=fst.states)
+    gains = np.zeros(fst.states, np.bool_)
+    gains[source[(label == 0) & (cost < 0)]] = True
+    level = _levels(source[label == 0], target[label == 0], fst.states)
+    return SearchGraph(
+        fst.start,
+        first,
+        first[:-1] + epsilons,
+        np.ascontiguousarray(label[order]),
+        np.ascontiguousarray(fst.arcs["olabel"][order]),
+        cost[order],
+        np.ascontiguousarray(target[order]),
+        final,
+        level,
+        int(level.max()) + 1,
+        gains,
+    )
+
+
+def _levels(source: Int32, target: Int32, states: int) -> Int32:
+    """Epsilons on the longest way to each state (S,)."""
+    level = np.zeros(states, np.int32)
+    for _ in range(states + 1):
+        raised = level.copy()
+        np.maximum.at(raised, target, level[source] + 1)
+        if np.array_equal(raised, level):
+            return level
+        level = raised
+    raise ValueError("arcs of the graph that read nothing form a cycle")
+
+
+def state_lattice(
+    graph: SearchGraph, scores: NDArray[np.float32], beam: float, max_active: int, lattice_beam: float
+) -> StateLattice:
+    """All paths of `scores` (T, V), scaled log likelihoods, that the beam holds and that are within `lattice_beam`.
+
+    Raises ValueError: nothing survives.
+    """
+    begin, state, cost = _forward(graph, scores, beam, max_active)
+    if len(begin) < len(scores) + 2:
+        raise ValueError(f"no path survives frame {len(begin) - 1} of {len(scores)}; raise beam {beam:g}")
+    return StateLattice(*_backward(graph, scores, begin, state, cost, lattice_beam + ROUNDING))
+
+
+@compiled
+def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
+    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died."""
+    frames, levels = len(scores), graph.levels
+    slot = np.full(len(graph.final), -1, np.int64)
+    state, cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
+    new_state, new_cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
+    begin = np.zeros(frames + 2, np.int64)
+    new_state[0], new_cost[0] = graph.start, 0.0
+    slot[graph.start] = 0
+    count, total = 1, 0
+    for t in range(frames + 1):
+        if t:
+            old = begin[t - 1]
+            limit = _best_next(graph, scores[t - 1], state[old:total], cost[old:total]) + beam
+            limit, count = min(limit, HUGE), 0
+            for i in range(old, total):
+                s = state[i]
+                for a in range(graph.labelled[s], graph.first[s + 1]):
+                    value = cost[i] + graph.cost[a] - scores[t - 1, graph.label[a] - 1]
+                    if not value <= limit:
+                        continue
+                    limit = min(limit, value + beam)
+                    d = graph.target[a]
+                    if slot[d] < 0:
+                        new_state, new_cost = grown(new_state, count + 1), grown(new_cost, count + 1)
+                        new_state[count], new_cost[count] = d, value
+                        slot[d] = count
+                        count += 1
+                    elif value < new_cost[slot[d]]:
+                        new_cost[slot[d]] = value
+        best = np.inf
+        for i in range(count):
+            best = min(best, new_cost[i])
+        limit = best + beam
+        for level in range(levels):
+            i = 0
+            while i < count:
+                s = new_state[i]
+                if graph.level[s] == level and new_cost[i] <= limit:
+                    for a in range(graph.first[s], graph.labelled[s]):
+                        value = new_cost[i] + graph.cost[a]
+                        if not value <= limit:
+                            continue
+                        limit = min(limit, value + beam)
+                        d = graph.target[a]
+                        if slot[d] < 0:
+                            new_state, new_cost = grown(new_state, count + 1), grown(new_cost, count + 1)
+                            new_state[count], new_cost[count] = d, value
+                            slot[d] = count
+                            count += 1
+                        elif value < new_cost[slot[d]]:
+                            new_cost[slot[d]] = value
+                i += 1
+        if count > max_active:
+            limit = min(limit, least(new_cost, count, max_active - 1))
+        state, cost = grown(state, total + count), grown(cost, total + count)
+        for level in range(levels):
+            for i in range(count):
+                s = new_state[i]
+                if graph.level[s] == level and (new_cost[i] <= limit or graph.gains[s]):
+                    state[total], cost[total] = s, new_cost[i]
+                    total += 1
+        for i in range(count):
+            slot[new_state[i]] = -1
+        begin[t + 1] = total
+        if begin[t + 1] == begin[t]:
+            return begin[: t + 1], state[:total], cost[:total]
+    return begin, state[:total], cost[:total]
+
+
+@compiled
+def _best_next(graph, score, state, cost):  # type: ignore[no-untyped-def]
+    """Least cost behind the best token: a bound before all others are expanded."""
+    best = 0
+    for i in range(len(cost)):
+        if cost[i] < cost[best]:
+            best = i
+    bound = np.inf
+    for a in range(graph.labelled[state[best]], graph.first[state[best] + 1]):
+        bound = min(bound, cost[best] + graph.cost[a] - score[graph.label[a] - 1])
+    return bound
+
+
+@compiled
+def _backward(graph, scores, begin, state, forward, lattice_beam):  # type: ignore[no-untyped-def]
+    """A `StateLattice` of the tokens' arcs within the lattice beam."""
+    frames, tokens = len(scores), len(state)
+    final = np.full(tokens, np.inf)
+    best, reached = np.inf, False
+    for i in range(begin[frames], tokens):
+        final[i] = graph.final[state[i]]
+        reached = reached or final[i] < np.inf
+    for i in range(begin[frames], tokens):
+        if not reached:
+            final[i] = 0.0
+        best = min(best, forward[i] + final[i])
+    limit = best + lattice_beam
+    backward = np.full(tokens, np.inf)
+    here, after = np.full(len(graph.final), -1, np.int64), np.full(len(graph.final), -1, np.int64)
+    source, via, end = np.empty(1024, np.int64), np.empty(1024, np.int64), np.empty(1024, np.int64)
+    arcs = 0
+    for t in range(frames, -1, -1):
+        for i in range(begin[t], begin[t + 1]):
+            here[state[i]] = i
+        for i in range(begin[t + 1] - 1, begin[t] - 1, -1):
+            s = state[i]
+            if forward[i] + final[i] <= limit:
+                backward[i] = final[i]
+            else:
+                final[i] = np.inf
+            for a in range(graph.first[s], graph.first[s + 1]):
+                emitting = a >= graph.labelled[s]
+                if emitting and t == frames:
+                    break
+                d = after[graph.target[a]] if emitting else here[graph.target[a]]
+                if d < 0:
+                    continue
+                value = graph.cost[a] + backward[d]
+                if emitting:
+                    value -= scores[t, graph.label[a] - 1]
+                if forward[i] + value <= limit:
+                    backward[i] = min(backward[i], value)
+                    source, via, end = grown(source, arcs + 1), grown(via, arcs + 1), grown(end, arcs + 1)
+                    source[arcs], via[arcs], end[arcs] = i, a, d
+                    arcs += 1
+        if t < frames:
+            for i in range(begin[t + 1], begin[t + 2]):
+                after[state[i]] = -1
+        here, after = after, here
+    return _numbered(graph, scores, begin, forward, backward, final, reached, source[:arcs], via[:arcs], end[:arcs])
+
+
+@compiled
+def _numbered(graph, scores, begin, forward, backward, final, reached, source, via, end):  # type: ignore[no-untyped-def]
+    """Tokens with a path to the end as nodes, and their arcs, found from the last to the first, in order."""
+    frames, arcs = len(scores), len(source)
+    node, nodes = np.full(len(forward), -1, np.int32), 0
+    frame = np.empty(len(forward), np.int32)
+    for t in range(frames + 1):
+        for i in range(begin[t], begin[t + 1]):
+            if backward[i] < np.inf:
+                node[i], frame[nodes] = nodes, t
+                nodes += 1
+    kept = np.empty((3, nodes))
+    for i in range(len(forward)):
+        if node[i] >= 0:
+            kept[0, node[i]], kept[1, node[i]], kept[2, node[i]] = forward[i], backward[i], final[i]
+    first = np.zeros(nodes + 1, np.int64)
+    target, label, word = np.empty(arcs, np.int32), np.empty(arcs, np.int32), np.empty(arcs, np.int32)
+    cost, acoustic = np.empty(arcs), np.zeros(arcs)
+    for k in range(arcs):
+        i, a, n = source[arcs - 1 - k], via[arcs - 1 - k], node[source[arcs - 1 - k]]
+        first[n + 1] = k + 1
+        target[k], label[k], word[k], cost[k] = node[end[arcs - 1 - k]], graph.label[a], graph.word[a], graph.cost[a]
+        if label[k]:
+            acoustic[k] = -scores[frame[n], label[k] - 1]
+    for n in range(nodes):
+        first[n + 1] = max(first[n + 1], first[n])
+    return first, target, label, word, cost, acoustic, frame[:nodes], kept[0], kept[1], kept[2], reached
