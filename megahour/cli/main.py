@@ -36,6 +36,10 @@ LAZY = {
         "megahour.cli.export_model:command",
         "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",
     ),
+    "pool-scores": (
+        "megahour.cli.pool_scores:command",
+        "Word error rates of the folds of a corpus, as one table.",
+    ),
     "lm": (
         "megahour.lm.cli.commands:group",
         "n-gram language models: train, score, info, convert, rescore, combine, prune.",

@@ -98,8 +98,11 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
     for path in list_source(p.source).sizes:
         if path.endswith(p.extension):
             paths.setdefault(path[: -len(p.extension)].rpartition("/")[2], []).append(path)
-    test = _by_speaker(p, _listed(p.test, paths, p)) if p.test else {}
-    train = _by_speaker(p, _listed(p.train, paths, p))
+    listed = _listed(p.test, paths, p) if p.test else [], _listed(p.train, paths, p)
+    test, train = (_by_speaker(p, part) for part in listed)
+    if p.folds:
+        train = _by_speaker(p, [utterance for part in listed for utterance in part])
+        test = {speaker: train.pop(speaker) for speaker in list(filter(None, train))[p.fold :: p.folds]}
     held_out = {one_name(speaker) for speaker in test if speaker}
     if common := sorted(speaker for speaker in train if one_name(speaker) in held_out):
         raise ConfigError(

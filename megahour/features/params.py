@@ -146,6 +146,14 @@ class ImportFeaturesParams(Params):
         0.2, ge=0, le=1, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
     )
     tune: float = Field(0.0, ge=0, lt=1, description="share of the training speakers in `tune`, kept from the others")
+    folds: int = Field(
+        0,
+        ge=0,
+        description="share out the speakers of both lists, in an order by `seed`, to that many folds, of which one is the "
+        "test; as many runs test every speaker (`megahour pool-scores`). 0: the lists as they are",
+        json_schema_extra=LATER,
+    )
+    fold: int = Field(0, ge=0, description="the fold that is the test, from 0", json_schema_extra=LATER)
     shards: int = Field(2, ge=1, description="most shards of each set")
     corpus: str = Field("", description="name of the corpus; part of every key")
     condition: str = Field("", description="recording condition")
@@ -161,6 +169,8 @@ class ImportFeaturesParams(Params):
             raise ValueError(
                 f"mels = {self.mels} is below dims, {self.dims}: cepstra have no more dimensions than mels"
             )
+        if self.folds == 1 or self.fold >= max(1, self.folds):
+            raise ValueError(f"fold {self.fold} of {self.folds}: there are two folds at least, counted from 0")
         try:
             groups = re.compile(self.speaker_pattern).groups
         except re.error as error:

@@ -17,7 +17,7 @@ from megahour.core.records import key_of
 from megahour.core.schemas import FEATURES
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.features.cepstra import clean_transcript, parse_transcription, read_cepstra
+from megahour.features.cepstra import clean_transcript, parse_transcription, plan_import, read_cepstra
 from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
@@ -105,6 +105,23 @@ def params(corpus: Path, **values: Any) -> ImportFeaturesParams:
 
 def rows(artifact: Artifact) -> list[dict[str, Any]]:
     return [row for r in artifact.receipts() for row in artifact.read_table(r.shard, ".arrow").to_pylist()]
+
+
+def test_folds_test_every_speaker_once_and_never_train_on_the_test(corpus: Path) -> None:
+    tested: list[str] = []
+    for fold in range(4):
+        shards = plan_import(params(corpus, folds=4, fold=fold, labelled=0.5))
+        found = {name: {u.speaker for n, part in shards if n == name for u in part} for name, _ in shards}
+        assert set(found) == {"test", "labelled", "unlabelled"}
+        assert len(set().union(*found.values())) == sum(map(len, found.values())) == 12
+        tested += found["test"]
+    assert sorted(tested) == sorted(f"sp{i}" for i in range(12))
+
+
+@pytest.mark.parametrize(("folds", "fold"), [(1, 0), (3, 3), (0, 1)])
+def test_a_fold_that_is_none_is_refused(corpus: Path, folds: int, fold: int) -> None:
+    with pytest.raises(ValueError, match=f"fold {fold} of {folds}"):
+        params(corpus, folds=folds, fold=fold)
 
 
 def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:

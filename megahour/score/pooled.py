@@ -1,0 +1,44 @@
+"""One table of several scores: the folds of a corpus, each of which tests speakers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.score.references import Reference
+from megahour.score.table import Scored
+
+ABOUT = ["key", "condition", "speaker", "reference"]
+
+
+def pooled(scores: Sequence[Artifact]) -> Scored:
+    """The utterances of all *scores* as those of one, so that the bootstrap draws among all their speakers.
+
+    Raises
+    ------
+    ConfigError: what is no score, other systems than in the first, or an utterance or a speaker that two of them test.
+    """
+    references: list[Reference] = []
+    texts: dict[str, dict[int, str]] = {}
+    tested: dict[int | str, str] = {}
+    for score in scores:
+        if score.manifest.stage != "score":
+            raise ConfigError(f"made by `{score.manifest.stage}`", where=score.url, remedy="give artifacts of `score`")
+        table = score.read_table(0)
+        systems = [name.removeprefix("errors_") for name in table.column_names if name.startswith("errors_")]
+        if texts and list(texts) != systems:
+            raise ConfigError(f"systems {systems}, the first has {list(texts)}", where=score.url)
+        own = [
+            Reference(r["key"], r["reference"], r["condition"], r["speaker"]) for r in table.select(ABOUT).to_pylist()
+        ]
+        for one in own:
+            for name in (one.key, one.speaker):
+                if (other := tested.setdefault(name, score.url)) != score.url:
+                    what = f"speaker {one.speaker!r} is tested in {other}, too"
+                    raise ConfigError(what, where=score.url, remedy="pool folds, each of speakers of its own")
+        references += own
+        for system in systems:
+            spoken = zip((one.key for one in own), table[system].to_pylist(), strict=True)
+            texts.setdefault(system, {}).update(spoken)
+    return Scored(references, texts)

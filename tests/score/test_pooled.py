@@ -1,0 +1,55 @@
+"""`pool-scores`: folds of a corpus as one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import megahour
+from made_artifacts import write_artifact
+
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import FEATURES, HYPOTHESES
+from megahour.core.store import Artifact
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+from megahour.score.params import ScoreParams
+from megahour.score.pooled import pooled
+from megahour.score.stage import Score
+
+
+def fold(folder: Path, engine: LocalEngine, key: int, speaker: str, **said: str) -> Artifact:
+    """A score of one utterance, "a b c d", and what each system heard."""
+
+    def table(schema: Any, row: dict[str, Any]) -> Any:
+        return schema.empty_table().from_pylist([row], schema)
+
+    about = {"key": key, "text": "a b c d", "condition": "clean", "speaker": speaker, "set": "test"}
+    inputs = {"features": write_artifact(folder / "f", [({"set": "test"}, {".arrow": table(FEATURES, about)})], {})}
+    for system, text in said.items():
+        rows = table(HYPOTHESES, {"key": key, "text": text})
+        inputs[system] = write_artifact(folder / system, [({}, {".parquet": rows})], {})
+    run_stage(Score(), ScoreParams(), inputs, Artifact(folder / "score"), engine, work=folder / "work")
+    return Artifact(folder / "score")
+
+
+def test_errors_are_added_up_and_speakers_stand_side_by_side(tmp_path: Path, engine: LocalEngine) -> None:
+    one = fold(tmp_path / "1", engine, 1, "ann", baseline="a b", student="a b c x")
+    other = fold(tmp_path / "2", engine, 2, "bob", baseline="a b c", student="a b c d")
+    scored = pooled([one, other])
+    (_, row) = scored.table(100, 0)
+    assert (row["words"], row["speakers"], row["wer_baseline"], row["wer_student"]) == (8, 2, 3 / 8, 1 / 8)
+    assert [speaker["wer_student"] for speaker in scored.speakers()] == [0.25, 0.0]
+    assert "| all | 2 | 8 | 37.50 | 12.50 | 66.7 |" in megahour("pool-scores", one.url, other.url)
+    with pytest.raises(ConfigError, match=r"speaker 'ann' is tested in .*1/score, too"):
+        pooled([one, fold(tmp_path / "3", engine, 3, "ann", baseline="a", student="a")])
+
+
+def test_what_cannot_be_pooled_is_named(tmp_path: Path, engine: LocalEngine) -> None:
+    one = fold(tmp_path / "1", engine, 1, "ann", baseline="a", student="a")
+    more = fold(tmp_path / "2", engine, 2, "bob", baseline="a", student="a", teacher="a")
+    with pytest.raises(ConfigError, match=r"the first has \['baseline', 'student'\]"):
+        pooled([one, more])
+    with pytest.raises(ConfigError, match="give artifacts of `score`"):
+        pooled([one, Artifact(tmp_path / "1" / "f")])
