@@ -149,8 +149,8 @@ class ImportFeaturesParams(Params):
     folds: int = Field(
         0,
         ge=0,
-        description="share out the speakers of both lists, in an order by `seed`, to that many folds, of which one is the "
-        "test; as many runs test every speaker (`megahour pool-scores`). 0: the lists as they are",
+        description="share out the speakers of both lists, in an order by `seed`, to that many folds, one of them "
+        "the test; as many runs test every speaker (`megahour pool-scores`). 0: the lists as they are",
         json_schema_extra=LATER,
     )
     fold: int = Field(0, ge=0, description="the fold that is the test, from 0", json_schema_extra=LATER)
