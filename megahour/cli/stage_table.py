@@ -113,6 +113,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.train.stage:Train",
         "Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets.",
     ),
+    "realign": (
+        "megahour.teach.realign_stage:Realign",
+        "Frame labels of the labelled sets again, by a trained model instead of Gaussians.",
+    ),
     "targets": ("megahour.teach.stage:Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
     "pseudo-label": (
         "megahour.teach.pseudo_stage:PseudoLabel",
@@ -154,6 +158,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "lexicon": ("graph", "lexicon"),
     "tokens": ("train", "tokens"),
     "senones": ("train", "units"),
+    "realign": ("train", "units"),
     "targets": ("train", "targets"),
     "pseudo-label": ("train", "pseudo_labels"),
     "train": ("decode", "model"),

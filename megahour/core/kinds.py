@@ -31,7 +31,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "lines": ("lm-estimate",),
     "lexicon": ("lexicon",),
     "tokens": ("tokens",),
-    "units": ("senones",),
+    "units": ("senones", "realign"),
     "model": ("train", "import-aligner"),
     "targets": ("targets",),
     "graph": ("graph",),

@@ -29,6 +29,22 @@ class TargetsParams(Params):
         return self
 
 
+class RealignParams(Params):
+    """Frame labels of the labelled sets again, by a trained model instead of Gaussians."""
+
+    sets: list[str] = Field(["labelled"], description="sets with transcripts that are aligned")
+    prior_scale: float = Field(
+        1.0, ge=0, description="weight of the senones' priors, by which posteriors are divided; less gives more silence"
+    )
+    unknown: str = Field(
+        "", description="phone of words that the lexicon lacks, if the units have one: as `unknown` of senones"
+    )
+    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="of the model's products and convolutions; bf16 for GPUs that have it"
+    )
+
+
 class PseudoLabelParams(Params):
     """Texts that a recogniser is sure of, for `train` to learn from beside the true ones."""
 

@@ -44,7 +44,7 @@ def write_targets(
     An utterance of fewer than 2 · stack − 1 frames, which has no stacked frame at the last offset, is left out.
     The features' own statistics normalise, as for any model; they must be those that the teacher was trained with.
     """
-    mean, inv_std, size = _statistics(features, teacher)
+    mean, inv_std, size = trained_statistics(features, teacher)
     if not set(p.offsets) <= set(range(size)):
         raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
@@ -89,7 +89,7 @@ def _infer(
     return inferred, failed
 
 
-def _statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+def trained_statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
     """Mean and inverse deviation (F,) that the teacher was trained with, and how many frames it takes together.
 
     Raises
@@ -101,9 +101,9 @@ def _statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[np.float
         own = np.asarray(features.summary[name], dtype=np.float32)
         if own.shape != trained.shape or not np.allclose(own, trained, rtol=1e-5, atol=1e-6):
             raise ConfigError(
-                f"{name} of the features differs from the one the teacher was trained with",
+                f"{name} of the features differs from the one the model was trained with",
                 where=teacher.url,
-                remedy="make targets from the features artifact that the teacher was trained on",
+                remedy="give the features artifact that the model was trained on",
             )
     return mean, inv_std, size
 

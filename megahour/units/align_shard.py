@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from megahour.core.errors import StageError
 from megahour.core.schemas import SENONE_ALIGNMENTS
+from megahour.core.store import Receipt
 from megahour.core.writer import ShardWriter
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.utterances import Corpus, Dropped, Utterance
@@ -35,41 +39,65 @@ class SpokenWords:
         return pa.table([[word for (word, _), _ in rows], [way for (_, way), _ in rows], [n for _, n in rows]], SPOKEN)
 
 
+class ShardAlignment:
+    """The new alignments of a shard, in order: keys and the senones of the frames (T,) of each utterance."""
+
+    def __init__(self, phones: int, senones: int) -> None:
+        self.phones, self.senones = phones, senones
+        self.keys: list[int] = []
+        self.labels: list[NDArray[np.int16]] = []
+        self._spoken, self._score = SpokenWords(), 0
+
+    def add(self, utterance: Utterance, alignment: Alignment, senones: NDArray[np.int32]) -> None:
+        """senones: (T,)."""
+        self._spoken.add(utterance, alignment)
+        self._score += round(alignment.score * 1000)  # whole numbers add up to the same in any shards
+        self.keys.append(utterance.key)
+        self.labels.append(senones.astype(np.int16))
+
+    def write(self, out: ShardWriter, dropped: Dropped) -> None:
+        """Write `.alignments.arrow` and `.spoken.parquet`; utterances that were left out are counted by reason."""
+        columns = [self.keys, [len(row) for row in self.labels], self.labels]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, SENONE_ALIGNMENTS, strict=True)]
+        out.table(pa.table(arrays, SENONE_ALIGNMENTS), ".alignments.arrow")
+        out.table(self._spoken.table(), ".spoken.parquet")
+        out.kept(len(self.keys))
+        out.came_in(len(self.keys) + dropped.reasons.total())
+        for reason, count in sorted(dropped.reasons.items()):
+            out.drop(reason, count)
+        flat = np.concatenate(self.labels) if self.labels else np.zeros(0, np.int64)
+        out.stats.update(frames=len(flat), phones=self.phones, log_likelihood_1000=self._score)
+        out.stats["senone_frames"] = np.bincount(flat, minlength=self.senones).tolist()
+        if dropped.missing:
+            often = sorted(dropped.missing.items(), key=lambda item: (-item[1], item[0]))
+            out.stats["missing_words"] = dict(often[:NAMED])
+        out.stat("audio_s", round(len(flat) / 100, 2))
+
+
 def align_shard(corpus: Corpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
-    """Write `.alignments.arrow` and `.spoken.parquet`; utterances that cannot be aligned are counted by reason."""
+    """Write the alignments of a features shard under `model`."""
     assert model.units is not None
-    dropped, spoken = Dropped(), SpokenWords()
-    keys, labels, score = [], [], 0
+    dropped, result = Dropped(), ShardAlignment(len(model.phones), model.units.size)
     for utterance in corpus.utterances(shard, 1.0, dropped):
         if (alignment := model.align(utterance)) is None:
             dropped.reasons[TOO_SHORT] += 1
-            continue
-        spoken.add(utterance, alignment)
-        keys.append(utterance.key)
-        labels.append(model.senones(alignment.path)[alignment.slots].astype(np.int16))
-        score += round(alignment.score * 1000)  # whole numbers add up to the same in any shards
-    out.table(alignments(keys, labels), ".alignments.arrow")
-    out.table(spoken.table(), ".spoken.parquet")
-    out.kept(len(keys))
-    out.came_in(len(keys) + dropped.reasons.total())
-    for reason, count in sorted(dropped.reasons.items()):
-        out.drop(reason, count)
-    frames = sum(map(len, labels))
-    out.stats.update(frames=frames, phones=len(model.phones), log_likelihood_1000=score)
-    out.stats["senone_frames"] = senone_frames(labels, model.units.size)
-    if dropped.missing:
-        out.stats["missing_words"] = dict(sorted(dropped.missing.items(), key=lambda item: (-item[1], item[0]))[:NAMED])
-    out.stat("audio_s", round(frames / 100, 2))
+        else:
+            result.add(utterance, alignment, model.senones(alignment.path)[alignment.slots])
+    result.write(out, dropped)
 
 
-def alignments(keys: list[int], labels: list[np.ndarray]) -> pa.Table:
-    """A table of `SENONE_ALIGNMENTS`, of labels (T,) of each utterance."""
-    columns = [keys, [len(row) for row in labels], labels]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SENONE_ALIGNMENTS, strict=True)]
-    return pa.table(arrays, SENONE_ALIGNMENTS)
+def summary(receipts: list[Receipt], *, where: str) -> dict[str, Any]:
+    """Totals of the shards that `ShardAlignment` wrote, and the senones' shares of the frames as their `priors`.
 
-
-def senone_frames(labels: list[np.ndarray], senones: int) -> list[int]:
-    """Frames of each senone."""
-    flat = np.concatenate(labels) if labels else np.zeros(0, np.int64)
-    return [int(count) for count in np.bincount(flat, minlength=senones)]
+    Raises StageError: nothing was aligned.
+    """
+    frames = sum(receipt.stats["frames"] for receipt in receipts)
+    if not frames:
+        raise StageError("no utterance could be aligned", where=where, remedy="see the counts")
+    counts = np.maximum(np.sum([receipt.stats["senone_frames"] for receipt in receipts], axis=0), 1)
+    score = sum(receipt.stats["log_likelihood_1000"] for receipt in receipts) / 1000
+    return {
+        **{"senones": len(counts), "phones": receipts[0].stats["phones"], "frames": frames},
+        "log_likelihood": round(score / frames, 4),
+        "priors": [float(f"{share:.9g}") for share in counts / counts.sum()],
+    }

@@ -79,7 +79,7 @@ class AlignmentModel:
     def align(self, utterance: Utterance) -> Alignment | None:
         """None where the words do not fit into the frames."""
         path = transcript_path(utterance.pronunciations, self.column)
-        if len(utterance.cepstra) < path.shortest:
+        if len(utterance.features) < path.shortest:
             return None
         if self.by_senone is None:
             assert self.by_phone is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.errors import ConfigError, StageError
+from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.units.params import SenonesParams
 
@@ -86,17 +86,9 @@ class Senones(Stage[SenonesParams]):
             out.text(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), ".lexicon.txt")
 
     def finish(self, p: SenonesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        frames = sum(receipt.stats["frames"] for receipt in receipts)
-        if not frames:
-            raise StageError("no utterance could be aligned", where=inputs["features"].url, remedy="see the counts")
-        counts = [sum(column) for column in zip(*(r.stats["senone_frames"] for r in receipts), strict=True)]
-        score = sum(receipt.stats["log_likelihood_1000"] for receipt in receipts) / 1000
-        shares = [max(count, 1) / sum(max(each, 1) for each in counts) for count in counts]
-        return {
-            **{"senones": len(counts), "phones": receipts[0].stats["phones"], "frames": frames},
-            "log_likelihood": round(score / frames, 4),
-            "priors": [float(f"{share:.9g}") for share in shares],
-        }
+        from megahour.units.align_shard import summary
+
+        return summary(receipts, where=inputs["features"].url)
 
     def _corpus(self, p: SenonesParams, inputs: Inputs) -> Corpus:
         from megahour.units.lexicon import read_lexicon

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,17 @@ Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → fir
 
 @dataclass(frozen=True)
 class Utterance:
-    """Cepstra (T, D), the words and the pronunciations of each."""
+    """Features (T, F), the words and the pronunciations of each."""
 
     key: int
-    cepstra: NDArray[np.float32]
+    features: NDArray[np.floating[Any]]
     words: list[str]
     pronunciations: list[list[list[str]]]
+
+    @cached_property
+    def cepstra(self) -> NDArray[np.float32]:
+        """(T, D), without their mean."""
+        return cepstra(self.features)
 
     @cached_property
     def with_differences(self) -> NDArray[np.float32]:
@@ -68,7 +74,7 @@ class Corpus:
                 dropped.reasons[reason] += 1
                 continue
             spoken = [self.lexicon.get(word) or [[self.unknown]] for word in words]
-            yield Utterance(key, cepstra(flat.reshape(-1, dims)), words, spoken)
+            yield Utterance(key, flat.reshape(-1, dims), words, spoken)
 
     def _unfit(self, words: Sequence[str], flat: NDArray[np.float16], dims: int, dropped: Dropped) -> str:
         """Why an utterance cannot be used; "" for one that can."""
@@ -93,7 +99,7 @@ def share_of(features: Artifact, sets: Sequence[str], hours: float) -> float:
 
 def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> NDArray[np.int32]:
     """(T,) phone columns: word by word where times are known, over the whole utterance otherwise; silence elsewhere."""
-    frames = utterance.cepstra.shape[0]
+    frames = len(utterance.features)
     labels = np.full(frames, column[SILENCE], np.int32)
     words = [variants[0] for variants in utterance.pronunciations]
     if utterance.key in times and len(times[utterance.key][0]) == len(words):

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 import torch
-from made_artifacts import utterances
+from made_artifacts import utterances, write_artifact
 from trainings import Trained, page_me, seen, trained, training_data, until, with_a_nan, workers
 
 from megahour.core.errors import StageError
@@ -81,11 +82,14 @@ def test_an_error_that_comes_again_without_progress_ends_the_run(tmp_path: Path,
 
 
 def test_an_error_of_the_program_ends_the_run_at_once_and_names_its_worker(tmp_path: Path) -> None:
-    """A row of features that is no whole number of frames, in one batch: ValueError on the worker that has it."""
-    made = utterances(40, speakers=6)
-    made[20]["features"] = made[20]["features"].reshape(-1)[:-1]
-    with pytest.raises(StageError, match=r"worker \d failed: ValueError: cannot reshape array(.|\n)*work/workers"):
-        run(tmp_path, training_data(tmp_path, made, 1), held_out=0.0)
+    """Labels that are no numbers, which no stage writes: pyarrow's error on the worker that opens them."""
+    inputs = training_data(tmp_path, utterances(40, speakers=6), 1)
+    table = inputs["units"].read_table(0, ".alignments.arrow")
+    letters = pa.array([["a"] * len(row) for row in table["senones"]])
+    odd = {".alignments.arrow": table.set_column(2, "senones", letters)}
+    inputs["units"] = write_artifact(tmp_path / "odd", [({}, odd)], inputs["units"].summary)
+    with pytest.raises(StageError, match=r"worker \d failed: ArrowInvalid: (.|\n)*work/workers"):
+        run(tmp_path, inputs, held_out=0.0)
     assert len(list((tmp_path / "work" / "workers").rglob("attempt_*"))) == 1, "no restart"
     logs = [log.read_text() for log in (tmp_path / "work" / "workers").rglob("stderr.log")]
     assert any("Traceback" in text and "ragged.py" in text for text in logs)

@@ -1,0 +1,48 @@
+"""Stage `realign`: frame labels again, by a model that was trained on the first ones (section VII-C.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.teach.params import RealignParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+    from megahour.serve.spec import ModelSpec
+
+
+class Realign(Stage[RealignParams]):
+    """One task per features shard. Makes units: the trees stay, alignments and priors are new.
+
+    The summary says what changed: shares of the frames and of the utterances' paths, and the median shift of a boundary
+    where the path stayed.
+    """
+
+    name = "realign"
+    params = RealignParams
+    inputs = (Input("features"), Input("model"), Input("units"))
+
+    def plan(self, p: RealignParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+        from megahour.teach.realign import check_units
+
+        check_units(inputs["model"], inputs["units"])
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+
+    def accelerator(self, p: RealignParams, inputs: Inputs) -> ModelSpec:
+        from megahour.models.service import model_spec
+
+        return model_spec(inputs["model"], p.batch_frames, precision=p.precision)
+
+    def run(self, p: RealignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.teach.realign import realign_shard
+
+        realign_shard(p, inputs, task["shard"], self.accelerator(p, inputs), out, ctx)
+
+    def finish(self, p: RealignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        from megahour.teach.realign import changes
+        from megahour.units.align_shard import summary
+
+        return {**summary(receipts, where=inputs["features"].url), **changes(receipts)}
