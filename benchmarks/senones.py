@@ -1,5 +1,4 @@
-"""Alignment models at the paper's 3,183 senones, on generated speech: hours a core-hour, memory, and whether the count of
-shards changes a bit.
+"""Alignment models at the paper's 3,183 senones, on generated speech: hours a core-hour, and memory.
 
 python benchmarks/senones.py [--hours 6] [--write]
 
@@ -144,8 +143,8 @@ def main() -> None:
     lines = [
         "# Alignment models: 3,183 senones on generated speech",
         "",
-        f"`python benchmarks/senones.py --hours {given.hours:g} --write`: stage `senones`, one worker; CPU seconds of all",
-        f"processes, so that the load does not count; shards of {SHARD_HOURS:g} h, {WORDS:,} words, {PHONES} phones.",
+        f"`python benchmarks/senones.py --hours {given.hours:g} --write`: stage `senones`, one worker; CPU seconds of",
+        f"all processes, so waiting is not in them; shards of {SHARD_HOURS:g} h, {WORDS:,} words, {PHONES} phones.",
         "",
         "| complete run | hours | senones | CPU s | hours a core-hour | worker, MB | driver, MB |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -162,7 +161,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     lines += [
         "",
-        "Compilation and the start of processes are in the seconds. The driver's memory is mostly that of making the speech.",
+        "Compilation and the start of processes are in the seconds. The driver's memory is that of making the speech.",
         "",
         machine(python()),
     ]

@@ -109,6 +109,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.units.stage:Senones",
         "Senones, their tree and frame alignments of the labelled sets, from a flat start.",
     ),
+    "pronunciations": (
+        "megahour.units.pronunciations_stage:WeighPronunciations",
+        "A lexicon with the probabilities that its pronunciations had in an alignment, for `graph`.",
+    ),
     "train": (
         "megahour.train.stage:Train",
         "Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets.",
@@ -156,6 +160,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "lm-interpolate": ("lm-prune", "lm"),
     "lm-prune": ("graph", "lm"),
     "lexicon": ("graph", "lexicon"),
+    "pronunciations": ("graph", "lexicon"),
     "tokens": ("train", "tokens"),
     "senones": ("train", "units"),
     "realign": ("train", "units"),

@@ -29,7 +29,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "round": ("lm-shards", "lm-reshard"),
     "tally": ("lm-tally",),
     "lines": ("lm-estimate",),
-    "lexicon": ("lexicon",),
+    "lexicon": ("lexicon", "pronunciations"),
     "tokens": ("tokens",),
     "units": ("senones", "realign"),
     "model": ("train", "import-aligner"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, to_bytes
 from megahour.units.hmm import Units, read_units
-from megahour.units.lexicon import Lexicon, read_lexicon
+from megahour.units.lexicon import Lexicon, read_lexicon, read_probabilities
 
 Inputs = Mapping[str, Artifact]
 
@@ -89,6 +90,7 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
         model,
         {word: sequences for word, sequences in spelled.items() if sequences},
         units.size,
+        costs=_costs(inputs["lexicon"], units),
         silence=units.silence,
         silence_probability=p.silence_probability,
         self_loop=p.self_loop,
@@ -105,6 +107,20 @@ def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
         "priors": list(units.priors),
         "units_digest": inputs["units"].manifest.digest,
     }
+
+
+def _costs(lexicon: Artifact, units: Units) -> dict[tuple[str, tuple[int, ...]], float]:
+    """Of pronunciations in senones, where stage `pronunciations` has weighed them; those that are the same add up."""
+    if ".lexiconp.txt" not in next(lexicon.each_receipt()).files:
+        return {}
+    text = lexicon.read_bytes(0, ".lexiconp.txt").decode()
+    shares: dict[tuple[str, tuple[int, ...]], float] = {}
+    for (word, way), probability in read_probabilities(text, where=lexicon.url).items():
+        phones = way.split()
+        if set(units.trees).issuperset(phones):
+            spelled = word, tuple(units.senones_of(phones))
+            shares[spelled] = shares.get(spelled, 0.0) + probability
+    return {spelled: -math.log(share) for spelled, share in shares.items() if share < 1}
 
 
 def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:

@@ -57,6 +57,7 @@ def build_graph(
     topology: Topology = "hmm",
     self_loop: float = 0.5,
     word_cost: float = 0.0,
+    costs: Mapping[tuple[str, tuple[int, ...]], float] | None = None,
 ) -> Graph:
     """Graph of the words that have a pronunciation and a unigram.
 
@@ -66,6 +67,7 @@ def build_graph(
     silence: label that may come after words and before the first; None for no silence.
     separator: label that must come between words instead, such as the space of character models.
     word_cost: added for each word, in nats (an insertion penalty).
+    costs: added for a word with these labels, in nats: how rare the pronunciation is.
 
     Raises
     ------
@@ -89,6 +91,7 @@ def build_graph(
         silence_probability=silence_probability,
         separator=separator,
         word_cost=word_cost,
+        costs={(numbers[word], way): cost for (word, way), cost in (costs or {}).items() if word in numbers},
     )
     composed = _compose(lexicon_fst, grammar(model, numbers, backoff_word))
     composed = _without_disambiguation(composed, labels)
@@ -132,6 +135,7 @@ def _lexicon(
     silence_probability: float,
     separator: int | None,
     word_cost: float,
+    costs: Mapping[tuple[int, tuple[int, ...]], float],
 ) -> FstArrays:
     """L; `#j` is input label `backoff[0] + j`.
 
@@ -152,8 +156,9 @@ def _lexicon(
         inputs = [label + 1 for label in labels] + ([backoff[0] + j] if j else [])
         path = [1, *range(states, states + len(inputs) - 1), word_end]
         states += len(inputs) - 1
-        outputs, costs = [word] + [0] * (len(inputs) - 1), [word_cost] + [0.0] * (len(inputs) - 1)
-        arcs += zip(path[:-1], inputs, outputs, costs, path[1:], strict=True)
+        rest = len(inputs) - 1
+        weights = [word_cost + costs.get((word, labels), 0.0)] + [0.0] * rest
+        arcs += zip(path[:-1], inputs, [word] + [0] * rest, weights, path[1:], strict=True)
     final = np.full(states, np.inf, np.float32)
     final[end] = 0.0
     return from_columns(0, final, *zip(*arcs, strict=True))

@@ -14,10 +14,12 @@ Lexicon = Mapping[str, list[list[str]]]
 _VARIANT = re.compile(r"\(\w+\)$")  # WORD(2)
 
 
-def parse_dictionary(lines: Iterable[str], *, where: str = "") -> dict[str, list[list[str]]]:
+def parse_dictionary(
+    lines: Iterable[str], *, where: str = "", repeated: list[str] | None = None
+) -> dict[str, list[list[str]]]:
     """Pronunciations of a dictionary such as CMU's or AN4's: ``WORD(2)  AH N D``, comments begin with ``;;;`` or ``#``.
 
-    Words are case-folded, repeated pronunciations are kept once.
+    Words are case-folded; pronunciations that are there already go to `repeated`, as words.
 
     Raises ConfigError naming the first line that has a word without phones.
     """
@@ -32,6 +34,8 @@ def parse_dictionary(lines: Iterable[str], *, where: str = "") -> dict[str, list
         variants = entries.setdefault(word, [])
         if phones not in variants:
             variants.append(phones)
+        elif repeated is not None:
+            repeated.append(word)
     return entries
 
 
@@ -82,3 +86,38 @@ def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
             )
         lexicon.setdefault(word, []).append(phones)
     return lexicon
+
+
+Probabilities = Mapping[tuple[str, str], float]
+"""Of (word, phones joined by spaces); the likeliest of a word has 1."""
+
+
+def weighed(lexicon: Lexicon, counts: Mapping[tuple[str, str], int], prior: float) -> dict[tuple[str, str], float]:
+    """Probabilities of all pronunciations, from how often each was used, and `prior` uses more of each."""
+    result = {}
+    for word, ways in lexicon.items():
+        uses = {" ".join(way): counts.get((word, " ".join(way)), 0) + prior for way in ways}
+        result.update({(word, way): use / max(uses.values()) for way, use in uses.items()})
+    return result
+
+
+def write_probabilities(lexicon: Lexicon, probabilities: Probabilities) -> str:
+    """One line ``word probability  ph ph …`` a pronunciation."""
+    lines = ((word, " ".join(way)) for word, ways in lexicon.items() for way in ways)
+    return "".join(f"{word} {probabilities[word, way]:.6g}  {way}\n" for word, way in lines)
+
+
+def read_probabilities(text: str, *, where: str = "") -> dict[tuple[str, str], float]:
+    """Inverse of `write_probabilities`. Raises MegahourError naming a line with no probability or no phones."""
+    probabilities = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            word, value, *phones = line.split()
+            probability = float(value)
+        except ValueError:
+            probability, phones = 0.0, []
+        if not phones or not 0 < probability <= 1:
+            what = f"{line!r} is no word, probability in (0, 1] and phones"
+            raise MegahourError(what, where=f"{where}:{number}", remedy="run `megahour pronunciations` again")
+        probabilities[word, " ".join(phones)] = probability
+    return probabilities

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, StageError
@@ -32,16 +32,28 @@ class MakeLexicon(SingleShard[LexiconParams]):
     def check(self, p: LexiconParams, roles: Collection[str]) -> None:
         if p.source == "dictionary" and not p.dictionary:
             raise ConfigError("source is dictionary, but none is given", where="lexicon", remedy="set `dictionary`")
+        if p.guess and p.source != "dictionary":
+            raise ConfigError(
+                f"guess learns from a dictionary, source is {p.source}",
+                where="lexicon",
+                remedy="set source: dictionary",
+            )
         if not roles and p.source != "dictionary":
             raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
 
     def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.lexicon import pronounce_all, write_lexicon
 
-        words, pronounce = _words(p, inputs), _pronouncer(p)
-        if not inputs:
-            words = sorted(_dictionary(p))
+        repeated: list[str] = []
+        entries = _dictionary(p, repeated) if p.source == "dictionary" else {}
+        words, pronounce = _words(p, inputs) if inputs else sorted(entries), _pronouncer(p, entries)
         lexicon, silent = pronounce_all(words, pronounce)
+        guessed: dict[str, list[list[str]]] = {}
+        if p.guess and silent:
+            from megahour.units.graphones import Pronouncer
+
+            guessed, silent = pronounce_all(silent, Pronouncer(entries).pronounce)
+            lexicon = dict(sorted({**lexicon, **guessed}.items()))
         if not lexicon:
             raise StageError(f"none of {len(words)} words has a pronunciation", remedy="check `source` and the case")
         out.text(write_lexicon(lexicon), ".lexicon.txt")
@@ -53,6 +65,8 @@ class MakeLexicon(SingleShard[LexiconParams]):
             pronunciations=sum(map(len, lexicon.values())),
             phones=sorted({phone for all_ in lexicon.values() for phones in all_ for phone in phones}),
             dropped_words=silent[:100],
+            **({"repeated": len(repeated)} if repeated else {}),
+            **({"guessed": len(guessed), "guessed_words": sorted(guessed)[:100]} if guessed else {}),
         )
 
 
@@ -67,19 +81,18 @@ def _words(p: LexiconParams, inputs: Inputs) -> list[str]:
     return sorted(words - {"", "<unk>", "<s>", "</s>"})
 
 
-def _dictionary(p: LexiconParams) -> dict[str, list[list[str]]]:
+def _dictionary(p: LexiconParams, repeated: list[str]) -> dict[str, list[list[str]]]:
     from megahour.units.lexicon import parse_dictionary
     from megahour.units.texts import file_lines
 
-    return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary)
+    return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary, repeated=repeated)
 
 
-def _pronouncer(p: LexiconParams) -> Callable[[str], list[list[str]]]:
+def _pronouncer(p: LexiconParams, entries: Mapping[str, list[list[str]]]) -> Callable[[str], list[list[str]]]:
     from megahour.units.lexicon import espeak, graphemes
 
     if p.source == "espeak":
         return espeak(p.language)
     if p.source == "graphemes":
         return graphemes
-    entries = _dictionary(p)
     return lambda word: entries.get(word.casefold(), [])

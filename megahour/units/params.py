@@ -54,6 +54,12 @@ class LexiconParams(Params):
     dictionary: str = Field("", description="file or URL of a dictionary, lines `WORD(2)  AH N D`; for its source")
     language: str = Field("en-us", description="espeak-ng's name of the language; for its source")
     sets: list[str] = Field([], description="sets whose transcripts give words; empty: all of the given tables")
+    guess: bool = Field(
+        False,
+        description="words that the dictionary lacks get the pronunciation that a joint n-gram model of the dictionary "
+        "finds likeliest; good with tens of thousands of words, and wrong for every other word with a few thousand",
+        json_schema_extra=LATER,
+    )
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the dictionary, so that a changed one is read again."""
@@ -61,6 +67,14 @@ class LexiconParams(Params):
 
         files = [self.dictionary] if self.dictionary else []
         return {**super().identity(), "dictionary_sha256": files_digest(files)}
+
+
+class PronunciationsParams(Params):
+    """A lexicon with the probabilities that its pronunciations had in an alignment, for `graph`."""
+
+    prior: float = Field(
+        1.0, gt=0, description="uses of each pronunciation that are assumed before any is counted; more trust them less"
+    )
 
 
 class TokensParams(Params):

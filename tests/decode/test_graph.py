@@ -57,6 +57,16 @@ def test_hmm_search_finds_the_best_of_all_sentences(order: int, silence: int | N
         assert len(found.labels) == len(frames)
 
 
+def test_a_rare_pronunciation_costs_what_it_is_said_to() -> None:
+    model = language_model(order=1)
+    plain = Searcher(build_graph(model, LEXICON, 4), None, WIDE)
+    weighed = Searcher(build_graph(model, LEXICON, 4, costs={("b", (3,)): 0.7, ("b", (1,)): 9.0}), None, WIDE)
+    frames = np.full((1, 4), -8.0, np.float32)
+    frames[0, 3] = 0.0
+    assert weighed(frames).words == plain(frames).words == ("b",)
+    assert plain(frames).score - weighed(frames).score == pytest.approx(0.7, abs=1e-3)
+
+
 def test_ctc_search_finds_the_best_of_all_sentences(order: int) -> None:
     model = language_model(order=order)
     lexicon = {"a": [[1, 1]], "b": [[1], [2, 1]], "c": [[2]]}  # repeats inside words and across them

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_artifacts import write_artifact
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
@@ -21,10 +24,12 @@ from megahour.units.lexicon import (
     parse_dictionary,
     pronounce_all,
     read_lexicon,
+    read_probabilities,
     write_lexicon,
 )
 from megahour.units.lexicon_stage import MakeLexicon
-from megahour.units.params import LexiconParams
+from megahour.units.params import LexiconParams, PronunciationsParams
+from megahour.units.pronunciations_stage import WeighPronunciations
 
 symbols = st.text("abcdefɔːʃ'ё", min_size=1, max_size=5)
 
@@ -87,6 +92,43 @@ def test_the_stage_takes_the_words_of_a_language_model_and_says_what_is_missing(
     assert output.manifest.counts.dropped == {"not-in-dictionary": 1}
     assert output.summary["dropped_words"] == ["the"]
     assert output.summary["phones"] == ["B", "D", "E", "O", "R", "T", "U"]
+    assert "repeated" not in output.summary
+
+
+def test_words_that_the_dictionary_lacks_are_guessed_from_those_that_it_has(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    dictionary = tmp_path / "my.dic"
+    known = ["".join(word) for word in itertools.product("td", "ae", "td") if word != ("t", "e", "d")]
+    dictionary.write_text("".join(f"{word}  {' '.join(word.upper())}\n" for word in known) + "dad  D A D\n", "utf-8")
+    text = write_artifact(tmp_path / "text", [({}, {".txt": b"dad ted tx\n"})], {})
+    params = LexiconParams(source="dictionary", dictionary=str(dictionary), guess=True)
+    output = make(tmp_path, engine, params, text=text)
+    assert output.read_bytes(0, ".lexicon.txt").decode() == "dad  D A D\nted  T E D\n"
+    assert (output.summary["guessed"], output.summary["guessed_words"], output.summary["repeated"]) == (1, ["ted"], 1)
+    assert output.manifest.counts.dropped == {"not-in-dictionary": 1}
+
+
+def test_pronunciations_are_weighed_by_their_use(tmp_path: Path, engine: LocalEngine) -> None:
+    text = "and  AE N D\nand  AH N D\nred  R E D\n"
+    lexicon = write_artifact(tmp_path / "lexicon", [({}, {".lexicon.txt": text.encode()})], {})
+    uses = [{"word": "and", "pronunciation": "AH N D", "count": 4}, {"word": "gone", "pronunciation": "G", "count": 1}]
+    shard = ({}, {".spoken.parquet": pa.Table.from_pylist(uses)})
+    units = write_artifact(tmp_path / "units", [shard, shard], {})
+    output = Artifact(tmp_path / "weighed")
+    inputs = {"lexicon": lexicon, "units": units}
+    run_stage(WeighPronunciations(), PronunciationsParams(), inputs, output, engine, work=tmp_path / "work")
+    assert output.read_bytes(0, ".lexicon.txt").decode() == text
+    weights = output.read_bytes(0, ".lexiconp.txt").decode()
+    assert weights == "and 0.111111  AE N D\nand 1  AH N D\nred 1  R E D\n"
+    assert read_probabilities(weights)["and", "AE N D"] == pytest.approx(1 / 9, abs=1e-6)
+    assert output.summary == {"words": 2, "pronunciations": 3, "with_several": 1, "counted": 1}
+
+
+@pytest.mark.parametrize("line", ["red", "red 0.5", "red R E D", "red 0 R", "red 1.5 R", "red nan R"])
+def test_a_pronunciation_without_a_probability_is_refused(line: str) -> None:
+    with pytest.raises(MegahourError, match="file:2"):
+        read_probabilities(f"a 1  A\n{line}\n", where="file")
 
 
 def test_a_dictionary_alone_gives_all_its_words_and_is_read_again_when_it_changes(
@@ -104,6 +146,7 @@ def test_a_dictionary_alone_gives_all_its_words_and_is_read_again_when_it_change
     [
         (LexiconParams(), ConfigError, "no words"),
         (LexiconParams(source="dictionary"), ConfigError, "set `dictionary`"),
+        (LexiconParams(guess=True), ConfigError, "guess learns from a dictionary"),
         (LexiconParams(source="dictionary", dictionary="EMPTY"), TaskFailed, "none of 0 words has a pronunciation"),
     ],
 )

@@ -1,0 +1,47 @@
+"""Stage `pronunciations`: how probable each pronunciation of a word is, counted on an alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.units.params import PronunciationsParams
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+
+
+class WeighPronunciations(SingleShard[PronunciationsParams]):
+    """Writes the lexicon again, and `.lexiconp.txt`, lines `word probability  ph ph …` as Kaldi has them.
+
+    The likeliest pronunciation of a word has probability 1, so that words with many are not at a loss.
+    """
+
+    name = "pronunciations"
+    params = PronunciationsParams
+    inputs = (Input("lexicon"), Input("units"))
+
+    def run(self, p: PronunciationsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.units.lexicon import read_lexicon, weighed, write_probabilities
+
+        lexicon, units = inputs["lexicon"], inputs["units"]
+        text = lexicon.read_bytes(0, ".lexicon.txt").decode()
+        entries = read_lexicon(text, where=lexicon.url)
+        counts: dict[tuple[str, str], int] = {}
+        for receipt in units.receipts():
+            if ".spoken.parquet" in receipt.files:
+                for row in units.read_table(receipt.shard, ".spoken.parquet").to_pylist():
+                    way = row["word"], row["pronunciation"]
+                    counts[way] = counts.get(way, 0) + row["count"]
+        probabilities = weighed(entries, counts, p.prior)
+        out.text(text, ".lexicon.txt")
+        out.text(write_probabilities(entries, probabilities), ".lexiconp.txt")
+        several = [word for word, ways in entries.items() if len(ways) > 1]
+        out.came_in(len(entries))
+        out.kept(len(entries))
+        out.stats.update(
+            words=len(entries),
+            pronunciations=sum(map(len, entries.values())),
+            with_several=len(several),
+            counted=len({word for word, _ in counts if word in entries}),
+        )
