@@ -93,7 +93,7 @@ def wer(spoken: Sequence[Spoken], texts: Sequence[str]) -> float:
 
 def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Callable[[Int16], str]]:
     """What gives the text of a clip, by (where, how)."""
-    own, stream = Recogniser(greedy(parts_of(bundle.url, precision))), play.ExportedStream(bundle, precision)
+    own, stream = Recogniser(greedy(parts_of(bundle.url, precision))), play.PlayedStream(bundle, precision)
     offline, streaming = play.SherpaOffline(bundle, precision), play.SherpaStream(bundle, precision)
     assert bundle.manifest.streaming is not None
     tail_s, front = bundle.manifest.streaming.latency_s, model.recogniser.front

@@ -16,7 +16,7 @@ from megahour.corpus.text.edit_distance import distance
 from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel, greedy, text_of
 from megahour.export.params import ExportModelParams
-from megahour.export.play import ExportedStream, SherpaOffline, SherpaStream, padded, stream_rows
+from megahour.export.play import PlayedStream, SherpaOffline, SherpaStream, padded, stream_rows
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -93,7 +93,7 @@ def _heard(
             blocks = iter([clip.samples.astype(np.float32)])
             yield recogniser.log_posteriors(np.concatenate(list(recogniser.front.rows_of(blocks, []))))
         return
-    stream, rate_hz = ExportedStream(bundle, precision), bundle.manifest.front_end.rate_hz
+    stream, rate_hz = PlayedStream(bundle, precision), bundle.manifest.front_end.rate_hz
     for clip in clips:
         samples = padded(clip.samples, rate_hz, stream.chunk * stream.frames / 100)
         yield stream.outputs(stream_rows(bundle, recogniser.front, samples))

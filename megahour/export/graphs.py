@@ -192,8 +192,8 @@ class StreamingEncoder(StreamingGraph):
     inputs = ("x", "attn_cache", "cnn_cache", "processed_lens")
     outputs = ("encoder_out", "new_attn_cache", "new_cnn_cache")
     free: Mapping[str, Mapping[int, str]] = MappingProxyType(
-        {"x": {0: "B"}, "attn_cache": {2: "B"}, "cnn_cache": {2: "B"}, "processed_lens": {0: "B"}}
-        | {"encoder_out": {0: "B"}, "new_attn_cache": {2: "B"}, "new_cnn_cache": {2: "B"}}
+        {"x": {0: "B", 1: "T"}, "attn_cache": {2: "B"}, "cnn_cache": {2: "B"}, "processed_lens": {0: "B"}}
+        | {"encoder_out": {0: "B", 1: "C"}, "new_attn_cache": {2: "B"}, "new_cnn_cache": {2: "B"}}
     )
 
     def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Rows
-from megahour.core.errors import StoreError
 from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
 
 Float32 = NDArray[np.float32]
 TAIL_S = 0.3  # silence after a clip, beside what fills the last chunk: words end before it
@@ -29,35 +29,13 @@ def chunks(rows: int, chunk: int) -> Iterator[slice]:
         yield slice(begin, begin + chunk)
 
 
-class ExportedStream:
-    """The streaming graph of a bundle, with the state that it gives from chunk to chunk."""
+class PlayedStream:
+    """The streaming graph of a bundle, as sherpa-onnx feeds it: in whole chunks, those of the export."""
 
     def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
         """Raises StoreError: onnxruntime cannot read the graph, or it is called otherwise."""
-        import onnxruntime
-
-        assert bundle.manifest.streaming is not None
-        self.chunk, self.left = bundle.manifest.streaming.chunk, bundle.manifest.streaming.left
-        self.frames, self.transducer = bundle.manifest.frames, bundle.manifest.criterion == "transducer"
-        data = bundle.graph("streaming", precision)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 3
-        try:
-            self._session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-            shapes = {each.name: each.shape for each in self._session.get_inputs()}
-            self._state = self._nothing(shapes)
-        except Exception as error:  # onnxruntime's own classes share no base
-            raise StoreError(f"no streaming graph: {error}", where=f"{bundle.url}: streaming, {precision}") from None
-
-    def _nothing(self, shapes: Mapping[str, list[Any]]) -> dict[str, Any]:
-        """The caches before a stream begins."""
-        if self.transducer:
-            return {name: _zeros([*shapes[name][:2], 1, shapes[name][3]]) for name in ("attn_cache", "cnn_cache")}
-        attention = shapes["attn_cache"]
-        return {
-            "attn_cache": _zeros([*attention[:2], self.chunk * self.left, attention[3]]),
-            "conv_cache": _zeros(shapes["conv_cache"]),
-        }
+        self._encoder = ExportedEncoder(bundle, precision)
+        self.chunk, self.frames = self._encoder.chunk, bundle.manifest.frames
 
     def feeds(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """What the graph takes for each chunk of log-mel frames in the scale of its runtime (`stream_rows`)."""
@@ -66,31 +44,13 @@ class ExportedStream:
 
     def outputs(self, rows: Rows) -> Float32:
         """(T, V) of all whole chunks."""
-        return np.concatenate([values[0] for _, values in self._run(rows)])
+        return np.concatenate([values for _, values in self._run(rows)])
 
     def _run(self, rows: Rows) -> Iterator[tuple[dict[str, Any], Float32]]:
-        state, heard = self._state, 0
+        stream = ExportedStream(self._encoder, self.chunk, self._encoder.left)
         for part in chunks(len(rows), self.chunk * self.frames):
-            feed = {**self._place(rows[None, part], heard), **state}
-            values, *after = self._session.run(None, feed)
-            state = dict(zip(state, after, strict=True))
-            heard += self.chunk
-            yield feed, values
-
-    def _place(self, chunk: Rows, heard: int) -> dict[str, Any]:
-        if self.transducer:
-            return {"x": chunk, "processed_lens": np.array([heard * self.frames])}
-        length = self.chunk * self.left
-        return {
-            "chunk": chunk,
-            "offset": np.array([length + heard]),
-            "required_cache_size": np.array([length]),
-            "attn_mask": np.ones((1, 1, length + self.chunk), bool),
-        }
-
-
-def _zeros(shape: Sequence[int]) -> Float32:
-    return np.zeros(shape, np.float32)
+            feed = stream.feed(rows[part])
+            yield feed, stream.run(feed)
 
 
 def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> Rows:

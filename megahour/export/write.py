@@ -25,7 +25,7 @@ from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
-from megahour.export.play import ExportedStream, padded, stream_rows
+from megahour.export.play import PlayedStream, padded, stream_rows
 from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
 
 GOLDEN = "golden"
@@ -222,7 +222,7 @@ def _smaller(draft: Draft, precision: str) -> None:
 def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
     """What a graph takes for the calibration clips."""
     model, bundle = draft.model, draft.bundle()
-    stream = ExportedStream(bundle) if form == "streaming" else None
+    stream = PlayedStream(bundle) if form == "streaming" else None
     for clip in draft.calibration:
         if stream is not None:
             samples = padded(clip.samples, model.front_end.rate_hz, draft.params.chunk * model.frames / 100)

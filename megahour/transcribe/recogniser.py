@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from megahour.models.inference import Model, Outputs, load, output_without_graph
 from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.exported_stream import ExportedEncoder
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.word_times import phone_spans, word_spans
 from megahour.units.tokens import MARK, Span, spelled_words
@@ -87,6 +89,7 @@ class Recogniser:
                 _check_kind(getattr(parts, kind), kind)
         _check_kind(parts.low_order_lm, "lm")
         config, self.model, transducer = _loaded(parts, threads, device)
+        self._threads = threads
         self.tokens: tuple[str, ...] = tuple(config.get("tokens", ()))
         self.phones = bool(config.get("phones"))
         self.tag: str = config.get("tag", "")
@@ -111,6 +114,17 @@ class Recogniser:
             self.searcher, self._silence = self._search(Artifact(parts.model))
         spoken = parts.graph and parts.lexicon and (parts.units or self.phones)
         self._pronunciations = self._spoken() if spoken else {}
+
+    @cached_property
+    def exported(self) -> ExportedEncoder | None:
+        """The streaming graph of a bundle that has one for chunks of any length."""
+        if not self.parts.precision:
+            return None
+        bundle = Bundle.open(self.parts.model)
+        if self.parts.precision not in bundle.manifest.graphs.get("streaming", {}):
+            return None
+        encoder = ExportedEncoder(bundle, self.parts.precision, threads=self._threads)
+        return encoder if encoder.any_length else None
 
     def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
         """Words of a piece of rows, as `FrontEnd.rows_of` gives them; `start_s`: where in the recording it begins.

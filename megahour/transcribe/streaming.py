@@ -15,6 +15,7 @@ from megahour.core.errors import ConfigError
 from megahour.models.conformer import STREAMED, AttentionContext
 from megahour.models.inference import Model
 from megahour.models.streaming import ModelStream, encoder_of, look_ahead
+from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
 from megahour.transcribe.pieces import SpeechPiece
 from megahour.transcribe.recogniser import Float32, Recogniser, TimedWord
 
@@ -51,31 +52,51 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     Raises ConfigError where it does not and `chunks` asks for milliseconds, or these are less than an output frame.
     """
     model = recogniser.model
+    if (exported := recogniser.exported) is not None:
+        return _plan_of_export(recogniser, exported, chunks)
     encoder = encoder_of(model.module) if isinstance(model, Model) else None
     kind = str(model.config.get("kind"))
     if encoder is None:
         if not chunks.ms:
             return None
         what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not hear in chunks"
-        raise ConfigError(what, where=recogniser.parts.model, remedy="use an lstm or a conformer that was trained here")
-    frame_ms = recogniser.front.shift_s * 1000
-    frames = round((chunks.ms or CHUNK_MS[kind]) / frame_ms)
-    if chunks.ms and not frames:
-        what, remedy = f"chunks of {chunks.ms} ms", f"an output frame of the model has {frame_ms:.0f} ms"
+        remedy = "use an lstm or a conformer that was trained here, or a conformer's bundle of today"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
-    frames = max(1, frames)
+    frame_ms = recogniser.front.shift_s * 1000
+    frames = _frames(recogniser, chunks.ms) or max(1, round(CHUNK_MS[kind] / frame_ms))
     ahead = look_ahead(encoder) * frame_ms
     latency_ms = round(frames * frame_ms + ahead) + WINDOW_MS - SHIFT_MS
     return StreamPlan(frames * recogniser.joined, AttentionContext(frames, chunks.left), latency_ms)
+
+
+def _frames(recogniser: Recogniser, ms: int) -> int:
+    """Output frames of a chunk; 0: of none. Raises ConfigError: milliseconds that are less than one."""
+    frame_ms = recogniser.front.shift_s * 1000
+    frames = round(ms / frame_ms)
+    if ms and not frames:
+        what, remedy = f"chunks of {ms} ms", f"an output frame of the model has {frame_ms:.0f} ms"
+        raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
+    return frames
+
+
+def _plan_of_export(recogniser: Recogniser, exported: ExportedEncoder, chunks: ChunkLengths) -> StreamPlan:
+    """Chunks of the export, or of CTC others. Raises ConfigError: others of a transducer."""
+    frame_ms = recogniser.front.shift_s * 1000
+    frames = _frames(recogniser, chunks.ms) or exported.chunk
+    if not exported.any_chunk and frames != exported.chunk:
+        what = f"chunks of {chunks.ms} ms: the bundle's stream has chunks of {exported.chunk * frame_ms:.0f} ms"
+        raise ConfigError(what, where=recogniser.parts.model, remedy=f"export it with --chunk {frames}")
+    left = chunks.left if exported.any_chunk else exported.left
+    latency_ms = round(frames * frame_ms) + WINDOW_MS - SHIFT_MS
+    return StreamPlan(frames * recogniser.joined, AttentionContext(frames, left), latency_ms)
 
 
 class PieceStream:
     """One piece under way: `grow` with its rows from the beginning, as often as there are more, then `ended`."""
 
     def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
-        assert isinstance(recogniser.model, Model)
         self._recogniser, self._plan = recogniser, plan
-        self._model = ModelStream(recogniser.model, plan.context)
+        self._model = _begun(recogniser, plan.context)
         self._graph = None if recogniser.searcher is None else recogniser.searcher.begin()
         self._tokens = recogniser.speller.begin()
         self._heard = 0
@@ -119,3 +140,10 @@ class PieceStream:
         else:
             self._graph.advance(output)
             self._outputs.append(output)
+
+
+def _begun(recogniser: Recogniser, context: AttentionContext) -> ModelStream | ExportedStream:
+    if recogniser.exported is not None:
+        return ExportedStream(recogniser.exported, context.chunk, context.left)
+    assert isinstance(recogniser.model, Model)
+    return ModelStream(recogniser.model, context)

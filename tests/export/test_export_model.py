@@ -67,7 +67,7 @@ def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) 
 
 def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle: Bundle) -> None:
     """Chunk after chunk as `Conformer.chunk`, at rows that no golden clip has."""
-    trained, stream, samples = TrainedModel(parts_of(conformer.url)), play.ExportedStream(bundle), voice(7.0, 11)
+    trained, stream, samples = TrainedModel(parts_of(conformer.url)), play.PlayedStream(bundle), voice(7.0, 11)
     expected = trained.streamed(samples, 8, 2)
     rows = play.stream_rows(bundle, trained.recogniser.front, play.padded(samples, 8000, 8 * 0.04))
     got = stream.outputs(rows)
@@ -108,7 +108,7 @@ def test_models_with_heads_say_the_same_everywhere(heads: dict[str, float], tmp_
     """Offline, in a stream, and by sherpa-onnx: a transducer by its three graphs, or the CTC head of an encoder."""
     made = model(tmp_path / "model", "conformer", heads={"heads": heads})
     bundle = written(made, tmp_path / "bundle", precisions=["fp16", "int8"] if "transducer" in heads else [])
-    trained, stream = TrainedModel(parts_of(made.url)), play.ExportedStream(bundle)
+    trained, stream = TrainedModel(parts_of(made.url)), play.PlayedStream(bundle)
     mine, exported = (Recogniser(greedy(parts_of(str(tmp_path / name)))) for name in ("model", "bundle"))
     for seed in range(20, 23):
         samples = voice(1.0 + 1.3 * (seed - 20), seed)

@@ -1,0 +1,125 @@
+"""The streaming graph of a bundle, which goes on from chunk to chunk with the state that it gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.features.params import UNIT
+from megahour.models.onnx_session import in_a_line, limited_run, open_session
+from megahour.transcribe.bundle import Bundle
+
+Float32 = NDArray[np.float32]
+MOST_STATE = 1 << 26  # values: no stream of ours has a hundredth of that
+CACHES = {"ctc": ("attn_cache", "conv_cache"), "transducer": ("attn_cache", "cnn_cache")}
+INT16 = -2 * math.log(UNIT)  # what log energies of samples in -1 … 1 lack to be of int16 ones, which CTC's form takes
+
+
+class ExportedEncoder:
+    """The graph, opened once for all streams.
+
+    chunk, left: of the export, in output frames and chunks. any_chunk: whether it takes others, too.
+    any_length: whether the last chunk may be shorter, as it may in bundles of today.
+
+    Raises
+    ------
+    ConfigError: the bundle has no such graph, or onnxruntime is missing. StoreError: it cannot be read.
+    """
+
+    def __init__(self, bundle: Bundle, precision: str, *, threads: int = 1) -> None:
+        self.manifest, self.where = bundle.manifest, f"{bundle.url}: streaming, {precision}"
+        data, settings = bundle.graph("streaming", precision), bundle.manifest.streaming
+        try:
+            self.session = open_session(data, threads=threads, bounded=True)
+            self._shapes = {each.name: each.shape for each in self.session.get_inputs()}
+            self.any_length = not isinstance(self._shapes[self.main][1], int)
+            fixed = [self._shapes[name] for name in self.caches]
+        except ConfigError:
+            raise
+        except Exception as error:  # onnxruntime's own classes share no base
+            raise self.broken(f"it cannot be read: {in_a_line(error)}") from None
+        if settings is None or any(len(shape) != 4 for shape in fixed):
+            raise self.broken("it has no state")
+        self.chunk, self.left = settings.chunk, settings.left
+        self.any_chunk = self.manifest.criterion == "ctc"
+
+    @property
+    def main(self) -> str:
+        """The input that the frames are."""
+        return "chunk" if self.manifest.criterion == "ctc" else "x"
+
+    @property
+    def caches(self) -> Sequence[str]:
+        return CACHES[self.manifest.criterion]
+
+    def nothing(self, length: int) -> dict[str, Float32]:
+        """The state before a stream begins, whose attention sees `length` frames before its own."""
+        attention, convolved = (list(self._shapes[name]) for name in self.caches)
+        if self.manifest.criterion == "ctc":
+            attention[2] = length
+        else:
+            attention[2] = convolved[2] = 1  # streams
+        made = {}
+        for name, shape in zip(self.caches, (attention, convolved), strict=True):
+            if not all(isinstance(size, int) and size >= 0 for size in shape) or math.prod(shape) > MOST_STATE:
+                raise self.broken(f"its {name} has the shape {shape}")
+            made[name] = np.zeros(shape, np.float32)
+        return made
+
+    def broken(self, what: str) -> StoreError:
+        return StoreError(
+            f"the streaming graph: {what}", where=self.where, remedy="copy the bundle, or export it again"
+        )
+
+
+class ExportedStream:
+    """One stream; its chunks have `chunk` output frames (the last one fewer), and see `left` chunks before.
+
+    Raises StoreError: the graph does not run, or gives what does not belong to the bundle.
+    """
+
+    def __init__(self, encoder: ExportedEncoder, chunk: int, left: int) -> None:
+        self._encoder, self._length, self._heard = encoder, chunk * left, 0
+        self._state = encoder.nothing(self._length)
+
+    def __call__(self, rows: Float32, *, last: bool = False) -> Float32:
+        """Rows (T', V) of log posteriors, or (T', D) of a transducer's encoder, for the next log-mel frames (T, F)."""
+        frames = self._encoder.manifest.frames
+        if len(rows) < frames:
+            return np.zeros((0, self._encoder.manifest.columns), np.float32)
+        scaled = self._encoder.manifest.criterion == "ctc" and self._encoder.manifest.front_end.scale == "unit"
+        return self.run(self.feed(rows + np.float32(INT16) if scaled else rows))
+
+    def feed(self, rows: Float32) -> dict[str, Any]:
+        """What the graph takes for frames that are in its own scale."""
+        frames = self._encoder.manifest.frames
+        chunk, rows = len(rows) // frames, rows[None, : len(rows) // frames * frames]
+        if self._encoder.manifest.criterion == "transducer":
+            place: dict[str, Any] = {"processed_lens": np.array([self._heard * frames])}
+        else:
+            place = {"offset": np.array([self._length + self._heard])}
+            place |= {"required_cache_size": np.array([self._length])}
+            place |= {"attn_mask": np.ones((1, 1, self._length + chunk), bool)}
+        return {self._encoder.main: np.ascontiguousarray(rows, np.float32), **place, **self._state}
+
+    def run(self, feed: Mapping[str, Any]) -> Float32:
+        """The output for what `feed` gave, after which the stream is one chunk on."""
+        encoder = self._encoder
+        frames = feed[encoder.main].shape[1]
+        try:
+            with limited_run(frames / 100) as options:
+                values, *after = encoder.session.run(None, dict(feed), options)
+        except Exception as error:  # as above
+            raise encoder.broken(f"it does not run: {in_a_line(error)}") from None
+        rows = frames // encoder.manifest.frames
+        wanted = [(1, rows, encoder.manifest.columns), *(each.shape for each in self._state.values())]
+        if [each.shape for each in (values, *after)] != wanted:
+            raise encoder.broken(f"it gives values of shapes {[each.shape for each in (values, *after)]}, not {wanted}")
+        self._state, self._heard = dict(zip(self._state, after, strict=True)), self._heard + rows
+        output: Float32 = values[0]
+        return output
