@@ -131,6 +131,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.decode.stage:Decode",
         "Beam search: over the graph with a model's posteriors, or without a graph for a model of tokens.",
     ),
+    "lattices": (
+        "megahour.decode.lattice_stage:Lattices",
+        "Lattices to texts: another language model, n-best lists, word confidences and times, errors of the oracle.",
+    ),
     "import-hypotheses": (
         "megahour.decode.import_stage:ImportHypotheses",
         "Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of.",
@@ -169,6 +173,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),
     "decode": ("score", "student"),
+    "lattices": ("score", "student"),
     "import-hypotheses": ("pseudo-label", "hypotheses"),
 }
 """The stage that is likely to come after one, and the role that the artifact plays there."""

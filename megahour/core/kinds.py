@@ -35,7 +35,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "model": ("train", "import-aligner"),
     "targets": ("targets",),
     "graph": ("graph",),
-    "hypotheses": ("decode", "import-hypotheses"),
+    "hypotheses": ("decode", "lattices", "import-hypotheses"),
     "pseudo_labels": ("pseudo-label",),
     "score": ("score",),
     "score_alignment": ("score-alignment",),

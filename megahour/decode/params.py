@@ -134,6 +134,17 @@ class DecodeParams(Params):
     )
 
 
+class LatticesParams(Params):
+    """Lattices to texts: another language model, n-best lists, word confidences and times, errors of the oracle."""
+
+    model_name: str = Field("lattices", description="name of the model in the hypotheses")
+    acoustic_scale: float = Field(0.0, ge=0, description="weight of the acoustics; 0: that of the lattices")
+    lm_scale: float = Field(1.0, ge=0, description="weight of the input `lm`'s ln p; choose it on a held-out set")
+    word_bonus: float = Field(0.0, description="nats for each word; raise it where words are missing")
+    beam: float = Field(0.0, ge=0, description="drop arcs that are worse than the best path by more nats; 0: keep all")
+    nbest: int = Field(0, ge=0, le=1000, description="texts of an utterance in `.nbest.jsonl`; 0: none")
+
+
 class ImportHypothesesParams(Params):
     """Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of."""
 

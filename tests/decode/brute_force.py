@@ -61,6 +61,23 @@ def language_cost(model: NgramModel, words: Sequence[str]) -> float:
     return min(histories.values())
 
 
+def sentence_cost(model: NgramModel, words: Sequence[str]) -> float:
+    """-ln p of a sentence: each word by its longest n-gram, after the back-off weights of the longer histories."""
+    tables = [
+        {tuple(g): (p, b) for g, p, b in zip(*(column.tolist() for column in level), strict=True)}
+        for level in zip(model.grams, model.log10_prob, model.log10_backoff, strict=True)
+    ]
+    history, total = (1,), 0.0
+    for word in [*model.vocabulary.encode(words), 2]:
+        context = history[1 - model.order :] if model.order > 1 else ()
+        while (*context, word) not in tables[len(context)]:
+            total += tables[len(context) - 1].get(context, (0.0, 0.0))[1]
+            context = context[1:]
+        total += tables[len(context)][*context, word][0]
+        history = (*history, word)
+    return -LN10 * total
+
+
 def hmm_cost(frames: npt.NDArray[np.float32], labels: Sequence[int], self_loop: float) -> float:
     """Least cost of (T, S) log likelihoods with each label of the sequence lasting at least one frame."""
     if len(labels) > len(frames):

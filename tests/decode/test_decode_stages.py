@@ -26,7 +26,8 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
-from megahour.decode.params import DecodeParams, GraphParams
+from megahour.decode.lattice_stage import Lattices
+from megahour.decode.params import DecodeParams, GraphParams, LatticesParams
 from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
@@ -437,6 +438,27 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     with ShardWriter(Artifact(tmp_path / "alone"), 0, "alone") as out:
         Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
         assert out.commit().files == output.receipts()[0].files
+    given = {
+        "lattices": output,
+        "lm": made["lm"],
+        "graph_lm": made["lm"],
+        **roles(made, "features", "lexicon", "units"),
+    }
+    again = Artifact(tmp_path / "lattices")
+    summary = run_stage(
+        Lattices(), LatticesParams(nbest=2, beam=9.0), given, again, engine, work=tmp_path / "work"
+    ).summary
+    assert texts(again) == EXPECTED
+    assert (summary["wer"], summary["oracle_wer"], summary["words_without_exact_times"]) == (0.0, 0.0, 0)
+    assert summary["lattice_arcs"] < arcs
+    assert [items[0]["text"] for items in nbest(again, 0, 1).values()] == SENTENCES
+    assert min(again.read_table(0)["confidence"].to_pylist()) > 0.9
+    fields = again.read_bytes(0, ".ctm").decode().splitlines()[0].split()
+    assert (fields[0], fields[1], fields[4]) == ("1", "1", SENTENCES[0].split()[0])
+    assert (float(fields[2]), float(fields[3])) == (2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
+    for wrong in ({"lattices": output, "lm": made["lm"]}, {"lattices": output, "lexicon": made["lexicon"]}):
+        with pytest.raises(ConfigError, match="give both"):
+            run_stage(Lattices(), LatticesParams(), wrong, again, engine, work=tmp_path)
     with pytest.raises(ConfigError, match="`lattice` is for the search of a graph"):
         run_stage(Decode(), DecodeParams(lattice=1.0), roles(made, "features", "model", prefix="ctc_"), output, engine)
     with pytest.raises(ConfigError, match="hypotheses without lattices"):

@@ -17,6 +17,7 @@ from brute_force import (
     language_cost,
     language_model,
     random_posteriors,
+    sentence_cost,
     word_sequences,
 )
 
@@ -24,9 +25,12 @@ from megahour.decode import lattice_search
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.search import Searcher, SearchOptions
+from megahour.lattices import rescore
 from megahour.lattices.beam import search_graph, state_lattice
 from megahour.lattices.lattice import Lattice, best_path, posteriors, pruned
 from megahour.lattices.n_best import best_paths
+from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
+from megahour.lm.query.mapped_import import from_model
 from megahour.units.fst import from_columns
 
 WIDE = SearchOptions(beam=1000.0, max_active=1_000_000, acoustic_scale=1.0, prior_scale=0.0)
@@ -242,3 +246,37 @@ def test_a_long_utterance_with_repeats_has_labels_and_frames_that_fit() -> None:
     found = searcher(graph, 10.0, replace(WIDE, beam=20.0))(frames)
     assert found.words == tuple(words)
     assert list(found.labels) == labels
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (2, 3), (3, 2)])
+def test_rescoring_puts_one_language_models_costs_in_the_others_place(old: int, new: int) -> None:
+    """For every sequence of words: what the graph's model cost is taken off, what the other says is added."""
+    models = {order: language_model(order=order) for order in {old, new}}
+    graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
+    lattice = searched(graph, random_posteriors(2, 6, 4), 8.0)
+    other = ModelScorer(from_model(models[new]))
+    again = rescored(lattice, GraphScorer(models[old]), other, lm_scale=0.8, word_bonus=0.3)
+    before, after = texts(lattice), texts(again)
+    assert after.keys() == before.keys()
+    for words, cost in after.items():
+        given = sentence_cost(models[new], words)
+        expected = before[words] - language_cost(models[old], words) + 0.8 * given - 0.3 * len(words)
+        assert cost == pytest.approx(expected, abs=1e-6)
+    labels = {again.text(path): again.labels_of(path).tolist() for path in paths(again)}
+    assert labels == {lattice.text(path): lattice.labels_of(path).tolist() for path in paths(lattice)}
+    assert not other.knows("whale")
+    assert other.step(other.start, "whale")[1] > 0
+    with pytest.raises(ValueError, match="'whale' is not in the language model"):
+        GraphScorer(models[old]).step(GraphScorer(models[old]).start, "whale")
+
+
+def test_rescoring_that_would_grow_too_large_takes_a_narrower_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = language_model()
+    graph = build_graph(model, LEXICON, 4, **HMM)  # type: ignore[arg-type]
+    lattice = searched(graph, random_posteriors(3, 8, 4), 9.0)
+    scorers = GraphScorer(model), ModelScorer(from_model(model))
+    whole = rescored(lattice, *scorers)
+    monkeypatch.setattr(rescore, "MAX_ARCS", whole.arcs // 16)
+    fewer = rescored(lattice, *scorers)
+    assert 0 < fewer.arcs <= whole.arcs // 2
+    assert fewer.text(best_path(fewer, 1.0)) == whole.text(best_path(whole, 1.0))

@@ -1,0 +1,171 @@
+"""One shard of `lattices`: another language model's scores, the best texts, their words' confidences and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from megahour.core.schemas import CONFIDENCE, HYPOTHESES
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.corpus.text.edit_distance import align
+from megahour.decode.build import pronounced
+from megahour.decode.params import LatticesParams
+from megahour.decode.word_times import word_spans
+from megahour.lattices.edits import confidences, oracle_errors
+from megahour.lattices.lattice import Lattice, pruned
+from megahour.lattices.n_best import BestPath, best_paths
+from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
+from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
+from megahour.lm.query.convert import read_lm
+from megahour.lm.query.model_files import lm_file, open_model
+from megahour.units.hmm import read_units
+from megahour.units.lexicon import read_lexicon
+
+Inputs = Mapping[str, Artifact]
+
+
+@dataclass(frozen=True)
+class Speller:
+    """Pronunciations of words as labels, and the label of silence."""
+
+    ways: Mapping[str, Sequence[Sequence[int]]]
+    silence: int | None
+
+
+def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
+    """*Hypotheses* of a shard's lattices, with `confidence`, the mean of their words'; `.lattices.parquet`, `.ctm`.
+
+    Lattices without a path, or with words that the graph's language model lacks, are quarantined. Statistics: errors of
+    the texts and of the oracle, where `features` are given; words without exact times; words that `lm` does not know.
+    """
+    scorers = _scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
+    speller = _speller(inputs)
+    texts = _texts(inputs["features"], inputs["lattices"], shard) if "features" in inputs else {}
+    rows, kept, listed, ctm = [], [], [], []
+    for row in read_rows(inputs["lattices"], shard):
+        out.came_in()
+        scale = p.acoustic_scale or row.scale
+        try:
+            lattice = row.lattice
+            if scorers is not None:
+                lattice = rescored(
+                    lattice, scorers[0], scorers[1], lm_scale=p.lm_scale, word_bonus=p.word_bonus, scale=scale
+                )
+                out.stat("unknown_words", sum(not scorers[1].knows(w) for w in set(lattice.text(range(lattice.arcs)))))
+            lattice = _as_kept(pruned(lattice, scale, p.beam or np.inf))
+        except ValueError as error:
+            out.quarantine(row.key, "no-path", str(error), inputs["lattices"].url)
+            continue
+        found = list(islice(best_paths(lattice, scale), max(1, p.nbest)))
+        best = found[0]
+        sure = confidences(lattice, best.arcs, scale)
+        mean = sum(sure) / len(sure) if sure else None
+        rows.append((row.key, p.model_name, " ".join(best.words), -best.cost, lattice.frames, mean))
+        kept.append(LatticeRow(row.key, lattice, scale, row.frame_s, row.finished))
+        spans, exact = _spans(lattice, best, speller)
+        out.stat("words_without_exact_times", 0 if exact else len(best.words))
+        ctm += _ctm(row.key, best.words, spans, sure, row.frame_s)
+        if p.nbest:
+            listed.append(_nbest_line(row.key, found))
+        if row.key in texts:
+            _count(out, texts[row.key].split(), best.words, lattice)
+        out.kept()
+        ctx.progress(len(rows), 0, "lattices")
+    schema = pa.schema([*HYPOTHESES, CONFIDENCE])
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema.names)
+    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
+    out.table(to_table(kept), SUFFIX)
+    out.text("".join(ctm), ".ctm")
+    if p.nbest:
+        out.text("".join(listed), ".nbest.jsonl")
+    out.stats.update(density([row.lattice for row in kept]))
+    receipt = inputs["lattices"].receipt(shard)
+    out.tags.update({**(receipt.tags if receipt else {}), "model": p.model_name})
+
+
+@lru_cache(maxsize=2)
+def _scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
+    """A process rescores many shards with the same models; artifacts do not change."""
+    with lm_file(Artifact(lm)) as path:
+        return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(open_model(path))
+
+
+def _speller(inputs: Inputs) -> Speller | None:
+    if "lexicon" not in inputs:
+        return None
+    units = read_units(inputs["units"])
+    lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
+    return Speller(pronounced(lexicon, units), units.silence)
+
+
+def _texts(features: Artifact, lattices: Artifact, shard: int) -> dict[int, str]:
+    """Of the utterances of a shard of lattices."""
+    keys, texts = set(lattices.read_table(shard, columns=["key"])["key"].to_pylist()), {}
+    for receipt in features.receipts():
+        table = features.read_table(receipt.shard, ".arrow", columns=["key", "text"])
+        pairs = zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True)
+        texts.update({key: text for key, text in pairs if key in keys})
+    return texts
+
+
+def _as_kept(lattice: Lattice) -> Lattice:
+    """With costs as the table keeps them."""
+    graph, acoustic = (each.astype(np.float32).astype(np.float64) for each in (lattice.graph, lattice.acoustic))
+    return replace(lattice, graph=graph, acoustic=acoustic)
+
+
+def _spans(lattice: Lattice, best: BestPath, speller: Speller | None) -> tuple[list[tuple[int, int]], bool]:
+    """Frames of each word, and whether they are those of its pronunciation, or else of the lattice's arcs."""
+    if speller is not None and len(lattice.labels):
+        labels = lattice.labels_of(best.arcs).tolist()
+        spans = word_spans(best.words, labels, speller.ways, speller.silence)
+        if spans is not None:
+            return spans, True
+    arcs = [arc for arc in best.arcs if lattice.word[arc]]
+    ends = lattice.frame[lattice.source[arcs]].tolist(), lattice.frame[lattice.target[arcs]].tolist()
+    return list(zip(*ends, strict=True)), False
+
+
+def _ctm(
+    key: int, words: Sequence[str], spans: Sequence[tuple[int, int]], sure: Sequence[float], frame_s: float
+) -> list[str]:
+    """NIST's lines: utterance, channel, start and duration in seconds, word, confidence."""
+    return [
+        f"{key} 1 {begin * frame_s:.3f} {(end - begin) * frame_s:.3f} {word} {confidence:.4f}\n"
+        for word, (begin, end), confidence in zip(words, spans, sure, strict=True)
+    ]
+
+
+def _nbest_line(key: int, found: Sequence[BestPath]) -> str:
+    """As `megahour lm rescore` reads them: `score` is that of the acoustics."""
+    items = [
+        {
+            "text": " ".join(each.words),
+            "total": round(-each.cost, 4),
+            "score": round(each.graph - each.cost, 4),
+            "graph": round(-each.graph, 4),
+        }
+        for each in found
+    ]
+    return json.dumps({"id": str(key), "nbest": items}, ensure_ascii=False) + "\n"
+
+
+def _count(out: ShardWriter, reference: Sequence[str], words: Sequence[str], lattice: Lattice) -> None:
+    out.stat("reference_words", len(reference))
+    out.stat("errors", align(reference, words).errors)
+    out.stat("oracle_errors", oracle_errors(lattice, reference))
+
+
+def rates(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """For the summary: word error rates of the texts and of the oracle."""
+    words = numbers.get("reference_words", 0)
+    return {f"{name}wer": round(numbers[f"{name}errors"] / words, 6) for name in ("", "oracle_") if words}

@@ -1,0 +1,56 @@
+"""Stage `lattices`: texts of lattices, with another language model, n-best lists, confidences and word times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.counts import summed
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.decode.params import LatticesParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class Lattices(Stage[LatticesParams]):
+    """One task per shard of `lattices`, which are *hypotheses* with lattices. Writes *hypotheses* with lattices, a
+    column `confidence`, and `.ctm`.
+
+    `lm` takes the place of `graph_lm`, the language model of the graph that was searched. `features` say what was said,
+    for the errors of the texts and of the oracle. `lexicon` and `units` give words of an HMM graph their exact times;
+    without them, or where a text has none, times are those of the lattice's arcs, which may be off by half a word.
+    """
+
+    name = "lattices"
+    params = LatticesParams
+    inputs = (
+        Input("lattices", kinds=("hypotheses",)),
+        Input("lm", optional=True),
+        Input("graph_lm", optional=True, kinds=("lm",)),
+        Input("features", optional=True),
+        Input("lexicon", optional=True),
+        Input("units", optional=True),
+    )
+
+    def check(self, p: LatticesParams, roles: Collection[str]) -> None:
+        for one, other in (("lm", "graph_lm"), ("lexicon", "units")):
+            if (one in roles) != (other in roles):
+                raise ConfigError(f"one of `{one}` and `{other}`", where=self.name, remedy="give both, or neither")
+        if "lm" not in roles and (p.lm_scale != 1 or p.word_bonus):
+            what = "lm_scale and word_bonus are for the input `lm`"
+            raise ConfigError(what, where=self.name, remedy="give `lm` and `graph_lm`, or leave them out")
+
+    def run(self, p: LatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.decode.lattice_shard import lattices_shard
+
+        lattices_shard(p, inputs, task["shard"], out, ctx)
+
+    def finish(self, p: LatticesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        from megahour.decode.lattice_shard import rates
+        from megahour.lattices.table import density_summary
+
+        numbers = summed(receipt.stats for receipt in receipts)
+        return {"model": p.model_name, **numbers, **density_summary(numbers), **rates(numbers)}

@@ -1,0 +1,165 @@
+"""A lattice with the scores of another language model in place of its graph's: exact, word by word.
+
+Language models are walked by states (`Scorer`), so a model of any order and size does, and a state of the result is one
+of the lattice with those of both models. Every sequence of words keeps its path, labels and acoustic score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.lattices.lattice import Int32, Lattice, pruned
+from megahour.lm.arpa.model import NEVER, NgramModel
+from megahour.lm.query.mapped import MappedModel
+from megahour.lm.query.one_word import WordProbabilities, log10_probability
+from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
+from megahour.lm.text.vocabulary import BOS, EOS
+
+LN10 = math.log(10.0)
+MAX_ARCS = 2000  # a frame; a lattice that would have more is narrower
+NARROWER = 0.75
+
+
+class Scorer(Protocol):
+    """A language model as a walk: costs in nats of words, and of the end where `word` is None."""
+
+    @property
+    def start(self) -> Hashable: ...
+
+    def step(self, state: Any, word: str | None) -> tuple[Any, float]: ...
+
+
+class ModelScorer:
+    """-ln p of a language model; words that it does not know are its <unk>."""
+
+    def __init__(self, model: MappedModel) -> None:
+        self._lm, self._before = WordProbabilities.from_model(model), max(1, model.order - 1)
+        self._numbers = {word: number for number, word in enumerate(model.spelled())}
+        self._known: dict[tuple[tuple[int, ...], int], float] = {}
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        return (BOUNDARY,) * self._before
+
+    def knows(self, word: str) -> bool:
+        return self._numbers.get(word, UNKNOWN) != UNKNOWN
+
+    def step(self, state: tuple[int, ...], word: str | None) -> tuple[tuple[int, ...], float]:
+        number = END if word is None else self._numbers.get(word, UNKNOWN)
+        if (state, number) not in self._known:
+            context = np.array(state, np.int32)
+            self._known[state, number] = -LN10 * float(log10_probability(self._lm, context, np.int64(number)))
+        return (number, *state[:-1]), self._known[state, number]
+
+
+class GraphScorer:
+    """What a language model costs within a decoding graph: the least over using an n-gram and backing off from it.
+
+    A state is each history that words may have led to, with its cost above the least.
+    """
+
+    def __init__(self, model: NgramModel) -> None:
+        self._ids, self._order = model.vocabulary.ids, model.order
+        levels = zip(model.grams, model.log10_prob, model.log10_backoff, strict=True)
+        self._tables = [
+            {tuple(gram): (p, b) for gram, p, b in zip(*(each.tolist() for each in level), strict=True)}
+            for level in levels
+        ]
+        self._known: dict[tuple[Any, int], tuple[Any, float]] = {}
+
+    @property
+    def start(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        return (((BOS,)[: self._order - 1], 0.0),)
+
+    def step(self, state: Any, word: str | None) -> tuple[Any, float]:
+        """Raises ValueError: the model has no such word, so no graph of it has."""
+        number = EOS if word is None else self._ids.get(word, -1)
+        if (state, number) not in self._known:
+            self._known[state, number] = self._stepped(state, number, word)
+        return self._known[state, number]
+
+    def _stepped(self, state: Any, number: int, word: str | None) -> tuple[Any, float]:
+        after: dict[tuple[int, ...], float] = {}
+        for history, cost in state:
+            while True:
+                entry = self._tables[len(history)].get((*history, number))
+                if entry is not None and entry[0] > NEVER:
+                    target = (*history, number)[1 - self._order :] if self._order > 1 else ()
+                    after[target] = min(after.get(target, math.inf), cost - LN10 * entry[0])
+                if not history:
+                    break
+                cost -= LN10 * self._tables[len(history) - 1].get(history, (0.0, 0.0))[1]
+                history = history[1:]
+        if not after:
+            raise ValueError(f"{word!r} is not in the language model of the graph")
+        least = min(after.values())
+        return tuple(sorted((history, round(cost - least, 9)) for history, cost in after.items())), least
+
+
+def rescored(
+    lattice: Lattice, old: Scorer, new: Scorer, *, lm_scale: float = 1.0, word_bonus: float = 0.0, scale: float = 1.0
+) -> Lattice:
+    """`lattice` with lm_scale · new in place of old, and `word_bonus` off each word's cost.
+
+    A result of more than MAX_ARCS arcs a frame is made of the lattice within a narrower beam, with the acoustics at
+    `scale`. Raises ValueError: a word that `old` does not know.
+    """
+    beam = 100.0
+    while (found := _product(lattice, old, new, lm_scale, word_bonus, MAX_ARCS * max(1, lattice.frames))) is None:
+        lattice, beam = pruned(lattice, scale, beam), beam * NARROWER
+    return found
+
+
+def _product(
+    lattice: Lattice, old: Scorer, new: Scorer, lm_scale: float, word_bonus: float, most: int
+) -> Lattice | None:
+    end = lattice.states - 1
+    first = np.searchsorted(lattice.source, np.arange(lattice.states + 1)).tolist()
+    target, word, graph = lattice.target.tolist(), lattice.word.tolist(), lattice.graph.tolist()
+    pairs: list[dict[Any, int]] = [{} for _ in range(lattice.states)]  # of each state: the models', and their number
+    pairs[0][old.start, new.start] = 0
+    arcs: list[tuple[int, int, Any, int, float]] = []  # source; target and its models' states; arc before, cost
+    numbers: dict[tuple[int, Any], int] = {}
+    for state in range(end):
+        for models in pairs[state]:
+            source = numbers[state, models] = len(numbers)
+            for arc in range(first[state], first[state + 1]):
+                spelled = lattice.words[word[arc]] if word[arc] else None
+                (one, taken), (two, given) = old.step(models[0], spelled), new.step(models[1], spelled)
+                after = (one, two) if target[arc] != end else ()
+                pairs[target[arc]][after] = 0
+                cost = graph[arc] - taken + lm_scale * given - (word_bonus if spelled is not None else 0.0)
+                arcs.append((source, target[arc], after, arc, cost))
+            if len(arcs) > most:
+                return None
+    numbers[end, ()] = len(numbers)
+    frame = np.empty(len(numbers), np.int32)
+    for (state, _), number in numbers.items():
+        frame[number] = lattice.frame[state]
+    origin = np.array([arc for _, _, _, arc, _ in arcs], np.int64)
+    return replace(
+        lattice,
+        source=np.array([source for source, *_ in arcs], np.int32),
+        target=np.array([numbers[state, after] for _, state, after, _, _ in arcs], np.int32),
+        word=lattice.word[origin],
+        graph=np.array([cost for *_, cost in arcs], np.float64),
+        acoustic=lattice.acoustic[origin],
+        frame=frame,
+        labels=_gathered(lattice, origin),
+    )
+
+
+def _gathered(lattice: Lattice, arcs: NDArray[np.int64]) -> Int32:
+    """The labels of arcs, one after another."""
+    if not len(lattice.labels):
+        return lattice.labels
+    lengths = lattice.frame[lattice.target] - lattice.frame[lattice.source]
+    begins, own = np.cumsum(lengths) - lengths, lengths[arcs]
+    chosen: Int32 = lattice.labels[np.repeat(begins[arcs] - np.cumsum(own) + own, own) + np.arange(own.sum())]
+    return chosen
