@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.labels import Arrays, Labels, OpenBeside, Piece
+from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -18,12 +22,14 @@ class PseudoTexts:
     """`labels` of true and pseudo-labelled texts. labelled: features shards whose own texts are true.
 
     An utterance of these with a text keeps it, or is left out where that cannot be learnt; all others have the text of
-    their pseudo-label, or none.
+    their pseudo-label, or none. power: where it is above 0, arrays have `weights` (B,) float32, the confidence to that
+    power for a pseudo-label and 1 for a true text.
     """
 
     labels: Labels
     artifact: Artifact
     labelled: Collection[int]
+    power: float = 0.0
     _by_features: dict[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +47,19 @@ class PseudoTexts:
         texts = {shard: self._texts(shard) for shard in features_shards}
         instead = [texts[shard] for shard in features_shards if shard not in self.labelled]
         lacking = [texts[shard] for shard in features_shards if shard in self.labelled]
-        return OpenPseudoTexts(self.labels.opened(features_shards), _joined(instead), _joined(lacking))
+        weights = _joined([self._weights(shard) for shard in features_shards]) if self.power else None
+        return OpenPseudoTexts(self.labels.opened(features_shards), _joined(instead), _joined(lacking), weights)
+
+    def _weights(self, shard: int) -> dict[int, float]:
+        """By key. Raises ConfigError: a pseudo-label without a confidence."""
+        if shard not in self._by_features:
+            return {}
+        table = self.artifact.read_table(self._by_features[shard], columns=["key", "confidence"])
+        if table["confidence"].null_count:
+            what, remedy = "a pseudo-label without a confidence", "decode with `confidence`, or set confidence_power: 0"
+            raise ConfigError(what, where=self.artifact.url, remedy=remedy)
+        weights = np.clip(table["confidence"].to_numpy(), 0, 1).astype(np.float64) ** self.power
+        return dict(zip(table["key"].to_pylist(), weights.tolist(), strict=True))
 
     def _texts(self, shard: int) -> dict[int, str]:
         """By key."""
@@ -57,12 +75,18 @@ class OpenPseudoTexts(OpenBeside):
 
     instead: Mapping[int, str]
     lacking: Mapping[int, str]
+    weights: Mapping[int, float] | None = None
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         texts = (self.instead.get(piece.key) or piece.text or self.lacking[piece.key] for piece in pieces)
         spelled = [replace(piece, text=text) for piece, text in zip(pieces, texts, strict=True)]
-        return self.labels.arrays(spelled, offset, frames)
+        arrays = self.labels.arrays(spelled, offset, frames)
+        if self.weights is None:
+            return arrays
+        true = [piece.key not in self.instead and bool(piece.text) for piece in pieces]
+        weights = [1.0 if own else self.weights[piece.key] for piece, own in zip(pieces, true, strict=True)]
+        return arrays | {"weights": np.array(weights, np.float32)}
 
 
-def _joined(parts: Sequence[Mapping[int, str]]) -> dict[int, str]:
-    return {key: text for part in parts for key, text in part.items()}
+def _joined(parts: Sequence[Mapping[int, T]]) -> dict[int, T]:
+    return {key: value for part in parts for key, value in part.items()}

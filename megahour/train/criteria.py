@@ -109,7 +109,7 @@ def loss(
     """
     targets = batch.targets
     if joint:
-        total = forward(batch.features, batch.lengths, generator, targets, batch.keys).sum()
+        total = _summed(forward(batch.features, batch.lengths, generator, targets, batch.keys), targets.get("weights"))
         return Loss(total, torch.zeros((), dtype=torch.int64, device=total.device))
     if "view" in targets:
         return _of_two_views(forward, batch, generator, consistency)
@@ -118,7 +118,7 @@ def loss(
         return _of_sentences(logits, batch, sequence)
     if batch.rows is None:
         each = ctc_loss(logits, targets["lengths"], targets["tokens"], targets["token_lengths"], keys=batch.keys)
-        return Loss(each.sum(), torch.zeros((), dtype=torch.int64, device=logits.device))
+        return Loss(_summed(each, targets.get("weights")), torch.zeros((), dtype=torch.int64, device=logits.device))
     student = logits.flatten(0, 1).index_select(0, batch.rows)
     if "labels" in targets:
         labels = targets["labels"]
@@ -133,10 +133,17 @@ def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generat
     views = torch.cat((batch.features, batch.targets["view"]))
     logits = forward(views, batch.lengths.repeat(2), generator).float()
     twice = lengths.repeat(2), tokens.repeat(2, 1), token_lengths.repeat(2)
-    total = ctc_loss(logits, *twice, keys=[*batch.keys, *batch.keys]).sum() / 2
+    weights = batch.targets.get("weights")
+    each = ctc_loss(logits, *twice, keys=[*batch.keys, *batch.keys])
+    total = _summed(each, None if weights is None else weights.repeat(2)) / 2
     one, other = logits.chunk(2)
     total = total + consistency * ctc_consistency(one, other, lengths).sum()
     return Loss(total, torch.zeros((), dtype=torch.int64, device=logits.device))
+
+
+def _summed(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Of utterances (B,), by their weights (B,) where they have some."""
+    return losses.sum() if weights is None else (losses * weights.to(losses.device, losses.dtype)).sum()
 
 
 def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Loss:

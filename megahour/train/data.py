@@ -97,7 +97,7 @@ def _trained_on(
     if "pseudo_labels" not in inputs:
         return labels, shelves(features, p.sets, labels, p.stack, keep, dropped)
     labelled = {r.shard for r in features.each_receipt() if r.tags.get("set") in p.sets}
-    own = PseudoTexts(labels, inputs["pseudo_labels"], labelled)
+    own = PseudoTexts(labels, inputs["pseudo_labels"], labelled, p.confidence_power)
     found = shelves(features, p.sets, own, p.stack, keep, dropped)
     keep = keep if p.held_out_by == "speaker" else None  # no single utterance of other sets is held out
     others = shelves(features, _others(p), own, p.stack, keep, dropped)

@@ -74,6 +74,14 @@ class TrainParams(Params):
     unlabelled_sets: list[str] = Field(
         ["unlabelled"], description="sets whose teacher targets, or pseudo-labels, are trained on"
     )
+    confidence_power: float = Field(
+        0.0,
+        ge=0.0,
+        le=100.0,
+        description="with pseudo_labels: an utterance's loss counts by its label's confidence to this power; try 1 where "
+        "many are wrong and a higher least confidence leaves too few. 0: all count the same",
+        json_schema_extra=LATER,
+    )
     held_out: float = Field(
         0.05, ge=0.0, lt=1.0, description="share of the labelled data that is only evaluated, for the curves"
     )
@@ -348,6 +356,9 @@ class TrainParams(Params):
         if self.of_senones and "pseudo_labels" in roles:
             what = f"pseudo_labels are texts: criterion {self.criterion} learns senones"
             raise ConfigError(what, where="train", remedy="set criterion: ctc or transducer, or use `targets`")
+        if self.confidence_power and "pseudo_labels" not in roles:
+            what = "confidence_power weighs pseudo-labels, which are not given"
+            raise ConfigError(what, where="train", remedy="give the input `pseudo_labels`, or leave it out")
         if (bool(self.tag) and self.tag not in IN_FEATURES) != ("selection" in roles):
             what = "the input `selection` says tags such as language" if "selection" in roles else f"tag {self.tag}"
             remedy = "give the `selection` of the features, and criterion_options: {tag: language}, or neither"

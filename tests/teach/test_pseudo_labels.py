@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from made_artifacts import features_artifact, utterances, write_artifact
 
+from megahour.batches.loader import Batch
 from megahour.core.errors import MegahourError
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES, PSEUDO_LABELS
 from megahour.core.store import Artifact
@@ -19,6 +22,7 @@ from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 from megahour.teach.params import PseudoLabelParams
 from megahour.teach.pseudo_stage import PseudoLabel
+from megahour.train import criteria
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
 from megahour.train.stage import Train
@@ -117,11 +121,11 @@ def test_hypotheses_of_other_features_are_refused(
         labelled(tmp_path, {**inputs, "hypotheses": one}, engine, min_confidence=0.1)
 
 
-def pseudo_labels(folder: Path, texts: dict[int, dict[int, str]]) -> Artifact:
+def pseudo_labels(folder: Path, texts: dict[int, dict[int, str]], confidence: float | None = 0.9) -> Artifact:
     """By features shard and utterance."""
     shards = []
     for shard, own in texts.items():
-        columns = [list(own), list(own.values()), [0.9] * len(own), ["ours"] * len(own)]
+        columns = [list(own), list(own.values()), [confidence] * len(own), ["ours"] * len(own)]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, PSEUDO_LABELS.types, strict=True)]
         table = pa.Table.from_arrays(arrays, schema=PSEUDO_LABELS)
         shards.append(({"features_shard": str(shard), "set": "any"}, {".parquet": table}))
@@ -160,6 +164,49 @@ def test_a_student_learns_from_both_and_true_texts_win(tmp_path: Path) -> None:
     assert job.dropped["no-target"] == 3
     alone = prepare(TrainParams(**SETTINGS, sets=[], unlabelled_sets=["unlabelled"]), inputs)
     assert texts_of(alone) == {5: "ab"}
+
+
+def test_a_pseudo_label_counts_by_its_confidence_and_a_true_text_in_full(tmp_path: Path) -> None:
+    """Utterance 0 keeps its own text, 1 has none, 5 is of an unlabelled set."""
+    made = [{**each} for each in MADE]
+    made[1]["text"] = ""
+    features = features_artifact(tmp_path / "features", [("labelled", made[:4]), ("unlabelled", made[4:8])])
+    texts = {0: {0: "f", 1: "fg"}, 1: {5: "ab"}}
+    inputs = {"features": features, "pseudo_labels": pseudo_labels(tmp_path / "pseudo", texts, 0.5)}
+    loader = prepare(TrainParams(**SETTINGS, held_out=0.0, confidence_power=2.0), inputs).loaders["labelled"]
+    batches = [loader.batch(0, number, offset=0) for number in range(len(loader.plan(0)))]
+    found = {key: w for each in batches for key, w in zip(each.keys, each.targets["weights"].tolist(), strict=True)}
+    assert found == {0: 1.0, 1: 0.25, 2: 1.0, 3: 1.0, 5: 0.25}
+    plain = prepare(TrainParams(**SETTINGS, held_out=0.0), inputs).loaders["labelled"].batch(0, 0, offset=0)
+    assert "weights" not in plain.targets
+    unknown = {**inputs, "pseudo_labels": pseudo_labels(tmp_path / "unknown", texts, None)}
+    unsure = prepare(TrainParams(**SETTINGS, confidence_power=1.0), unknown).loaders["labelled"]
+    with pytest.raises(MegahourError, match="a pseudo-label without a confidence"):
+        unsure.batch(0, 0, offset=0)
+    with pytest.raises(MegahourError, match="confidence_power weighs pseudo-labels, which are not given"):
+        TrainParams(**SETTINGS, confidence_power=1.0).check_roles({"features"})
+
+
+@pytest.mark.parametrize("case", ["plain", "views", "joint"])
+def test_a_weighted_loss_is_that_of_each_utterance_times_its_weight(case: str) -> None:
+    rng, weights = np.random.default_rng(1), np.array([1.0, 0.25, 0.0], np.float32)
+    targets: dict[str, Any] = {"tokens": np.array([[1, 2], [2, 1], [1, 1]]), "token_lengths": np.array([2, 2, 2])}
+    if case == "views":
+        targets["view"] = rng.normal(size=(3, 9, 4)).astype(np.float32)
+    features = rng.normal(size=(3, 9, 4)).astype(np.float32)
+
+    def total(rows: slice, **more: Any) -> float:
+        own = {name: array[rows] for name, array in {**targets, **more}.items()}
+        batch = Batch(features[rows], np.full(len(features[rows]), 9), [0, 1, 2][rows], own)
+
+        def forward(x: torch.Tensor, *_: Any) -> torch.Tensor:
+            return x.square().sum((1, 2)) if case == "joint" else x
+
+        return float(criteria.loss(forward, criteria.on_device(batch), joint=case == "joint").total)
+
+    each = [total(slice(row, row + 1)) for row in range(3)]
+    assert total(slice(0, 3), weights=weights) == pytest.approx(float(np.dot(each, weights)), rel=1e-5)
+    assert total(slice(0, 3)) == pytest.approx(sum(each), rel=1e-5)
 
 
 def test_what_is_held_out_is_true_and_of_no_speaker_that_is_trained_on(tmp_path: Path) -> None:
