@@ -78,8 +78,8 @@ class TrainParams(Params):
         0.0,
         ge=0.0,
         le=100.0,
-        description="with pseudo_labels: an utterance's loss counts by its label's confidence to this power; try 1 where "
-        "many are wrong and a higher least confidence leaves too few. 0: all count the same",
+        description="with pseudo_labels: an utterance's loss counts by its label's confidence to this power; try 1 "
+        "where many are wrong and a higher least confidence leaves too few. 0: all count the same",
         json_schema_extra=LATER,
     )
     held_out: float = Field(
