@@ -15,6 +15,13 @@ class TargetsParams(Params):
     sets: list[str] = Field(["unlabelled"], description="sets that get targets")
     top_k: int = Field(20, ge=1, le=1024, description="largest logits kept of each frame")
     offsets: list[int] = Field([0, 1, 2], min_length=1, description="feature offsets that get targets")
+    max_entropy: float = Field(
+        0.0,
+        ge=0.0,
+        description="drop utterances whose frames have a higher mean entropy, in nats, by the kept logits: the "
+        "teacher is unsure of them; `mean_top1` of the summary says how sure it is of those kept. 0: keep all",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",

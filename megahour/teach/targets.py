@@ -66,6 +66,11 @@ def write_targets(
     for row, reason in failed_rows.items():
         out.quarantine(int(keys[row]), "inference-failed", reason, features.url)
     rows = [row for row in long.tolist() if row not in failed_rows]
+    if p.max_entropy:
+        found = {row: _entropy([inferred[row * len(p.offsets) + i] for i in range(len(p.offsets))]) for row in rows}
+        sure = [row for row in rows if found[row] <= p.max_entropy]
+        out.drop("unsure", len(rows) - len(sure))
+        rows = sure
     ordered = [inferred[row * len(p.offsets) + i] for row in rows for i in range(len(p.offsets))]
     offsets = np.tile(np.array(p.offsets, dtype=np.int8), len(rows))
     out.table(_table(np.repeat(keys[rows], len(p.offsets)), offsets, ordered), ".arrow")
@@ -117,6 +122,13 @@ def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outpu
         flat = np.concatenate(arrays) if arrays else np.empty(0, kind)
         columns.append(pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat)))
     return pa.Table.from_arrays(columns, schema=TARGETS)
+
+
+def _entropy(parts: list[Outputs]) -> float:
+    """Mean over the frames of an utterance, at all offsets, in nats."""
+    z = np.concatenate([part["logits"] for part in parts]).astype(np.float64)
+    log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+    return float(-(np.exp(log_p) * log_p).sum(axis=1).mean())
 
 
 def _top1(logits: NDArray[np.float16]) -> float:

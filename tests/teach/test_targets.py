@@ -80,6 +80,22 @@ def test_rows_are_the_teachers_largest_logits(features, teacher, targets):
     assert targets.receipts()[1].stats["audio_s"] == pytest.approx(seconds), "each utterance once, not per offset"
 
 
+def test_utterances_that_the_teacher_is_unsure_of_are_dropped(tmp_path, features, teacher, targets, engine):
+    entropies = {}
+    for receipt in targets.receipts():
+        for row in targets.read_table(receipt.shard, ".arrow").to_pylist():
+            p = np.exp(np.reshape(row["logits"], (-1, 3)).astype(float))
+            p /= p.sum(axis=1, keepdims=True)
+            entropies.setdefault(row["key"], []).extend(-(p * np.log(p)).sum(axis=1))
+    limit = float(np.median([np.mean(each) for each in entropies.values()]))
+    values = {"top_k": 3, "offsets": [0, 2], "max_entropy": limit}
+    sure = make(Targets(), values, {"features": features, "teacher": teacher}, tmp_path, engine)
+    kept = {row["key"] for r in sure.receipts() for row in sure.read_table(r.shard, ".arrow").to_pylist()}
+    assert kept == {key for key, each in entropies.items() if np.mean(each) <= limit}
+    assert sure.manifest.counts.dropped == {"too-short": 1, "unsure": len(entropies) - len(kept)}
+    assert sure.summary["mean_top1"] > targets.summary["mean_top1"]
+
+
 def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets):
     from megahour.core.writer import ShardWriter
     from megahour.teach.targets import write_targets
