@@ -58,7 +58,7 @@ class Augment:
             self._on_mels(joined, lengths, inv_std, rng)
             return
         to_mels = mel_matrix(len(inv_std), max(CEPSTRA_MELS, len(inv_std)))
-        mels = (joined / inv_std) @ to_mels
+        mels: NDArray[np.float32] = ((joined / inv_std) @ to_mels).astype(np.float32)
         self._on_mels(mels, lengths, np.ones(mels.shape[3], np.float32), rng)
         joined[:] = (mels @ np.linalg.pinv(to_mels)) * inv_std
 
@@ -99,7 +99,8 @@ def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.ra
 def _curve(mels: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """(F,): half-waves with random heights, of standard deviation 1 over all draws and mels."""
     waves = np.cos(np.pi * np.arange(1, CURVES + 1)[:, None] * (np.arange(mels) + 0.5) / mels)
-    return (rng.standard_normal(CURVES) @ waves * np.sqrt(2 / CURVES)).astype(np.float32)
+    curve: NDArray[np.float32] = (rng.standard_normal(CURVES) @ waves * np.sqrt(2 / CURVES)).astype(np.float32)
+    return curve
 
 
 def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:

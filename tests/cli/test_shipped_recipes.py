@@ -17,7 +17,17 @@ def test_they_are_listed_with_what_they_are_about() -> None:
     assert (
         [name for name, _ in summaries()]
         == names()
-        == ["an4", "an4-end-to-end", "asterisk", "demo", "fsdd", "fsdd-end-to-end", "language-model", "noisy-student"]
+        == [
+            "an4",
+            "an4-all-labels",
+            "an4-end-to-end",
+            "asterisk",
+            "demo",
+            "fsdd",
+            "fsdd-end-to-end",
+            "language-model",
+            "noisy-student",
+        ]
     )
     printed = megahour("recipes")
     assert all(name in printed for name in names())
@@ -46,7 +56,10 @@ def test_an_unknown_name_gets_the_nearest(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     printed = megahour("run", "dmeo", code=1)
     assert 'error: dmeo: no such recipe – did you mean "demo"?' in printed
-    assert "one of an4, an4-end-to-end, asterisk, demo, fsdd, fsdd-end-to-end, language-model, noisy-student" in printed
+    assert (
+        "one of an4, an4-all-labels, an4-end-to-end, asterisk, demo, fsdd, fsdd-end-to-end, language-model, noisy-student"
+        in printed
+    )
 
 
 def test_a_copy_is_the_recipe_and_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
