@@ -135,6 +135,14 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.decode.lattice_stage:Lattices",
         "Lattices to texts: another language model, n-best lists, word confidences and times, errors of the oracle.",
     ),
+    "export-lattices": (
+        "megahour.decode.lattice_files_stage:ExportLattices",
+        "Lattices as Kaldi's archives, of compact and plain lattices, and HTK's SLF.",
+    ),
+    "import-lattices": (
+        "megahour.decode.lattice_files_stage:ImportLattices",
+        "Lattices of other recognisers, in Kaldi's archives or HTK's SLF, to be rescored and scored beside ours.",
+    ),
     "import-hypotheses": (
         "megahour.decode.import_stage:ImportHypotheses",
         "Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of.",
@@ -174,6 +182,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "graph": ("decode", "graph"),
     "decode": ("score", "student"),
     "lattices": ("score", "student"),
+    "import-lattices": ("lattices", "lattices"),
     "import-hypotheses": ("pseudo-label", "hypotheses"),
 }
 """The stage that is likely to come after one, and the role that the artifact plays there."""

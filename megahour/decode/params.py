@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megahour.core.config import LATER, Params
 
@@ -143,6 +143,42 @@ class LatticesParams(Params):
     word_bonus: float = Field(0.0, description="nats for each word; raise it where words are missing")
     beam: float = Field(0.0, ge=0, description="drop arcs that are worse than the best path by more nats; 0: keep all")
     nbest: int = Field(0, ge=0, le=1000, description="texts of an utterance in `.nbest.jsonl`; 0: none")
+
+
+class ExportLatticesParams(Params):
+    """Lattices as Kaldi's archives, of compact and plain lattices, and HTK's SLF."""
+
+    formats: list[Literal["kaldi", "kaldi-text", "lattice4", "slf"]] = Field(
+        ["kaldi"],
+        min_length=1,
+        description="kaldi: compact lattices, binary; kaldi-text: the same as text; lattice4: plain ones, for readers "
+        "of OpenFst's files; slf: a tar of a file an utterance",
+    )
+
+
+class ImportLatticesParams(Params):
+    """Lattices of other recognisers, in Kaldi's archives or HTK's SLF, to be rescored and scored beside ours."""
+
+    source: list[str] = Field(min_length=1, description="files, globs or URLs: archives, or SLF files; .gz too")
+    format: Literal["kaldi", "slf"] = Field("kaldi", description="kaldi: compact lattices, binary or text")
+    words: str = Field("", description="kaldi: its words.txt")
+    sets: list[str] = Field(["test"], description="sets of the features whose utterances are looked for")
+    model_name: str = Field("recogniser", description="name of the recogniser in the hypotheses")
+    acoustic_scale: float = Field(1.0, gt=0, description="weight of the acoustics that the lattices are meant for")
+    frame_s: float = Field(0.01, gt=0, description="seconds of a frame: 0.03 where every third one is computed")
+
+    @model_validator(mode="after")
+    def _words_fit(self) -> ImportLatticesParams:
+        if (self.format == "kaldi") != bool(self.words):
+            raise ValueError(f"{self.format} {'needs' if self.format == 'kaldi' else 'takes no'} words = WORDS.TXT")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Other contents are another job; other places are not."""
+        from megahour.units.texts import files_digest
+
+        files = {"source": files_digest(self.source), "words": files_digest([self.words]) if self.words else ""}
+        return {**super().identity(), **files}
 
 
 class ImportHypothesesParams(Params):

@@ -130,11 +130,14 @@ def _product(
         for models in pairs[state]:
             source = numbers[state, models] = len(numbers)
             for arc in range(first[state], first[state + 1]):
-                spelled = lattice.words[word[arc]] if word[arc] else None
-                (one, taken), (two, given) = old.step(models[0], spelled), new.step(models[1], spelled)
-                after = (one, two) if target[arc] != end else ()
+                after, cost = models, graph[arc]
+                said = [lattice.words[word[arc]]] if word[arc] else []
+                for spelled in (*said, *([None] if target[arc] == end else [])):
+                    (one, taken), (two, given) = old.step(after[0], spelled), new.step(after[1], spelled)
+                    after, cost = (one, two), cost - taken + lm_scale * given
+                cost -= word_bonus * len(said)
+                after = () if target[arc] == end else after
                 pairs[target[arc]][after] = 0
-                cost = graph[arc] - taken + lm_scale * given - (word_bonus if spelled is not None else 0.0)
                 arcs.append((source, target[arc], after, arc, cost))
             if len(arcs) > most:
                 return None

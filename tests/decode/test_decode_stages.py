@@ -7,6 +7,7 @@ frames: posteriors are right but for the noise in the features.
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -26,8 +27,15 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
+from megahour.decode.lattice_files_stage import ExportLattices, ImportLattices
 from megahour.decode.lattice_stage import Lattices
-from megahour.decode.params import DecodeParams, GraphParams, LatticesParams
+from megahour.decode.params import (
+    DecodeParams,
+    ExportLatticesParams,
+    GraphParams,
+    ImportLatticesParams,
+    LatticesParams,
+)
 from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
@@ -456,6 +464,25 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     fields = again.read_bytes(0, ".ctm").decode().splitlines()[0].split()
     assert (fields[0], fields[1], fields[4]) == ("1", "1", SENTENCES[0].split()[0])
     assert (float(fields[2]), float(fields[3])) == (2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
+    files, back = Artifact(tmp_path / "files"), Artifact(tmp_path / "back")
+    exporting = ExportLatticesParams(formats=["kaldi", "kaldi-text", "lattice4", "slf"])
+    run_stage(ExportLattices(), exporting, {"lattices": output, "graph": made["graph"]}, files, engine, work=tmp_path)
+    archives = [str(Path(files.url) / "shards" / name) for name in ("00000.lat.ark", "00001.lat.txt")]
+    common = {"words": str(Path(files.url) / "shards" / "00000.words.txt"), "acoustic_scale": 0.5, "frame_s": 0.03}
+    importing = ImportLatticesParams(source=archives, **common)
+    counts = run_stage(ImportLattices(), importing, roles(made, "features"), back, engine, work=tmp_path).counts
+    assert counts == Counts(10, 8, 0, {"no-lattice": 2})
+    for one, other in zip(rows, [row for shard in (0, 1) for row in read_rows(back, shard)], strict=True):
+        assert [path.words for path in best_paths(one.lattice, 0.5)] == [
+            path.words for path in best_paths(other.lattice, 0.5)
+        ]
+        assert sorted(one.lattice.graph) == pytest.approx(sorted(other.lattice.graph), abs=1e-6)
+    with tarfile.open(Path(files.url) / "shards" / "00000.slf.tar") as tar:
+        assert tar.getnames() == ["1.lat", "2.lat", "3.lat", "4.lat"]
+        tar.extractall(tmp_path / "slf", filter="data")
+    slf = ImportLatticesParams(source=[str(tmp_path / "slf" / "*.lat")], format="slf", acoustic_scale=0.5, frame_s=0.03)
+    run_stage(ImportLattices(), slf, roles(made, "features"), Artifact(tmp_path / "of-slf"), engine, work=tmp_path)
+    assert texts(Artifact(tmp_path / "of-slf")) == {key: text for key, text in EXPECTED.items() if key < 100}
     for wrong in ({"lattices": output, "lm": made["lm"]}, {"lattices": output, "lexicon": made["lexicon"]}):
         with pytest.raises(ConfigError, match="give both"):
             run_stage(Lattices(), LatticesParams(), wrong, again, engine, work=tmp_path)

@@ -1,0 +1,131 @@
+"""Workers of `export-lattices` and `import-lattices`: a shard's lattices to Kaldi's and HTK's files, and back."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import PurePosixPath
+
+import fsspec
+import pyarrow as pa
+
+from megahour.core.errors import ConfigError
+from megahour.core.schemas import HYPOTHESES
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
+from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
+from megahour.lattices.lattice import Lattice, pruned
+from megahour.lattices.n_best import best_paths
+from megahour.lattices.slf import from_slf, to_slf
+from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
+from megahour.units.texts import find_files
+
+Inputs = Mapping[str, Artifact]
+MAX_SLF = 256 << 20  # bytes of one lattice
+
+
+def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
+    """`.lat.ark`, `.lat.txt`, `.lattice4.ark` and `.slf.tar`, as `formats` say, and `.words.txt`, the graph's.
+
+    Lattices with a word that the graph has not are quarantined.
+    """
+    table = inputs["graph"].read_bytes(0, ".words.txt").decode()
+    numbers = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in table.splitlines()}
+    entries: dict[str, list[bytes]] = {name: [] for name in p.formats}
+    slf = io.BytesIO()
+    with tarfile.open(fileobj=slf, mode="w") as tar:
+        for row in read_rows(inputs["lattices"], shard):
+            out.came_in()
+            key, lattice = f"{row.key} ".encode(), row.lattice
+            try:
+                made = {
+                    "kaldi": lambda one=lattice: compact_bytes(one, numbers),
+                    "kaldi-text": lambda one=lattice: compact_text(one, numbers).encode(),
+                    "lattice4": lambda one=lattice: plain_bytes(one, numbers),
+                    "slf": lambda one=lattice, about=row: to_slf(
+                        str(about.key), one, about.scale, about.frame_s
+                    ).encode(),
+                }
+                written = {name: made[name]() for name in p.formats}
+            except ValueError as error:
+                out.quarantine(row.key, "word-not-in-graph", str(error), inputs["lattices"].url)
+                continue
+            for name, data in written.items():
+                entries[name].append(key + data)
+                if name == "slf":
+                    about = tarfile.TarInfo(f"{row.key}.lat")
+                    about.size = len(data)
+                    tar.addfile(about, io.BytesIO(data))
+            out.kept()
+    suffixes = {"kaldi": ".lat.ark", "kaldi-text": ".lat.txt", "lattice4": ".lattice4.ark"}
+    for name in p.formats:
+        with out.open(suffixes.get(name, ".slf.tar")) as file:
+            file.write(slf.getvalue() if name == "slf" else b"".join(entries[name]))
+    out.text(table, ".words.txt")
+
+
+def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
+    """*Hypotheses* with lattices of the utterances of features shard `shard` that the source has; the first counts."""
+    receipt = next(receipt for receipt in inputs["features"].receipts() if receipt.shard == shard)
+    keys = inputs["features"].read_table(shard, ".arrow", columns=["key"])["key"].to_pylist()
+    own, found = {str(key): key for key in keys}, dict[int, Lattice | ValueError]()
+    for name, lattice in _lattices(p):
+        if name in own:
+            found.setdefault(own[name], lattice)
+    rows, kept = [], []
+    for key in keys:
+        out.came_in()
+        lattice = found.get(key, None)
+        if lattice is None:
+            out.drop("no-lattice")
+            continue
+        if isinstance(lattice, ValueError):
+            out.quarantine(key, "no-path" if "no path" in str(lattice) else "not-readable", str(lattice))
+            continue
+        (best,) = islice(best_paths(lattice, p.acoustic_scale), 1)
+        rows.append((key, p.model_name, " ".join(best.words), -best.cost, lattice.frames))
+        kept.append(LatticeRow(key, lattice, p.acoustic_scale, p.frame_s, True))
+        out.kept()
+    columns = zip(*rows, strict=True) if rows else ([] for _ in HYPOTHESES)
+    out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
+    out.table(to_table(kept), SUFFIX)
+    out.stats.update(density([row.lattice for row in kept]))
+    out.tags.update({"set": receipt.tags.get("set", ""), "model": p.model_name})
+
+
+def _lattices(p: ImportLatticesParams) -> Iterator[tuple[str, Lattice | ValueError]]:
+    """Names and lattices of all files. Raises ConfigError: an archive that cannot be read on."""
+    words = _words(p.words) if p.format == "kaldi" else []
+    for url in find_files(p.source):
+        with fsspec.open(url, "rb", compression="infer") as file:
+            if p.format == "slf":
+                yield _slf(PurePosixPath(url).name.split(".")[0], file.read(MAX_SLF), p.frame_s)
+                continue
+            whole = io.BufferedReader(io.BytesIO(file.read()))
+        try:
+            yield from read_archive(whole, words)
+        except ValueError as error:
+            remedy = "give archives of compact lattices, as lattice-copy writes them"
+            raise ConfigError(str(error), where=url, remedy=remedy) from None
+
+
+def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueError]:
+    """The file's own name stands for an utterance that its text does not name."""
+    try:
+        own, lattice = from_slf(data.decode("utf-8", "replace").splitlines(), frame_s)
+        return own or name, pruned(lattice, 1.0, float("inf"))
+    except ValueError as error:
+        return name, error
+
+
+def _words(path: str) -> Sequence[str]:
+    """Spelling of each number of a words.txt."""
+    with fsspec.open(path, "rt", encoding="utf-8") as file:
+        pairs = [line.split() for line in file if line.strip()]
+    if not pairs or any(len(pair) != 2 or not pair[1].isdecimal() for pair in pairs):
+        raise ConfigError("no list of words", where=path, remedy="give Kaldi's words.txt: lines `word number`")
+    numbers = {int(number): word for word, number in pairs}
+    return [numbers.get(number, "") for number in range(max(numbers) + 1)]

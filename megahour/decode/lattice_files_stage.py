@@ -1,0 +1,57 @@
+"""Stages `export-lattices` and `import-lattices`: lattices as Kaldi's and HTK's files, and such files as lattices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.counts import summed
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class ExportLattices(Stage[ExportLatticesParams]):
+    """One task per shard of lattices. Word numbers are those of `graph`, whose `.words.txt` is written beside them.
+
+    Acoustic scores are without their scale, as Kaldi and HTK have them. Transition ids are labels + 1.
+    """
+
+    name = "export-lattices"
+    params = ExportLatticesParams
+    inputs = (Input("lattices", kinds=("hypotheses",)), Input("graph"))
+
+    def run(self, p: ExportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.decode.lattice_files import export_shard
+
+        export_shard(p, inputs, task["shard"], out)
+
+
+class ImportLattices(Stage[ImportLatticesParams]):
+    """One task per features shard of the sets; each reads all of the source and keeps its own utterances, by key."""
+
+    name = "import-lattices"
+    params = ImportLatticesParams
+    inputs = (Input("features"),)
+
+    def plan(self, p: ImportLatticesParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+
+    def run(self, p: ImportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.decode.lattice_files import import_shard_of_lattices
+
+        import_shard_of_lattices(p, inputs, task["shard"], out)
+
+    def finish(self, p: ImportLatticesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        from megahour.lattices.table import density_summary
+
+        numbers = summed(receipt.stats for receipt in receipts)
+        return {"model": p.model_name, "sets": sorted(p.sets), **numbers, **density_summary(numbers)}
+
+    def remedies(self, p: ImportLatticesParams, receipts: list[Receipt]) -> Mapping[str, str]:
+        return {"no-lattice": "name utterances by their keys, as `export` and `export-lattices` do"}

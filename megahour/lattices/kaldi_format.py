@@ -1,0 +1,187 @@
+"""Kaldi's compact lattices, binary and text, and its plain ones: archives of OpenFst `vector` files.
+
+An entry is the key, a space, and the FST; a binary one begins with OpenFst's magic number, a text one with a newline.
+Weights are (graph cost, acoustic cost), those of compact lattices with a string of transition ids, one a frame: labels
++ 1 here. Formats of Kaldi's lat/kaldi-lattice.h and fstext/lattice-weight.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from megahour.lattices.lattice import Lattice
+from megahour.lattices.loose import Link, from_links
+from megahour.units.fst import MAGIC
+
+COMPACT, PLAIN = b"compactlattice44", b"lattice4"
+MOST = 1 << 26  # states, arcs or labels of a lattice that is read
+Numbers = Mapping[str, int]
+
+
+def compact_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
+    """A compact lattice. numbers: those of the words in Kaldi's words.txt. Raises ValueError: a word is not there."""
+    first, words, strings = _columns(lattice, numbers)
+    end, parts = (
+        lattice.states - 1,
+        [_header(COMPACT, lattice.states - 1, int((lattice.target != lattice.states - 1).sum()))],
+    )
+    for state in range(end):
+        arcs = range(first[state], first[state + 1])
+        last = [arc for arc in arcs if lattice.target[arc] == end]
+        final = (lattice.graph[last[0]], lattice.acoustic[last[0]], strings[last[0]]) if last else (np.inf, np.inf, ())
+        parts.append(_weight(*final) + struct.pack("<q", len(arcs) - len(last)))
+        for arc in arcs:
+            if lattice.target[arc] != end:
+                weight = _weight(lattice.graph[arc], lattice.acoustic[arc], strings[arc])
+                parts.append(
+                    struct.pack("<ii", words[arc], words[arc]) + weight + struct.pack("<i", lattice.target[arc])
+                )
+    return b"".join(parts)
+
+
+def compact_text(lattice: Lattice, numbers: Numbers) -> str:
+    """The same as text: `source target word graph,acoustic,1_2_3` an arc, `state weight` a final state."""
+    _, words, strings = _columns(lattice, numbers)
+    lines, end = ["\n"], lattice.states - 1
+    for arc in range(lattice.arcs):
+        string = "_".join(map(str, strings[arc]))
+        weight = f"{lattice.graph[arc]:.9g},{lattice.acoustic[arc]:.9g},{string}"
+        source, target = int(lattice.source[arc]), int(lattice.target[arc])
+        lines.append(f"{source}\t{weight}\n" if target == end else f"{source}\t{target}\t{words[arc]}\t{weight}\n")
+    return "".join([*lines, "\n"])
+
+
+def plain_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
+    """A plain lattice, which OpenFst readers of Kaldi's `lattice4` arcs take: a transition id an arc, words on the
+    first. The weights are on the first arc, too."""
+    _, words, strings = _columns(lattice, numbers)
+    out: list[list[tuple[int, int, float, float, int]]] = [[] for _ in range(lattice.states)]
+    for arc in range(lattice.arcs):
+        state, target, string = int(lattice.source[arc]), int(lattice.target[arc]), strings[arc] or (0,)
+        for place, label in enumerate(string):
+            after = target if place == len(string) - 1 else len(out)
+            if after == len(out):
+                out.append([])
+            weight = (lattice.graph[arc], lattice.acoustic[arc]) if not place else (0.0, 0.0)
+            out[state].append((label, 0 if place else words[arc], *weight, after))
+            state = after
+    parts = [_header(PLAIN, len(out), sum(map(len, out)))]
+    for state, arcs in enumerate(out):
+        final = 0.0 if state == lattice.states - 1 else np.inf
+        parts.append(struct.pack("<ffq", final, final, len(arcs)))
+        parts += [struct.pack("<iiffi", *arc) for arc in arcs]
+    return b"".join(parts)
+
+
+def _columns(lattice: Lattice, numbers: Numbers) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
+    """Where each state's arcs begin, words and transition ids of the arcs."""
+    first = np.searchsorted(lattice.source, np.arange(lattice.states + 1)).tolist()
+    spelled = [lattice.words[word] if word else None for word in lattice.word.tolist()]
+    if missing := {word for word in spelled if word is not None} - numbers.keys():
+        raise ValueError(f"{sorted(missing)[0]!r} has no number")
+    lengths = (lattice.frame[lattice.target] - lattice.frame[lattice.source]).tolist()
+    ids, at, strings = (lattice.labels + 1).tolist(), 0, []
+    for length in lengths if ids else ():
+        strings.append(tuple(ids[at : at + length]))
+        at += length
+    return first, [0 if word is None else numbers[word] for word in spelled], strings or [()] * lattice.arcs
+
+
+def _header(kind: bytes, states: int, arcs: int) -> bytes:
+    names = b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", kind))
+    return struct.pack("<i", MAGIC) + names + struct.pack("<iiQqqq", 2, 0, 3, 0, states, arcs)
+
+
+def _weight(graph: float, acoustic: float, string: Sequence[int]) -> bytes:
+    return struct.pack(f"<ffi{len(string)}i", graph, acoustic, len(string), *string)
+
+
+def read_archive(file: BinaryIO, words: Sequence[str]) -> Iterator[tuple[str, Lattice | ValueError]]:
+    """Keys and compact lattices of an archive, of binary and text entries; a lattice that cannot be used is an error.
+
+    words: spelling of each number. Raises ValueError where the archive itself cannot be read on.
+    """
+    while key := _key(file):
+        begins = file.read(1)
+        links, finals = _binary(file) if begins == struct.pack("<i", MAGIC)[:1] else _text(file)
+        try:
+            yield key, from_links(links, finals, words)
+        except ValueError as error:
+            yield key, error
+
+
+def _key(file: BinaryIO) -> str:
+    key = bytearray()
+    while (c := file.read(1)) and not (c.isspace() and key):
+        key += c.strip()
+        if len(key) > 1 << 12:
+            raise ValueError("a key of more than 4,096 bytes: this is no archive")
+    if c == b"\n":
+        file.seek(-1, 1)  # that of a text entry
+    return key.decode("utf-8", "replace")
+
+
+Read = tuple[list[Link], dict[int, Link]]
+
+
+def _binary(file: BinaryIO) -> Read:
+    """Links and final weights of a binary entry whose first byte was read."""
+    (_,) = _unpack(file, "3s")
+    names = [file.read(_bounded(_unpack(file, "i")[0], 64)) for _ in range(2)]
+    if names != [b"vector", COMPACT]:
+        raise ValueError(
+            f"an FST of type {names}, not of compact lattices: lattice-copy --write-compact=true makes them"
+        )
+    _, flags, _, start, states, _ = _unpack(file, "iiQqqq")
+    if start != 0 or flags:
+        raise ValueError(f"an FST that begins in state {start} or has symbols (flags {flags})")
+    links, finals = [], {}
+    for state in range(_bounded(states)):
+        weight = _read_weight(file)
+        if weight[0] < np.inf and weight[1] < np.inf:
+            finals[state] = Link(state, -1, 0, *weight)
+        for _ in range(_bounded(_unpack(file, "q")[0])):
+            _, word = _unpack(file, "ii")
+            weight = _read_weight(file)
+            links.append(Link(state, _unpack(file, "i")[0], word, *weight))
+    return links, finals
+
+
+def _read_weight(file: BinaryIO) -> tuple[float, float, tuple[int, ...]]:
+    graph, acoustic, length = _unpack(file, "ffi")
+    return graph, acoustic, _unpack(file, f"{_bounded(length)}i")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    data = file.read(struct.calcsize(f"<{form}"))
+    if len(data) != struct.calcsize(f"<{form}"):
+        raise ValueError("the archive ends within a lattice")
+    return struct.unpack(f"<{form}", data)
+
+
+def _bounded(number: int, most: int = MOST) -> int:
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} states, arcs or labels: the archive is damaged")
+    return number
+
+
+def _text(file: BinaryIO) -> Read:
+    """Of a text entry, up to its empty line."""
+    links, finals = [], {}
+    while (line := file.readline()).strip():
+        fields = line.decode("utf-8", "replace").split()
+        try:
+            graph, acoustic, string = fields[-1].split(",") if len(fields) in (2, 4) else ("0", "0", "")
+            weight = float(graph), float(acoustic), tuple(map(int, string.split("_"))) if string else ()
+            state = int(fields[0])
+            if len(fields) < 3:
+                finals[state] = Link(state, -1, 0, *weight)
+            else:
+                links.append(Link(state, int(fields[1]), int(fields[2]), *weight))
+        except (ValueError, IndexError):
+            raise ValueError(f"{line[:60]!r} is no line of a compact lattice") from None
+    return links, finals

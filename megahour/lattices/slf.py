@@ -1,0 +1,76 @@
+"""HTK's standard lattice format (SLF), version 1.0: words on the links, natural logarithms, times of the nodes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from megahour.lattices.lattice import Lattice
+from megahour.lattices.loose import Link, from_links
+
+NULL = ("!NULL", "<eps>", "!SENT_START", "!SENT_END", "<s>", "</s>")
+_FIELD = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|\S+)')
+
+
+def to_slf(name: str, lattice: Lattice, scale: float, frame_s: float) -> str:
+    """`a` is ln p of the acoustics without their scale, which is `acscale`; `l` is -1 times the graph's cost."""
+    head = ["VERSION=1.0", f"UTTERANCE={name}", "lmscale=1", "wdpenalty=0", f"acscale={scale:.9g}"]
+    head += ["start=0", f"end={lattice.states - 1}", f"N={lattice.states} L={lattice.arcs}"]
+    nodes = [f"I={state} t={frame * frame_s:.4f}" for state, frame in enumerate(lattice.frame.tolist())]
+    links = [
+        f"J={arc} S={lattice.source[arc]} E={lattice.target[arc]} W={_quoted(lattice, arc)} "
+        f"a={-lattice.acoustic[arc]:.9g} l={-lattice.graph[arc]:.9g}"
+        for arc in range(lattice.arcs)
+    ]
+    return "\n".join([*head, *nodes, *links, ""])
+
+
+def _quoted(lattice: Lattice, arc: int) -> str:
+    word = lattice.words[lattice.word[arc]] if lattice.word[arc] else "!NULL"
+    return f'"{word}"' if re.search(r"[\s\"'\\=]", word) else word
+
+
+def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
+    """The utterance's name, "" if it has none, and its lattice, whose labels are not known.
+
+    Words may be on links or on nodes, where they are said on the way there. Raises ValueError: not the format, no
+    logarithms (base 0), several first or last nodes, or what `from_links` finds.
+    """
+    about: dict[str, str] = {}
+    nodes: dict[int, dict[str, str]] = {}
+    links: list[dict[str, str]] = []
+    for line in lines:
+        fields = {key: value.strip('"') for key, value in _FIELD.findall(line.split("#")[0])}
+        if "I" in fields:
+            nodes[int(fields["I"])] = fields
+        elif "J" in fields:
+            links.append(fields)
+        else:
+            about |= fields
+    if ("VERSION" not in about and "V" not in about) or not links:
+        raise ValueError("no lattice of HTK's format: VERSION and links are missing")
+    unit = math.log(float(about.get("base", math.e)))
+    ends = [(int(link["S"]), int(link["E"])) for link in links]
+    start = _only(about.get("start"), {s for s, _ in ends} - {e for _, e in ends}, "begins")
+    end = _only(about.get("end"), {e for _, e in ends} - {s for s, _ in ends}, "ends")
+    place = {
+        node: number for number, node in enumerate([start, *sorted({n for pair in ends for n in pair} - {start, end})])
+    }
+    words, number = ["<eps>"], dict.fromkeys(NULL, 0)
+    made = []
+    for (source, target), link in zip(ends, links, strict=True):
+        word = link.get("W", link.get("WORD", nodes.get(target, {}).get("W", "!NULL")))
+        if word not in number:
+            number[word] = len(words)
+            words.append(word)
+        graph, acoustic = (-unit * float(link.get(key, "0")) for key in ("l", "a"))
+        made.append(Link(place[source], place.get(target, -1), number[word], graph, acoustic))
+    frames = {place.get(node, -1): round(float(fields.get("t", "0")) / frame_s) for node, fields in nodes.items()}
+    return about.get("UTTERANCE", about.get("U", "")), from_links(made, {}, words, frames)
+
+
+def _only(given: str | None, found: set[int], what: str) -> int:
+    if given is None and len(found) != 1:
+        raise ValueError(f"it {what} in {len(found)} nodes")
+    return int(given) if given is not None else found.pop()

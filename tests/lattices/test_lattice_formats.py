@@ -1,0 +1,135 @@
+"""Kaldi's archives and HTK's SLF: what is written is read, here and by kaldifst, and what is damaged is named."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import kaldifst
+import numpy as np
+import pytest
+
+from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
+from megahour.lattices.lattice import Lattice
+from megahour.lattices.n_best import best_paths
+from megahour.lattices.slf import from_slf, to_slf
+
+WORDS = ["<eps>", "red", "boat", "l'eau"]
+NUMBERS = {"boat": 1, "red": 2, "l'eau": 3}
+SPELLED = ["<eps>", "boat", "red", "l'eau"]
+
+
+def lattice() -> Lattice:
+    """Paths: red boat, red l'eau, boat."""
+    source, target, word = np.array([(0, 1, 1), (0, 2, 2), (1, 2, 2), (1, 3, 3), (2, 4, 0), (3, 4, 0)], np.int32).T
+    costs = np.array([1.5, 4.0, 0.25, 0.75, 0.5, 0.125]), np.array([10.0, 20.5, 11.25, 9.0, 1.0, 2.0])
+    frame, labels = np.array([0, 2, 4, 4, 5], np.int32), np.array([1, 2, 1, 1, 2, 0, 2, 0, 0, 3, 0, 0], np.int32)
+    return Lattice(source, target, word, *costs, frame, labels, WORDS)
+
+
+def listed(one: Lattice) -> list[tuple[object, ...]]:
+    paths = best_paths(one, 0.5)
+    return [(path.words, round(path.cost, 5), round(path.graph, 5), tuple(one.labels_of(path.arcs))) for path in paths]
+
+
+def archive(*entries: bytes) -> dict[str, Lattice | ValueError]:
+    return dict(read_archive(io.BytesIO(b"".join(entries)), SPELLED))
+
+
+def test_a_compact_archive_is_read_as_it_was_written_binary_and_text() -> None:
+    one = lattice()
+    found = archive(
+        b"u1 ",
+        compact_bytes(one, NUMBERS),
+        b"u2 ",
+        compact_text(one, NUMBERS).encode(),
+        b"u3 ",
+        compact_bytes(one, NUMBERS),
+    )
+    assert list(found) == ["u1", "u2", "u3"]
+    for each in found.values():
+        assert isinstance(each, Lattice)
+        assert listed(each) == listed(one)
+        assert each.frames == 5
+
+
+def test_the_bytes_are_those_that_kaldi_documents() -> None:
+    """OpenFst's magic number, `vector`, `compactlattice44`; the first arc of state 0 with graph, acoustic, two ids."""
+    data = compact_bytes(lattice(), NUMBERS)
+    assert data[:4] == b"\xd6\xfd\xb2\x7e"
+    assert data[4:34] == b"\x06\0\0\0vector\x10\0\0\0compactlattice44"
+    state = data[34 + 40 :]
+    assert state[:20] == np.array([np.inf, np.inf], "<f4").tobytes() + bytes(4) + (2).to_bytes(8, "little")
+    arc = (
+        np.array([2, 2], "<i4").tobytes()
+        + np.array([1.5, 10.0], "<f4").tobytes()
+        + np.array([2, 2, 3, 1], "<i4").tobytes()
+    )
+    assert state[20 : 20 + len(arc)] == arc
+
+
+def test_kaldifst_reads_a_plain_lattice_with_the_same_paths(tmp_path: Path) -> None:
+    (tmp_path / "lat").write_bytes(plain_bytes(lattice(), NUMBERS))
+    theirs = kaldifst.Lattice.read(str(tmp_path / "lat"))
+    found = []
+    for path in kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(theirs, 10)):
+        _, ids, words, weight = kaldifst.get_linear_symbol_sequence(path)
+        found.append((tuple(SPELLED[w] for w in words), weight.value1, weight.value2, tuple(i - 1 for i in ids)))
+    ours = [
+        (path.words, path.graph, path.cost - path.graph, tuple(lattice().labels_of(path.arcs)))
+        for path in best_paths(lattice(), 1.0)
+    ]
+    assert sorted(found) == sorted(ours)
+
+
+def test_slf_is_read_as_it_was_written_and_in_other_forms() -> None:
+    one = lattice()
+    text = to_slf("u1", one, 0.5, 0.03)
+    name, again = from_slf(text.splitlines(), 0.03)
+    assert name == "u1"
+    assert [row[:3] for row in listed(replace(again, labels=one.labels))] == [row[:3] for row in listed(one)]
+    assert again.frame[-1] == 5
+    nodes = "VERSION=1.0\nbase=10\nI=2 t=0\nI=0 t=0.3 W=red\nI=1 t=0.6 W=!NULL\n"
+    nodes += "J=0 S=2 E=0 a=-2 l=-1\nJ=1 S=0 E=1 a=-1\n"
+    _, other = from_slf(nodes.splitlines(), 0.03)
+    (path,) = best_paths(other, 1.0)
+    assert (path.words, path.cost) == (("red",), pytest.approx(4 * np.log(10)))
+    assert other.frame.tolist() == [0, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("1 2", "no lattice of HTK"),
+        ("VERSION=1.0\nJ=0 S=0 E=1\nJ=1 S=2 E=3", "begins in 2 nodes"),
+        ("VERSION=1.0\nstart=0\nend=2\nI=0\nI=1\nI=2\nJ=0 S=0 E=1\nJ=1 S=1 E=0\nJ=2 S=1 E=2", "cycle"),
+        ("VERSION=1.0\nstart=0\nend=2\nI=0\nI=1\nJ=0 S=0 E=1", "no path"),
+        ("VERSION=1.0\nI=0\nI=1\nJ=0 S=0 E=1 a=nan", "not finite"),
+        ("VERSION=1.0\nI=0 t=2\nI=1 t=1\nJ=0 S=0 E=1", "frames do not fit"),
+    ],
+)
+def test_what_is_wrong_with_an_slf_file_is_said(text: str, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        from_slf(text.splitlines(), 0.01)
+
+
+def test_a_bad_lattice_of_an_archive_is_an_error_of_its_own_and_a_cut_archive_one_of_all() -> None:
+    good = compact_text(lattice(), NUMBERS).encode()
+    found = archive(
+        b"empty \n\n", b"cycle \n0 1 1 1,1,\n1 0 1 1,1,\n1\n\n", b"infinite \n0 1 1 inf,1,\n1\n\n",
+        b"unknown \n0 1 9 1,1,\n1\n\n", b"frames \n0 1 1 1,1,1_1\n0 1 2 1,1,1\n1\n\n", b"good ", good,
+    )  # fmt: skip
+    messages = {key: str(value) for key, value in found.items() if isinstance(value, ValueError)}
+    assert {key: message.split()[0] for key, message in messages.items()} == {
+        "empty": "no", "cycle": "its", "infinite": "a", "unknown": "a", "frames": "two",
+    }  # fmt: skip
+    assert isinstance(found["good"], Lattice)
+    with pytest.raises(ValueError, match="ends within"):
+        archive(b"u1 ", compact_bytes(lattice(), NUMBERS)[:-3])
+    with pytest.raises(ValueError, match="no line"):
+        archive(b"u1 \n0 x\n")
+    with pytest.raises(ValueError, match="lattice-copy --write-compact"):
+        archive(b"u1 ", plain_bytes(lattice(), NUMBERS))
+    with pytest.raises(ValueError, match="'boat' has no number"):
+        compact_bytes(lattice(), {"red": 1, "l'eau": 2})
