@@ -39,17 +39,9 @@ def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: Shard
     with tarfile.open(fileobj=slf, mode="w") as tar:
         for row in read_rows(inputs["lattices"], shard):
             out.came_in()
-            key, lattice = f"{row.key} ".encode(), row.lattice
+            key = f"{row.key} ".encode()
             try:
-                made = {
-                    "kaldi": lambda one=lattice: compact_bytes(one, numbers),
-                    "kaldi-text": lambda one=lattice: compact_text(one, numbers).encode(),
-                    "lattice4": lambda one=lattice: plain_bytes(one, numbers),
-                    "slf": lambda one=lattice, about=row: to_slf(
-                        str(about.key), one, about.scale, about.frame_s
-                    ).encode(),
-                }
-                written = {name: made[name]() for name in p.formats}
+                written = {name: _written(name, row, numbers) for name in p.formats}
             except ValueError as error:
                 out.quarantine(row.key, "word-not-in-graph", str(error), inputs["lattices"].url)
                 continue
@@ -67,6 +59,14 @@ def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: Shard
     out.text(table, ".words.txt")
 
 
+def _written(name: str, row: LatticeRow, numbers: Mapping[str, int]) -> bytes:
+    if name == "slf":
+        return to_slf(str(row.key), row.lattice, row.scale, row.frame_s).encode()
+    if name == "kaldi-text":
+        return compact_text(row.lattice, numbers).encode()
+    return (plain_bytes if name == "lattice4" else compact_bytes)(row.lattice, numbers)
+
+
 def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
     """*Hypotheses* with lattices of the utterances of features shard `shard` that the source has; the first counts."""
     receipt = next(receipt for receipt in inputs["features"].receipts() if receipt.shard == shard)
@@ -78,10 +78,10 @@ def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int
     rows, kept = [], []
     for key in keys:
         out.came_in()
-        lattice = found.get(key, None)
-        if lattice is None:
+        if key not in found:
             out.drop("no-lattice")
             continue
+        lattice = found[key]
         if isinstance(lattice, ValueError):
             out.quarantine(key, "no-path" if "no path" in str(lattice) else "not-readable", str(lattice))
             continue
