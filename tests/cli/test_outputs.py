@@ -81,6 +81,7 @@ ASKED: dict[str, list[str]] = {
     "compose": ["--source", "FILE"],
     "import-features": ["--source", "FILE", "--train", "FILE"],
     "import-hypotheses": ["--source", "[FILE]"],
+    "import-lattices": ["--source", "[FILE]", "--format", "slf"],
     "language-model": ["--text", "EMPTY"],
     "lm-words": ["--text", "EMPTY"],
     "lm-interpolate": ["--text", "EMPTY"],
