@@ -2,10 +2,10 @@
 
     python benchmarks/lattice.py --features F --model M --units U --lexicon L --work W [--write]
 
-F, M, U and L are artifacts of a run on AN4 (`import-features`, `train`, `senones`, `lexicon`). A bigram and a 4-gram are
-estimated from the labelled texts. The acoustic scale is chosen with the bigram on the set `tune`, whose speakers are of
-the training list; figures are of the set `test`. Times are CPU seconds of the search alone, after the network, in one
-process with one thread.
+F, M, U and L are artifacts of a run on AN4 (`import-features`, `train`, `senones`, `lexicon`). A bigram and a
+4-gram are estimated from the labelled texts. The acoustic scale is chosen with the bigram on the set `tune`, whose
+speakers are of the training list; figures are of the set `test`. Times are CPU seconds of the search alone, after the
+network, in one process with one thread.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def main() -> None:
         machine(python(), "one thread", load=load),
         f"AN4's test list: {len(test)} utterances, {sum(len(each.words) for each in test)} words, {audio_s:.0f} s, "
         f"frames of 30 ms. Acoustic scale {scale:g}, chosen on {len(tune)} utterances",
-        f"of the training list's tuning speakers. Beam {BEAM:g}, at most {MAX_ACTIVE:,} tokens. The graph of the bigram "
+        f"of the training list's tuning speakers. Beam {BEAM:g}, at most {MAX_ACTIVE:,} tokens. The bigram's graph "
         f"has {len(small.fst.arcs):,} arcs, that of the 4-gram {len(large.fst.arcs):,}.",
         "",
         f"Bigram, best path: {rate(bigram, test)} % of the words wrong, {best_rtf:.4f} CPU seconds a second of speech "
