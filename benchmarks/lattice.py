@@ -39,7 +39,7 @@ from megahour.lm.query.convert import read_lm
 from megahour.lm.query.model_files import lm_file, open_model
 from megahour.models.service import open_session
 
-BEAMS = (2.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+BEAMS = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
 SCALES = (0.2, 0.3, 0.4, 0.5, 0.7)
 BEAM, MAX_ACTIVE = 14.0, 7000
 
@@ -115,8 +115,9 @@ def main() -> None:
     with lm_file(lm4) as path:
         new = ModelScorer(open_model(path))
     old, rows = GraphScorer(read_lm(lm2)), []
-    warm = LatticeSearcher(small, first, 1.0)
-    warm(test[0].log_probs)  # compiles
+    warm = LatticeSearcher(small, first, 1.0)(test[0].log_probs).lattice
+    assert warm is not None
+    rescored(warm, old, new)  # all is compiled now
     for beam in BEAMS:
         search, lattices = LatticeSearcher(small, first, beam), list[Lattice]()
         began_s = time.process_time()

@@ -56,6 +56,9 @@ def test_a_words_confidence_is_the_share_of_the_paths_that_have_it_there() -> No
     first, second = confidences(DIAMOND, best, 1.0)
     assert first == pytest.approx((shares["a", "b"] + shares["a", "d"]) / total, abs=1e-9)
     assert second == pytest.approx((shares["a", "d"] + shares["b", "d"]) / total, abs=1e-9)
+    shorter = lattice((0, 1, 1, 0.1), (0, 3, 2, 1.0), (1, 2, 2, 0.1), (2, 3, 3, 0.1), (3, 4, 0, 0.0))  # a b c, or b
+    sides = pytest.approx(1 / (1 + math.exp(0.3 - 1.0)), abs=1e-9)
+    assert confidences(shorter, best_path(shorter, 1.0), 1.0) == [sides, pytest.approx(1.0, abs=1e-9), sides]
     alone = lattice((0, 1, 1, 3.0), (1, 2, 0, 0.0))
     assert confidences(alone, [0, 1], 1.0) == [1.0]
 
@@ -82,6 +85,7 @@ def test_word_times_are_where_the_labels_spell_the_words() -> None:
     assert word_spans(["a", "c"], [1, 2, 2], ways, 0) == [(0, 2), (2, 3)]
     assert word_spans(["a", "b"], [1, 2, 1, 2], ways, None) == [(0, 2), (2, 4)]
     assert word_spans([], [0, 0], ways, 0) == []
+    assert word_spans(["d"], [0, 0, 3], {"d": [[0, 3]]}, 0) == [(1, 3)], "a word that begins as silence sounds"
     assert word_spans(["a"], [1, 1], ways, 0) is None, "unfinished"
     assert word_spans(["a"], [1, 2, 3], ways, 0) is None
     assert word_spans(["whale"], [1, 2], ways, 0) is None
