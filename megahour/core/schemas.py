@@ -194,8 +194,8 @@ TAG = [pa.field("tag", pa.string()), pa.field("tag_probability", pa.float32())]
 LATTICES = pa.schema(
     [
         ("key", pa.int64()),
-        ("scale", pa.float32()),
-        ("frame_s", pa.float32()),
+        ("scale", pa.float64()),
+        ("frame_s", pa.float64()),
         ("finished", pa.bool_()),
         ("frame", pa.list_(pa.int32())),
         ("source", pa.list_(pa.int32())),

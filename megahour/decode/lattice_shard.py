@@ -23,7 +23,7 @@ from megahour.decode.word_times import word_spans
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import BestPath, best_paths
-from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
+from megahour.lattices.rescore import GraphScorer, ModelScorer, UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
 from megahour.lm.query.convert import read_lm
 from megahour.lm.query.model_files import lm_file, open_model
@@ -63,7 +63,8 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
                 out.stat("unknown_words", sum(not scorers[1].knows(w) for w in set(lattice.text(range(lattice.arcs)))))
             lattice = _as_kept(pruned(lattice, scale, p.beam or np.inf))
         except ValueError as error:
-            out.quarantine(row.key, "no-path", str(error), inputs["lattices"].url)
+            reason = "not-in-graph-lm" if isinstance(error, UnknownWordError) else "no-path"
+            out.quarantine(row.key, reason, str(error), inputs["lattices"].url)
             continue
         found = list(islice(best_paths(lattice, scale), max(1, p.nbest)))
         best = found[0]

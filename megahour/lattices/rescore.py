@@ -26,6 +26,10 @@ MAX_ARCS = 2000  # a frame; a lattice that would have more is narrower
 NARROWER = 0.75
 
 
+class UnknownWordError(ValueError):
+    """A lattice has a word that the language model of its graph has not: it is another one's."""
+
+
 class Scorer(Protocol):
     """A language model as a walk: costs in nats of words, and of the end where `word` is None."""
 
@@ -78,7 +82,7 @@ class GraphScorer:
         return (((BOS,)[: self._order - 1], 0.0),)
 
     def step(self, state: Any, word: str | None) -> tuple[Any, float]:
-        """Raises ValueError: the model has no such word, so no graph of it has."""
+        """Raises UnknownWordError: the model has no such word, so no graph of it has."""
         number = EOS if word is None else self._ids.get(word, -1)
         if (state, number) not in self._known:
             self._known[state, number] = self._stepped(state, number, word)
@@ -97,7 +101,7 @@ class GraphScorer:
                 cost -= LN10 * self._tables[len(history) - 1].get(history, (0.0, 0.0))[1]
                 history = history[1:]
         if not after:
-            raise ValueError(f"{word!r} is not in the language model of the graph")
+            raise UnknownWordError(f"{word!r} is not in the language model of the graph")
         least = min(after.values())
         return tuple(sorted((history, round(cost - least, 9)) for history, cost in after.items())), least
 
@@ -108,7 +112,7 @@ def rescored(
     """`lattice` with lm_scale · new in place of old, and `word_bonus` off each word's cost.
 
     A result of more than MAX_ARCS arcs a frame is made of the lattice within a narrower beam, with the acoustics at
-    `scale`. Raises ValueError: a word that `old` does not know.
+    `scale`. Raises UnknownWordError: a word that `old` does not know.
     """
     beam = 100.0
     while (found := _product(lattice, old, new, lm_scale, word_bonus, MAX_ARCS * max(1, lattice.frames))) is None:

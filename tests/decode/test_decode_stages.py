@@ -28,6 +28,7 @@ from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_dig
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
 from megahour.decode.lattice_files_stage import ExportLattices, ImportLattices
+from megahour.decode.lattice_shard import lattices_shard
 from megahour.decode.lattice_stage import Lattices
 from megahour.decode.params import (
     DecodeParams,
@@ -435,7 +436,7 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     for row, score in zip(
         rows, [*output.read_table(0)["score"].to_pylist(), *output.read_table(1)["score"].to_pylist()], strict=True
     ):
-        assert (row.scale, row.frame_s, row.finished) == (0.5, pytest.approx(0.03), True)
+        assert (row.scale, row.frame_s, row.finished) == (0.5, 0.03, True)
         paths = list(islice(best_paths(row.lattice, row.scale), 4))
         assert paths[0].cost == pytest.approx(-score, abs=1e-3)
         assert [" ".join(path.words) for path in paths] == [item["text"] for item in listed[row.key]]
@@ -464,6 +465,17 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     fields = again.read_bytes(0, ".ctm").decode().splitlines()[0].split()
     assert (fields[0], fields[1], fields[4]) == ("1", "1", SENTENCES[0].split()[0])
     assert (float(fields[2]), float(fields[3])) == (2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
+    (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
+    other = Artifact(tmp_path / "teas-lm")
+    run_stage(
+        LanguageModel(), LanguageModelParams(source=[str(tmp_path / "teas.txt")]), {}, other, engine, work=tmp_path
+    )
+    with ShardWriter(Artifact(tmp_path / "misfit"), 0, "alone") as out:
+        lattices_shard(LatticesParams(), {**given, "graph_lm": other}, 0, out, Context(work=tmp_path))
+        counts = out.commit().counts
+    assert counts.dropped == {"not-in-graph-lm": counts.bad}
+    assert (counts.came_in, counts.kept) == (4, 4 - counts.bad)
+    assert counts.bad > 0
     files, back = Artifact(tmp_path / "files"), Artifact(tmp_path / "back")
     exporting = ExportLatticesParams(formats=["kaldi", "kaldi-text", "lattice4", "slf"])
     run_stage(ExportLattices(), exporting, {"lattices": output, "graph": made["graph"]}, files, engine, work=tmp_path)
