@@ -41,7 +41,8 @@ def collect_lda(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer[
 
 
 def lda(sums: Sums, dims: int) -> Float64:
-    """(dims, S): the transform after which the classes' spread within is one; fewer rows where classes are few."""
+    """(dims, S): the transform after which the classes' spread within is one; rows fewer than classes, which tell no
+    more directions apart."""
     size = sums.width - 1
     classes = sums.rows([key for key in sums.keys().tolist() if key >= 0])
     count, first = classes[:, 0], classes[:, 1:]
@@ -52,7 +53,7 @@ def lda(sums: Sums, dims: int) -> Float64:
     within = total - between
     within += np.eye(size) * 1e-6 * np.trace(within) / size
     _, vectors = scipy.linalg.eigh(between, within)
-    rows = vectors.T[::-1][:dims]
+    rows = vectors.T[::-1][: max(1, min(dims, len(classes) - 1))]
     signs = np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)])
     result: Float64 = rows * signs[:, None]
     return result

@@ -34,6 +34,7 @@ def test_lda_keeps_the_directions_in_which_classes_differ(seed: int) -> None:
         collect_lda(sums, x[part], labels[part])
     transform = lda(sums, 2)
     hidden = transform @ mixing
+    assert len(lda(sums, 40)) == 4, "five classes differ in four directions"
     assert np.abs(hidden[:, 2:]).max() < 0.1 * np.abs(hidden[:, :2]).max(), "the other directions are left out"
     y = x @ transform.T
     within = np.mean([np.cov(y[labels == label].T) for label in range(5)], axis=0)
