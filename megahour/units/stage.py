@@ -87,7 +87,7 @@ class Senones(Stage[SenonesParams]):
 
     def remedies(self, p: SenonesParams, receipts: list[Receipt]) -> Mapping[str, str]:
         return {
-            "no-pronunciation": "`missing_words` of the receipts names words; give them to the lexicon, or set --unknown",
+            "no-pronunciation": "`missing_words` of the receipts names words: give them to the lexicon, or --unknown",
             "too-short-for-text": "the texts are not those of the utterances, or the lexicon's phones are too many",
         }
 

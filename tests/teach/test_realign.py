@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
+from megahour.teach.realign import Paths
 from megahour.teach.realign_stage import Realign
 from megahour.train.stage import Train
 from megahour.units.hmm import SILENCE, Units, read_units
+from megahour.units.utterances import Utterance
 
 PHONES = "abcd"  # with the senones 0 to 3; 4 is silence
 UNITS = Units(
@@ -110,6 +113,18 @@ def test_the_units_keep_their_trees_and_have_the_priors_of_the_new_alignment(rea
     counts = np.bincount(np.concatenate(list(labels(realigned).values())), minlength=5)
     np.testing.assert_allclose(units.priors, counts / counts.sum(), atol=1e-8)
     assert realigned.read_bytes(0, ".lexicon.txt").decode() == LEXICON
+
+
+def test_posteriors_are_divided_by_priors_and_only_the_path_is_looked_at() -> None:
+    units = replace(UNITS, priors=(0.5, 0.1, 0.2, 0.1, 0.1))
+    utterance = Utterance(1, np.zeros((9, 4), np.float32), ["a", "c"], [[["a"]], [["c"]]])
+    posteriors = np.log(np.random.default_rng(1).dirichlet(np.ones(5), 3)).astype(np.float32)
+    for scale in (1.0, 0.5):
+        paths = Paths(units, scale)
+        path = paths.of(utterance)
+        expected = (posteriors - scale * np.log(units.priors))[:, [0, 2, 4]]
+        np.testing.assert_allclose(paths.likelihoods(path, posteriors), expected, atol=1e-5)
+        assert [path.slots[slot][1] for slot in path.slot[path.emission == 1]] == ["c"] * 3
 
 
 def test_what_cannot_be_aligned_is_counted_by_reason(realigned: Artifact) -> None:
