@@ -3,9 +3,10 @@
     python benchmarks/ctc_beam.py MODEL FEATURES LM [--peer PYTHON] [--beams 8 32] [--rounds 3]
 
 MODEL, FEATURES, LM: artifacts of a CTC model of characters, of test utterances, and of words. peer: an interpreter
-whose environment has pyctcdecode and kenlm. Both get the same posteriors, beam, language model and weights, one thread, and
-take turns. The score of a text is ln p of all its CTC paths + SCALE · ln p of the language model, with its sentence
-end, and UNKNOWN for each word that is not in it; it is computed for both texts by the same code, not by either search.
+whose environment has pyctcdecode and kenlm. Both get the same posteriors, beam, language model and weights, one
+thread, and take turns. The score of a text is ln p of all its CTC paths + SCALE · ln p of the language model, with
+its sentence end, and UNKNOWN for each word that is not in it; it is computed for both texts by the same code, not by
+either search.
 """
 
 from __future__ import annotations
