@@ -65,13 +65,13 @@ def texts(lattice: Lattice, scale: float = 1.0) -> dict[tuple[str, ...], float]:
 
 
 def every_sentence(model: object, frames: np.ndarray, scale: float = 1.0) -> dict[tuple[str, ...], float]:
-    """Cost of each sentence of up to five words that the frames have room for."""
+    """Cost of each sentence that four frames have room for."""
     costs = {
         words: min(
             language_cost(model, words) + extra + hmm_cost(scale * frames, labels, 0.6)  # type: ignore[arg-type]
             for labels, extra in label_sequences(words, LEXICON, 0, 0.3)
         )
-        for words in word_sequences("abc", 5)
+        for words in word_sequences("abc", 4)
     }
     return {words: cost for words, cost in costs.items() if cost < math.inf}
 
@@ -83,7 +83,7 @@ def test_every_sentence_within_the_beam_is_there_with_its_best_score_and_no_arc_
     model = language_model(order=order)
     graph = build_graph(model, LEXICON, 4, silence=0, silence_probability=0.3, self_loop=0.6)
     for seed in range(3):
-        frames = random_posteriors(seed, 5, 4)
+        frames = random_posteriors(seed, 4, 4)
         lattice = searched(graph, frames, beam, replace(WIDE, acoustic_scale=scale))
         found, expected = texts(lattice, scale), every_sentence(model, frames, scale)
         limit = min(expected.values()) + beam
@@ -177,8 +177,8 @@ def test_n_best_lists_are_the_cheapest_paths_in_order() -> None:
 def test_a_narrow_search_loses_paths_but_never_the_right_scores(options: SearchOptions) -> None:
     model = language_model()
     graph = build_graph(model, LEXICON, 4, silence=0, silence_probability=0.3, self_loop=0.6)
-    for seed in range(3):
-        frames = random_posteriors(seed, 5, 4)
+    for seed in range(2):
+        frames = random_posteriors(seed, 4, 4)
         found, expected = texts(searched(graph, frames, 5.0, options)), every_sentence(model, frames)
         assert all(cost > expected[words] - 0.01 for words, cost in found.items())
         best = Searcher(graph, None, options)(frames)
