@@ -13,7 +13,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.decode.hot_words import Automaton, HotWord, automaton, parse
 from megahour.decode.params import DecodeParams
-from megahour.decode.prefixes import BEGINS, INSIDE, PARTS, Fusion
+from megahour.decode.prefixes import BEGINS, INSIDE, PARTS, Fusion, SortedWords
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.model_files import lm_file, open_model
 from megahour.lm.query.one_word import WordProbabilities
@@ -74,9 +74,11 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
     texts = [text.encode() for text in tokens.texts]
     hot = automaton(parse(p.hot_words, p.hot_word_bonus), spaces=tokens.spaces)
     numbers = _numbers(lm, tokens) if lm and _is_of_tokens(lm.spelled(), tokens) else np.zeros(0, np.int32)
+    words = lm.spelled()[len(RESERVED) :] if lm and not len(numbers) else []
     return Fusion(
         WordProbabilities.from_model(lm) if lm else WordProbabilities.none(),
         WordProbabilities.from_model(low) if low else WordProbabilities.none(),
+        SortedWords.of(word.encode("utf-8", "surrogateescape") for word in words),
         numbers,
         _numbers(low, tokens) if low else np.zeros(0, np.int32),
         p.lm_scale,

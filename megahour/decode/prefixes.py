@@ -5,12 +5,14 @@ A node is a sequence: its parent's and one token more. What is fused with the ac
     F = lm_scale · ln p(words) + bonus · words + unknown · unknown words - low_scale · ln p_low(tokens) + hot words
 
 so each node has it once, and hypotheses of one sequence share it. A word counts when the next one begins or the text
-ends; of a language model of tokens each token counts. `ended` adds the last word and the models' `</s>`.
+ends; of a language model of tokens each token counts. `ended` adds the last word and the models' `</s>`. What an
+unknown word costs is in F as soon as no word of the language model begins with its letters: until its end it would take
+the place of words in the beam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +36,9 @@ NEVER = -np.inf
 class Fusion(NamedTuple):
     """What is fused; arrays of V rows are by token.
 
-    lm, low: order 0 where there is none. numbers, low_numbers (V,): a token's number in a model of tokens; (0,) where
-    `lm` is of words. kinds (V,): INSIDE, BEGINS or PARTS. letters, starts (V + 1,): bytes of each token without marks.
+    lm, low: order 0 where there is none. words: those of `lm`, none where it is of tokens. numbers, low_numbers (V,): a
+    token's number in a model of tokens; (0,) where `lm` is of words. kinds (V,): INSIDE, BEGINS or PARTS. letters,
+    starts (V + 1,): bytes of each token without marks.
     hot_next (S, C): states of the hot words' automaton, (0, C) without any; classes (256,): the column of each byte;
     hot_value (S,): what an unfinished hot word has so far, and hot_reward (S,) what those that end here are given.
     most (V,): a token adds no more than this to F.
@@ -43,6 +46,7 @@ class Fusion(NamedTuple):
 
     lm: WordProbabilities
     low: WordProbabilities
+    words: SortedWords
     numbers: Int32
     low_numbers: Int32
     lm_scale: float
@@ -60,17 +64,32 @@ class Fusion(NamedTuple):
     most: Float64
 
 
+class SortedWords(NamedTuple):
+    """W words in the order of their bytes, one after the other in `letters`; word i begins at starts[i]."""
+
+    letters: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(words: Iterable[bytes]) -> SortedWords:
+        ordered = sorted(words)
+        return SortedWords(np.frombuffer(b"".join(ordered), np.uint8), np.cumsum([0, *map(len, ordered)]))
+
+
 class PrefixTree(NamedTuple):
     """Nodes; the first ones are empty sequences, one an utterance.
 
     links (N, 4): parent, token, first child, next child of the parent; -1: none. open (N,): tokens of the word that has
-    not ended. context, low_context: numbers of the words (or tokens) before, the last first. hot (N,): state. sums
-    (N, 6). closing (N, 2): ln p and number of the open word, NaN until it is asked for. seen (N,): the frame when the
-    node was last in the beam, and place (N,) where it was. size (1,): nodes so far.
+    not ended. begun (N, 3): the range of the sorted words that begin with its letters, and how many bytes these are.
+    context, low_context: numbers of the words (or tokens) before, the last first. hot (N,): state. sums
+    (N, 6). closing (N, 3): ln p and number of the open word, and ln p of an unknown word in its place, NaN until they
+    are asked for. seen (N,): the frame when the node was last in the beam, and place (N,) where it was. size (1,):
+    nodes so far.
     """
 
     links: Int32
     open: Int32
+    begun: Int32
     context: Int32
     low_context: Int32
     hot: Int32
@@ -87,11 +106,15 @@ def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> PrefixTr
     context, low_context = (np.empty((nodes, max(1, lm.order - 1)), np.int32) for lm in (fusion.lm, fusion.low))
     links = np.empty((nodes, 4), np.int32)
     opened, hot, seen, place = (np.empty(nodes, np.int32) for _ in range(4))
-    sums, closing = np.empty((nodes, 6)), np.empty((nodes, 2))
-    tree = PrefixTree(links, opened, context, low_context, hot, sums, closing, seen, place, np.array([utterances]))
+    begun = np.empty((nodes, 3), np.int32)
+    sums, closing = np.empty((nodes, 6)), np.empty((nodes, 3))
+    tree = PrefixTree(
+        links, opened, begun, context, low_context, hot, sums, closing, seen, place, np.array([utterances])
+    )
     roots = slice(0, utterances)
     tree.links[roots], tree.open[roots], tree.hot[roots], tree.seen[roots] = -1, 0, fusion.hot_start, -1
     tree.context[roots], tree.low_context[roots] = BOUNDARY, BOUNDARY
+    tree.begun[roots] = 0, len(fusion.words.starts) - 1, 0
     tree.sums[roots], tree.closing[roots] = 0.0, np.nan
     return tree
 
@@ -138,7 +161,60 @@ def after(fusion, tree, node, token, sums):  # type: ignore[no-untyped-def]
             hot = np.int64(fusion.hot_next[hot, fusion.hot_class[fusion.letters[at]]])
             sums[HOT] += fusion.hot_reward[hot]
     _fuse(fusion, sums, hot)
+    if len(fusion.words.starts) > 1:
+        sums[FUSED] += _of_no_word(fusion, tree, node, token)
     return hot
+
+
+@compiled
+def _of_no_word(fusion, tree, node, token):  # type: ignore[no-untyped-def]
+    """What an unknown word costs, if the open word of the sequence of `node` and `token` is one for certain; or 0."""
+    first, last, _ = _begun(fusion, tree, node, token)
+    if fusion.kinds[token] == PARTS or first < last:
+        return 0.0
+    if tree.open[node] and fusion.kinds[token] != INSIDE:
+        context = np.empty(tree.context.shape[1], np.int32)
+        _copy(tree.context, node, context)
+        _shift(context, np.int64(tree.closing[node, 1]))
+        return fusion.unknown + fusion.lm_scale * LN10 * log10_probability(fusion.lm, context, np.int64(UNKNOWN))
+    if np.isnan(tree.closing[node, 2]):
+        tree.closing[node, 2] = LN10 * log10_probability(fusion.lm, tree.context[node], np.int64(UNKNOWN))
+    return fusion.unknown + fusion.lm_scale * tree.closing[node, 2]
+
+
+@compiled
+def _begun(fusion, tree, node, token):  # type: ignore[no-untyped-def]
+    """The row of `begun` of the sequence of `node` and `token`."""
+    words = fusion.words
+    first, last, length = np.int64(0), np.int64(len(words.starts) - 1), np.int64(0)
+    if fusion.kinds[token] == PARTS:
+        return first, last, length
+    if fusion.kinds[token] == INSIDE and tree.open[node]:
+        first, last, length = (
+            np.int64(tree.begun[node, 0]),
+            np.int64(tree.begun[node, 1]),
+            np.int64(tree.begun[node, 2]),
+        )
+    for at in range(fusion.starts[token], fusion.starts[token + 1]):
+        letter = np.int64(fusion.letters[at])
+        first = _first_from(words, first, last, length, letter)
+        last = _first_from(words, first, last, length, letter + 1)
+        length += 1
+    return first, last, length
+
+
+@compiled
+def _first_from(words, first, last, place, letter):  # type: ignore[no-untyped-def]
+    """The first of the words `first` to `last`, the same before byte `place`, that has `letter` or a later one there; a
+    word that ends before comes first."""
+    while first < last:
+        middle = (first + last) // 2
+        at = words.starts[middle] + place
+        if at >= words.starts[middle + 1] or words.letters[at] < letter:
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 @compiled
@@ -189,7 +265,9 @@ def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
     tree.links[child, CHILD], tree.links[child, SIBLING] = -1, tree.links[node, CHILD]
     tree.links[node, CHILD] = child
     tree.hot[child] = after(fusion, tree, node, token, tree.sums[child])
-    tree.closing[child, 1], tree.seen[child] = np.nan, -1
+    tree.closing[child, 1], tree.closing[child, 2], tree.seen[child] = np.nan, np.nan, -1
+    if len(fusion.words.starts) > 1:
+        tree.begun[child, 0], tree.begun[child, 1], tree.begun[child, 2] = _begun(fusion, tree, node, token)
     context, low_context, kind = tree.context[child], tree.low_context[child], fusion.kinds[token]
     _copy(tree.context, node, context)
     _copy(tree.low_context, node, low_context)

@@ -90,7 +90,7 @@ ASKED: dict[str, list[str]] = {
     "lexicon": ["--lm", "EMPTY"],
     "tokens": ["--features", "EMPTY"],
     "train": ["--criterion", "ctc"],
-    "graph": ["--units", "EMPTY"],
+    "graph": ["--topology", "phones", "--units", "EMPTY"],
     "score": ["--selection", "EMPTY"],
     "report": ["--score", "EMPTY"],
 }

@@ -16,12 +16,14 @@ from megahour.core.store import Artifact
 from megahour.decode.ctc_beam import CtcBeam, align
 from megahour.decode.fusion import make_fusion
 from megahour.decode.params import DecodeParams
-from megahour.decode.prefixes import FUSED, Fusion
+from megahour.decode.prefixes import FUSED, LM, MISSING, Fusion, grown_node, make_tree, with_room
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.query.batch import score_sentences
 from megahour.lm.query.mapped_import import load_arpa
+from megahour.lm.query.one_word import log10_probability
 from megahour.lm.text.sources import line_blocks
+from megahour.lm.text.tokenise import UNKNOWN
 
 CHARACTERS = ("<blank>", " ", "a", "b")
 PIECES = ("<blank>", "▁a", "a", "▁", "b")
@@ -99,6 +101,42 @@ def test_a_hot_word_under_way_stays_in_a_narrow_beam() -> None:
     fused = [fusion(names, hot_words=words, hot_word_bonus=1.5) for words in ([], ["abc"])]
     texts = ["".join(names[token] for token in search(values, each, beams=2)[0][0]) for each in fused]
     assert texts == ["xyz", "abc"]
+
+
+def test_letters_that_begin_no_word_leave_a_narrow_beam_at_once(tmp_path: Path) -> None:
+    """Each letter of the word is a nat less likely than another one: an unknown word costs with the first."""
+    names = ("<blank>", *"abcxyz")
+    values = np.full((3, len(names)), -12.0, np.float32)
+    for frame, (wanted, other) in enumerate(["ax", "by", "cz"]):
+        values[frame, names.index(wanted)], values[frame, names.index(other)] = -1.2, -0.2
+    fused = fusion(names, {"lm": lm_artifact(tmp_path / "lm", ["abc", "abc"], 1)}, unknown_word=-10, lm_scale=0.1)
+    assert "".join(names[token] for token in search(values, fused, beams=2)[0][0]) == "abc"
+
+
+@pytest.mark.parametrize("names", [CHARACTERS, PIECES], ids=["characters", "pieces"])
+def test_an_unknown_word_costs_as_soon_as_no_word_begins_so(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Of all sequences of three tokens, by the words before and the letters of the last one."""
+    lm = lm_artifact(tmp_path / "lm", ["ab a", "ab ab", "a ab"], 2)
+    fused = fusion(names, {"lm": lm}, unknown_word=-3.0, lm_scale=0.7)
+    with lm.local(0, ".arpa") as path:
+        model = load_arpa(path)
+    number = {word: i for i, word in enumerate(model.spelled())}
+    costly = 0
+    for tokens in itertools.product(range(1, len(names)), repeat=3):
+        tree = with_room(make_tree(fused, 1), 8)
+        node = 0
+        for token in tokens:
+            node = grown_node(fused, tree, node, token)
+        text = "".join(names[token] for token in tokens).replace("▁", " ")
+        *before, last = ["<s>", *text.split(" ")]
+        expected = 0.0
+        if last and not any(word.startswith(last) for word in ("a", "ab")):
+            context = np.array([number.get(next(filter(None, reversed(before))), UNKNOWN)], np.int32)
+            expected = -3.0 + 0.7 * LN10 * log10_probability(fused.lm, context, np.int64(UNKNOWN))
+            costly += 1
+        sums = tree.sums[node]
+        assert sums[FUSED] - (0.7 * sums[LM] - 3.0 * sums[MISSING]) == pytest.approx(expected, abs=1e-9), text
+    assert 10 < costly < len(names[1:]) ** 3 - 10
 
 
 def test_bounds_of_hot_words_leave_nothing_out() -> None:
