@@ -11,6 +11,7 @@ cepstra.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +58,10 @@ class Augment:
         if not self.cepstra:
             self._on_mels(joined, lengths, inv_std, rng)
             return
-        to_mels = mel_matrix(len(inv_std), max(CEPSTRA_MELS, len(inv_std)))
+        to_mels, to_cepstra = _cepstra_and_mels(len(inv_std))
         mels: NDArray[np.float32] = ((joined / inv_std) @ to_mels).astype(np.float32)
         self._on_mels(mels, lengths, np.ones(mels.shape[3], np.float32), rng)
-        joined[:] = (mels @ np.linalg.pinv(to_mels)) * inv_std
+        joined[:] = (mels @ to_cepstra) * inv_std
 
     def _on_mels(
         self,
@@ -109,6 +110,14 @@ def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:
     return first, first + width
 
 
+@lru_cache(maxsize=4)
+def _cepstra_and_mels(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Matrices from cepstra to mels and back."""
+    to_mels = mel_matrix(dims, max(CEPSTRA_MELS, dims))
+    return to_mels, np.linalg.pinv(to_mels)
+
+
+@lru_cache(maxsize=4)
 def warp_matrices(mels: int, warp: float) -> NDArray[np.float32]:
     """(WARPS, F, F): x (T, F) @ matrix reads mel f·α of x, between neighbours linearly, past the top the last one."""
     matrices = np.zeros((WARPS, mels, mels), dtype=np.float32)
