@@ -61,7 +61,7 @@ def verify_bundle(url: str, digest: str) -> None:
     bundle = Bundle.open(url)
     if digest and digest.lower() != bundle.digest:
         what = f"a bundle of digest {bundle.digest}, not {digest[:80]}"
-        raise StoreError(what, where=url, remedy="get it again from where its digest was told, and do not use this one")
+        raise StoreError(what, where=url, remedy="do not use it; copy the bundle again from its source")
     if problems := bundle.problems():
         more = f", and {len(problems) - 1} more" if problems[1:] else ""
         raise StoreError(problems[0] + more, where=url, remedy="copy the bundle again, or export it again")

@@ -34,7 +34,7 @@ Inputs = Mapping[str, Artifact]
 
 
 @dataclass(frozen=True)
-class Speller:
+class WordSpeller:
     """Pronunciations of words as labels, and the label of silence."""
 
     ways: Mapping[str, Sequence[Sequence[int]]]
@@ -100,12 +100,12 @@ def _scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
         return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(open_model(path))
 
 
-def _speller(inputs: Inputs) -> Speller | None:
+def _speller(inputs: Inputs) -> WordSpeller | None:
     if "lexicon" not in inputs:
         return None
     units = read_units(inputs["units"])
     lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
-    return Speller(pronounced(lexicon, units), units.silence)
+    return WordSpeller(pronounced(lexicon, units), units.silence)
 
 
 def _texts(features: Artifact, lattices: Artifact, shard: int) -> dict[int, str]:
@@ -124,7 +124,7 @@ def _as_kept(lattice: Lattice) -> Lattice:
     return replace(lattice, graph=graph, acoustic=acoustic)
 
 
-def _spans(lattice: Lattice, best: BestPath, speller: Speller | None) -> tuple[list[tuple[int, int]], bool]:
+def _spans(lattice: Lattice, best: BestPath, speller: WordSpeller | None) -> tuple[list[tuple[int, int]], bool]:
     """Frames of each word, and whether they are those of its pronunciation, or else of the lattice's arcs."""
     if speller is not None and len(lattice.labels):
         labels = lattice.labels_of(best.arcs).tolist()

@@ -19,8 +19,8 @@ class Lattices(Stage[LatticesParams]):
     """One task per shard of `lattices`, which are *hypotheses* with lattices. Writes *hypotheses* with lattices, a
     column `confidence`, and `.ctm`.
 
-    `lm` takes the place of `graph_lm`, the language model of the graph that was searched. `features` say what was said,
-    for the errors of the texts and of the oracle. `lexicon` and `units` give words of an HMM graph their exact times;
+    `lm` takes the place of `graph_lm`, the language model of the graph that was searched. `features` hold the
+    reference texts, for error rates and the oracle. `lexicon` and `units` give words of an HMM graph their exact times;
     without them, or where a text has none, times are those of the lattice's arcs, which may be off by half a word.
     """
 

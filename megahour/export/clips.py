@@ -66,7 +66,7 @@ def _clip(path: Path, rate_hz: int) -> SpokenClip:
     except BadRecord as bad:
         raise ConfigError(f"{bad.reason}: {bad.detail}", where=str(path), remedy="give other audio") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"no text in UTF-8: {error}", where=str(beside), remedy="write it anew in UTF-8") from None
+        raise ConfigError(f"no text in UTF-8: {error}", where=str(beside), remedy="save it as UTF-8") from None
     return SpokenClip(path.stem, np.concatenate(blocks)[:, 0], said)
 
 

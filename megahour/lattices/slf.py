@@ -34,7 +34,7 @@ def _quoted(lattice: Lattice, arc: int) -> str:
 def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     """The utterance's name, "" if it has none, and its lattice, whose labels are not known.
 
-    Words may be on links or on nodes, where they are said on the way there. Raises ValueError: not the format, no
+    Words may be on links, or on nodes: then links to the node carry the word. Raises ValueError: not the format, no
     logarithms (base 0), several first or last nodes, or what `from_links` finds.
     """
     about: dict[str, str] = {}

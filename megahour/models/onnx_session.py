@@ -21,7 +21,7 @@ from megahour.core.extras import install
 MAX_TENSOR_BYTES = 8 << 30
 """Of all bounded graphs of a process together, and at most half of the machine's memory."""
 RUN_S, AUDIO_TIMES = 60.0, 10.0
-"""A run may take so many seconds, and beside them so many times as long as its audio lasts."""
+"""A run may take this many seconds, and beside them this many times the length of its audio."""
 FATAL = 4  # onnxruntime writes errors to stderr beside raising them
 
 

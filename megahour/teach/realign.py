@@ -28,7 +28,7 @@ from megahour.units.align_shard import TOO_SHORT, ShardAlignment
 from megahour.units.alignment_model import Alignment
 from megahour.units.hmm import PRIOR_FLOOR, SILENCE, StatePath, Units, read_units, transcript_path, viterbi
 from megahour.units.lexicon import read_lexicon
-from megahour.units.utterances import Corpus, Dropped, Utterance
+from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ def realign_shard(
     mean, inv_std, size = trained_statistics(inputs["features"], inputs["model"])
     offsets = list(read_config(inputs["model"]).get("offsets", [0]))
     units, text = read_units(units_artifact), units_artifact.read_bytes(0, ".lexicon.txt").decode()
-    corpus = Corpus(inputs["features"], read_lexicon(text, where=units_artifact.url), p.unknown)
+    corpus = LabelledCorpus(inputs["features"], read_lexicon(text, where=units_artifact.url), p.unknown)
     paths = Paths(units, p.prior_scale)
     dropped, failed = Dropped(), dict[int, str]()
     waiting: dict[int, _Waiting] = {}

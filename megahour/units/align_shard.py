@@ -14,7 +14,7 @@ from megahour.core.schemas import SENONE_ALIGNMENTS
 from megahour.core.store import Receipt
 from megahour.core.writer import ShardWriter
 from megahour.units.alignment_model import Alignment, AlignmentModel
-from megahour.units.utterances import Corpus, Dropped, Utterance
+from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 
 NAMED = 100  # words that no one can pronounce, in a shard's statistics
 TOO_SHORT = "too-short-for-text"
@@ -74,7 +74,7 @@ class ShardAlignment:
         out.stat("audio_s", round(len(flat) / 100, 2))
 
 
-def align_shard(corpus: Corpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
+def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
     """Write the alignments of a features shard under `model`."""
     assert model.units is not None
     dropped, result = Dropped(), ShardAlignment(len(model.phones), model.units.size)

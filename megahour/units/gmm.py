@@ -15,7 +15,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from megahour.core.compiled import compiled
-from megahour.units.sums import Sums
+from megahour.units.sums import ExactSums
 
 CEPSTRA = 13
 VARIANCE_FLOOR = 0.05
@@ -122,7 +122,7 @@ def _log_sums(parts: NDArray[np.float32], components: int, result: NDArray[np.fl
             result[t, c] = top + np.log(total)
 
 
-def collect(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures | None) -> None:
+def collect(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures | None) -> None:
     """Add frames (T, D) of known classes (T,): rows [occupancy, Σx (D,), Σx² (D,)] with the key class · M + component.
 
     A frame is shared out over the components of `model` by posterior; without one there is one component.
@@ -176,12 +176,12 @@ def _collect(
                     rows[first + m, 1 + dims + d] += share * value * value
 
 
-def occupancies(sums: Sums, classes: int, components: int) -> NDArray[np.float64]:
+def occupancies(sums: ExactSums, classes: int, components: int) -> NDArray[np.float64]:
     """(classes, components) frames of what `collect` gathered."""
     return sums.rows(np.arange(classes * components))[:, 0].reshape(classes, components)
 
 
-def estimate(sums: Sums, classes: int, components: int, before: Mixtures | None = None) -> Mixtures:
+def estimate(sums: ExactSums, classes: int, components: int, before: Mixtures | None = None) -> Mixtures:
     """Maximum likelihood from what `collect` gathered, with variances of at least a share of all frames'.
 
     A component with few frames stays what it was `before`, or takes the moments of all frames together.

@@ -21,10 +21,10 @@ from megahour.core.store import Artifact
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.gmm import Mixtures, collect, estimate, occupancies
 from megahour.units.params import SenonesParams
-from megahour.units.sums import Sums
+from megahour.units.sums import ExactSums
 from megahour.units.transforms import collect_lda, collect_mllt, lda, mllt, spliced
 from megahour.units.tree import TripleStatistics, grow
-from megahour.units.utterances import Corpus, Dropped, Times, Utterance, first_labels, share_of, word_times
+from megahour.units.utterances import Dropped, LabelledCorpus, Times, Utterance, first_labels, share_of, word_times
 
 LEAST_FRAMES = 60.0  # of a senone's component that is split
 SEARCHES = 2  # passes after each doubling
@@ -65,11 +65,11 @@ class PassWork:
     """One pass over one shard: what `measure` adds to `sums`."""
 
     p: SenonesParams
-    corpus: Corpus
+    corpus: LabelledCorpus
     model: AlignmentModel
     selection: Artifact | None
 
-    def measure(self, shard: int) -> Sums:
+    def measure(self, shard: int) -> ExactSums:
         """Statistics of a shard's utterances."""
         step = passes_of(self.p)[self.model.done]
         hours = self.p.phone_hours if step.what in ("flat", "phones") else self.p.tree_hours
@@ -78,13 +78,13 @@ class PassWork:
         if step.what == "flat":
             times = word_times(self.selection, self.corpus.features, shard) if self.selection is not None else {}
             return self._flat(utterances, times)
-        sums: Sums | None = None
-        add: Callable[[Sums, Utterance, Alignment], None] = getattr(self, f"_{step.what}")
+        sums: ExactSums | None = None
+        add: Callable[[ExactSums, Utterance, Alignment], None] = getattr(self, f"_{step.what}")
         for utterance in utterances:
             if (alignment := self.model.align(utterance)) is not None:
-                sums = sums or Sums(self._width(step, utterance))
+                sums = sums or ExactSums(self._width(step, utterance))
                 add(sums, utterance, alignment)
-        return sums or Sums(0)
+        return sums or ExactSums(0)
 
     def _width(self, step: Pass, utterance: Utterance) -> int:
         if step.what == "lda":
@@ -92,37 +92,37 @@ class PassWork:
         dims = len((utterance.with_differences if step.what == "phones" else self.model.observed(utterance))[0])
         return dims if step.what == "mllt" else 1 + 2 * dims
 
-    def _flat(self, utterances: Iterable[Utterance], times: Times) -> Sums:
-        sums: Sums | None = None
+    def _flat(self, utterances: Iterable[Utterance], times: Times) -> ExactSums:
+        sums: ExactSums | None = None
         for utterance in utterances:
             x = utterance.with_differences
-            sums = sums or Sums(1 + 2 * x.shape[1])
+            sums = sums or ExactSums(1 + 2 * x.shape[1])
             collect(sums, x, first_labels(utterance, times, self.model.column), None)
-        return sums or Sums(0)
+        return sums or ExactSums(0)
 
-    def _phones(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+    def _phones(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
         columns = np.array([self.model.column[phone] for _, phone, _ in alignment.path.slots], np.int32)
         collect(sums, utterance.with_differences, columns[alignment.slots], self.model.by_phone)
 
-    def _tree(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+    def _tree(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
         codes = np.array([self.model.code(triple) for triple in alignment.path.slots], np.int64)
         collect(sums, self.model.observed(utterance), codes[alignment.slots], None)
 
-    def _lda(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+    def _lda(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
         senones = self.model.senones(alignment.path)[alignment.slots]
         collect_lda(sums, spliced(utterance.cepstra, self.p.splice), senones)
 
-    def _mllt(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+    def _mllt(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
         assert self.model.by_senone is not None
         senones = self.model.senones(alignment.path)[alignment.slots]
         collect_mllt(sums, self.model.observed(utterance), senones, self.model.by_senone)
 
-    def _senones(self, sums: Sums, utterance: Utterance, alignment: Alignment) -> None:
+    def _senones(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
         senones = self.model.senones(alignment.path)[alignment.slots]
         collect(sums, self.model.observed(utterance), senones, self.model.by_senone)
 
 
-def learn(p: SenonesParams, model: AlignmentModel, sums: Sums, *, where: str) -> AlignmentModel:
+def learn(p: SenonesParams, model: AlignmentModel, sums: ExactSums, *, where: str) -> AlignmentModel:
     """The model after its next pass. Raises StageError: nothing could be aligned."""
     passes = passes_of(p)
     step = passes[model.done]
@@ -150,13 +150,13 @@ def learn(p: SenonesParams, model: AlignmentModel, sums: Sums, *, where: str) ->
     return replace(model, by_senone=trained, units=model.units.with_frames(counts))
 
 
-def _trained(sums: Sums, classes: int, before: Mixtures | None, step: Pass, least: float) -> Mixtures:
+def _trained(sums: ExactSums, classes: int, before: Mixtures | None, step: Pass, least: float) -> Mixtures:
     components = before.components if before is not None else 1
     model = estimate(sums, classes, components, before)
     return model.split(occupancies(sums, classes, components), least) if step.split else model
 
 
-def _grown(p: SenonesParams, model: AlignmentModel, sums: Sums) -> AlignmentModel:
+def _grown(p: SenonesParams, model: AlignmentModel, sums: ExactSums) -> AlignmentModel:
     """Trees, and Gaussians of their leaves where those are to be trained."""
     keys = sums.keys()
     rows = dict(zip(map(model.triple, keys.tolist()), sums.rows(keys), strict=True))
@@ -166,7 +166,7 @@ def _grown(p: SenonesParams, model: AlignmentModel, sums: Sums) -> AlignmentMode
     following = passes_of(p)[model.done :]
     if not following or following[0].what not in ("senones", "mllt"):
         return grown
-    leaves = Sums(sums.width)
+    leaves = ExactSums(sums.width)
     for triple, row in rows.items():
         leaves.add([units.senone_of(*triple)], [row])
     return replace(grown, by_senone=estimate(leaves, units.size, 1))

@@ -12,7 +12,7 @@ from megahour.units.params import SenonesParams
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
-    from megahour.units.utterances import Corpus
+    from megahour.units.utterances import LabelledCorpus
 
 
 class Senones(Stage[SenonesParams]):
@@ -60,18 +60,18 @@ class Senones(Stage[SenonesParams]):
         return work.measure(task["shard"]).to_bytes()
 
     def add(self, left: bytes, right: bytes) -> bytes:
-        from megahour.units.sums import Sums
+        from megahour.units.sums import ExactSums
 
-        both = Sums.from_bytes(left)
-        both.merge(Sums.from_bytes(right))
+        both = ExactSums.from_bytes(left)
+        both.merge(ExactSums.from_bytes(right))
         return both.to_bytes()
 
     def learn(self, p: SenonesParams, inputs: Inputs, statistics: bytes, ctx: Context) -> bytes:
         from megahour.units.alignment_model import AlignmentModel
         from megahour.units.passes import learn
-        from megahour.units.sums import Sums
+        from megahour.units.sums import ExactSums
 
-        known, sums = AlignmentModel.from_bytes(ctx.model), Sums.from_bytes(statistics)
+        known, sums = AlignmentModel.from_bytes(ctx.model), ExactSums.from_bytes(statistics)
         return learn(p, known, sums, where=inputs["features"].url).to_bytes()
 
     def run(self, p: SenonesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -96,10 +96,10 @@ class Senones(Stage[SenonesParams]):
 
         return summary(receipts, where=inputs["features"].url)
 
-    def _corpus(self, p: SenonesParams, inputs: Inputs) -> Corpus:
+    def _corpus(self, p: SenonesParams, inputs: Inputs) -> LabelledCorpus:
         from megahour.units.lexicon import read_lexicon
-        from megahour.units.utterances import Corpus
+        from megahour.units.utterances import LabelledCorpus
 
         lexicon = inputs["lexicon"]
         entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
-        return Corpus(inputs["features"], entries, p.unknown)
+        return LabelledCorpus(inputs["features"], entries, p.unknown)

@@ -21,10 +21,10 @@ LARGEST = 2**62
 Int64 = NDArray[np.int64]
 
 
-class Sums:
+class ExactSums:
     """Rows (n, width) of float64 by int64 key, added exactly.
 
-    >>> sums = Sums(2)
+    >>> sums = ExactSums(2)
     >>> sums.add([7, 3], [[1.0, 0.5], [2.0, 0.25]])
     >>> sums.add([3], [[1.0, 1.0]])
     >>> sums.rows([3, 7, 9]).tolist()
@@ -73,13 +73,13 @@ class Sums:
         return pack({}, {"keys": keys, "rows": self._rows[places]})
 
     @staticmethod
-    def from_bytes(data: bytes) -> Sums:
+    def from_bytes(data: bytes) -> ExactSums:
         _, arrays = unpack(data)
-        sums = Sums(arrays["rows"].shape[1])
+        sums = ExactSums(arrays["rows"].shape[1])
         sums._put(arrays["keys"], arrays["rows"])
         return sums
 
-    def merge(self, other: Sums) -> None:
+    def merge(self, other: ExactSums) -> None:
         keys = other.keys()
         if not self._places:
             self._rows = np.zeros((16, other.width), np.int64)

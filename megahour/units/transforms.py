@@ -13,7 +13,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from megahour.units.gmm import Mixtures, with_differences
-from megahour.units.sums import Sums
+from megahour.units.sums import ExactSums
 
 Float64 = NDArray[np.float64]
 MLLT_ROUNDS = 20
@@ -29,7 +29,7 @@ def spliced(cepstra: NDArray[np.float32], context: int) -> NDArray[np.float32]:
     return np.concatenate([padded[i : i + frames] for i in range(2 * context + 1)], axis=1)
 
 
-def collect_lda(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]]) -> None:
+def collect_lda(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]]) -> None:
     """Rows [n, Σx] of each class, and with the keys −2 − d the rows [0, Σ x_d x] of all."""
     exact = x.astype(np.float64)
     used, local = np.unique(classes, return_inverse=True)
@@ -40,7 +40,7 @@ def collect_lda(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer[
     sums.add(-2 - np.arange(len(scatter)), np.pad(scatter, ((0, 0), (1, 0))))
 
 
-def lda(sums: Sums, dims: int) -> Float64:
+def lda(sums: ExactSums, dims: int) -> Float64:
     """(dims, S): the transform after which the classes' spread within is one; rows fewer than classes, which tell no
     more directions apart."""
     size = sums.width - 1
@@ -59,7 +59,7 @@ def lda(sums: Sums, dims: int) -> Float64:
     return result
 
 
-def collect_mllt(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures) -> None:
+def collect_mllt(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures) -> None:
     """With keys d · D + i row i of G_d = Σ (x − μ)(x − μ)ᵀ / σ²_d; frames with the key TOTAL. One component a class."""
     away = x.astype(np.float64) - model.means[classes, 0]
     weights = 1.0 / model.variances[classes, 0]
@@ -68,7 +68,7 @@ def collect_mllt(sums: Sums, x: NDArray[np.float32], classes: NDArray[np.integer
     sums.add([TOTAL], [[len(x)] + [0.0] * (x.shape[1] - 1)])
 
 
-def mllt(sums: Sums) -> Float64:
+def mllt(sums: ExactSums) -> Float64:
     """(D, D): the transform of what `collect_mllt` gathered, row by row with the others fixed."""
     dims = sums.width
     inverse = np.linalg.inv(sums.rows(np.arange(dims * dims)).reshape(dims, dims, dims))

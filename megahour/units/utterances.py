@@ -53,7 +53,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class LabelledCorpus:
     """Where the labelled utterances are. `unknown` is the phone of words that the lexicon lacks, or empty."""
 
     features: Artifact

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from megahour.units.gmm import CEPSTRA, Mixtures, collect, estimate, observations, occupancies
-from megahour.units.sums import Sums
+from megahour.units.sums import ExactSums
 
 RNG = np.random.default_rng(5)
 
@@ -37,7 +37,7 @@ def test_scores_are_log_densities_of_the_mixture() -> None:
 
 def test_one_gaussian_gets_the_moments_of_its_frames() -> None:
     x, phones = two_phones()
-    sums = Sums(5)
+    sums = ExactSums(5)
     for part in (slice(0, 700), slice(700, None)):
         collect(sums, x[part], phones[part], None)
     model = estimate(sums, 2, 1)
@@ -48,13 +48,13 @@ def test_one_gaussian_gets_the_moments_of_its_frames() -> None:
 
 def test_expectation_maximisation_never_loses_likelihood_and_finds_both_parts() -> None:
     x, phones = two_phones()
-    first = Sums(5)
+    first = ExactSums(5)
     collect(first, x, phones, None)
     model = estimate(first, 2, 1).split(occupancies(first, 2, 1))
     fits = []
     for _ in range(12):
         fits.append(float(model.scores(x)[np.arange(len(x)), phones].astype(np.float64).sum()))
-        sums = Sums(5)
+        sums = ExactSums(5)
         collect(sums, x, phones, model)
         model = estimate(sums, 2, 2, model)
     assert all(after >= before - 1e-6 * abs(before) for before, after in pairwise(fits))
@@ -65,7 +65,7 @@ def test_a_component_with_few_frames_takes_the_moments_of_all() -> None:
     x = RNG.normal(3, 2, (500, 2)).astype(np.float32)
     phones = np.zeros(500, np.int32)
     phones[:5] = 1
-    sums = Sums(5)
+    sums = ExactSums(5)
     collect(sums, x, phones, None)
     model = estimate(sums, 3, 1)
     for phone in (1, 2):
@@ -75,7 +75,7 @@ def test_a_component_with_few_frames_takes_the_moments_of_all() -> None:
 
 def test_a_component_with_few_frames_stays_what_it_was() -> None:
     before, x = mixtures(2, 1, 2), RNG.normal(3, 2, (500, 2)).astype(np.float32)
-    sums = Sums(5)
+    sums = ExactSums(5)
     collect(sums, x, np.zeros(500, np.int32), before)
     model = estimate(sums, 2, 1, before)
     np.testing.assert_allclose(model.means[0, 0], x.mean(axis=0), atol=1e-4)
@@ -89,7 +89,7 @@ def test_only_components_with_frames_are_split_and_the_density_of_the_others_sta
     np.testing.assert_array_equal(halves.weights, [[0.5, 0.5], [1.0, 0.0]])
     np.testing.assert_allclose(halves.scores(x)[:, 1], model.scores(x)[:, 1], atol=1e-4)
     np.testing.assert_allclose(halves.means[0, 1] - halves.means[0, 0], 0.4 * np.sqrt(model.variances[0, 0]), atol=1e-9)
-    sums = Sums(9)
+    sums = ExactSums(9)
     collect(sums, x, np.ones(7, np.int32), halves)
     assert estimate(sums, 2, 2, halves).weights[1, 1] == 0, "what is not there does not come back"
 
@@ -102,7 +102,7 @@ def test_scores_of_some_classes_are_those_of_all() -> None:
 def test_variances_have_a_floor() -> None:
     x = RNG.normal(size=(400, 2)).astype(np.float32)
     x[:200] = 1.0
-    sums = Sums(5)
+    sums = ExactSums(5)
     collect(sums, x, np.repeat(np.array([0, 1], np.int32), 200), None)
     np.testing.assert_allclose(estimate(sums, 2, 1).variances[0, 0], 0.05 * x.var(axis=0), rtol=1e-3)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import StageError
-from megahour.units.sums import LARGEST, STEPS, Sums, pack, unpack
+from megahour.units.sums import LARGEST, STEPS, ExactSums, pack, unpack
 
 Rows = list[tuple[int, float]]
 rows = st.lists(st.tuples(st.integers(-3, 30), st.floats(-1e9, 1e9)), min_size=1, max_size=30)
@@ -16,12 +16,12 @@ rows = st.lists(st.tuples(st.integers(-3, 30), st.floats(-1e9, 1e9)), min_size=1
 
 def total(parts: list[Rows]) -> bytes:
     """Each part summed by a worker, and the parts added up."""
-    sums = Sums(0)
+    sums = ExactSums(0)
     for part in parts:
-        own = Sums(1)
+        own = ExactSums(1)
         for key, value in part:
             own.add([key], [[value]])
-        sums.merge(Sums.from_bytes(own.to_bytes()))
+        sums.merge(ExactSums.from_bytes(own.to_bytes()))
     return sums.to_bytes()
 
 
@@ -38,7 +38,7 @@ def test_neither_order_nor_shares_change_a_bit(values: Rows, random: object) -> 
 def test_a_sum_is_that_of_the_rows_rounded_to_the_nearest_steps() -> None:
     rng = np.random.default_rng(3)
     values, keys = rng.uniform(0, 40, (500, 3)), rng.integers(0, 4, 500)
-    sums = Sums(3)
+    sums = ExactSums(3)
     for key, value in zip(keys, values, strict=True):
         sums.add([key], [value])
     expected = np.array([values[keys == key].sum(axis=0) for key in range(4)])
@@ -49,15 +49,15 @@ def test_a_sum_is_that_of_the_rows_rounded_to_the_nearest_steps() -> None:
 @pytest.mark.parametrize("value", [np.inf, np.nan, -np.inf, LARGEST / STEPS])
 def test_what_is_not_finite_or_too_large_is_an_error(value: float) -> None:
     with pytest.raises(StageError, match="too large or not finite"):
-        Sums(1).add([0], [[value]])
+        ExactSums(1).add([0], [[value]])
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_sum_never_wraps_round(sign: int) -> None:
-    sums = Sums(1)
+    sums = ExactSums(1)
     sums.add([0], [[sign * 0.9 * LARGEST / STEPS]])
     with pytest.raises(StageError, match="too large"):
-        sums.merge(Sums.from_bytes(sums.to_bytes()))
+        sums.merge(ExactSums.from_bytes(sums.to_bytes()))
 
 
 def test_arrays_and_a_header_go_through_bytes() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal, ortho_group
 
 from megahour.units.gmm import collect, estimate
-from megahour.units.sums import Sums
+from megahour.units.sums import ExactSums
 from megahour.units.transforms import collect_lda, collect_mllt, lda, mllt, spliced
 
 Float32 = NDArray[np.float32]
@@ -29,7 +29,7 @@ def observed(
 @pytest.mark.parametrize("seed", range(3))
 def test_lda_keeps_the_directions_in_which_classes_differ(seed: int) -> None:
     x, labels, mixing = observed(seed)
-    sums = Sums(5)
+    sums = ExactSums(5)
     for part in np.array_split(np.arange(len(x)), 7):
         collect_lda(sums, x[part], labels[part])
     transform = lda(sums, 2)
@@ -47,7 +47,7 @@ def test_mllt_makes_diagonal_gaussians_fit_as_well_as_full_ones(seed: int) -> No
     transform = np.eye(4)
     for _ in range(4):
         y = (x @ transform.T).astype(np.float32)
-        moments, sums = Sums(9), Sums(4)
+        moments, sums = ExactSums(9), ExactSums(4)
         collect(moments, y, labels, None)
         model = estimate(moments, 5, 1)
         for part in np.array_split(np.arange(len(y)), 5):
@@ -55,7 +55,7 @@ def test_mllt_makes_diagonal_gaussians_fit_as_well_as_full_ones(seed: int) -> No
         turn = mllt(sums)
         transform = turn @ transform
     y = (x @ transform.T).astype(np.float32)
-    moments = Sums(9)
+    moments = ExactSums(9)
     collect(moments, y, labels, None)
     scores = estimate(moments, 5, 1).scores(y)[np.arange(len(y)), labels].mean()
     diagonal = scores + np.log(abs(np.linalg.det(transform)))
