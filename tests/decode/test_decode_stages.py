@@ -319,7 +319,7 @@ def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens
         for item in items:
             total = item["score"] + 0.3 * item["lm"] + 0.5 * item["words"] + item["hot_words"]
             assert item["total"] == pytest.approx(total, abs=1e-3)
-            assert item["hot_words"] == (0.5 * len("old boat") if "old boat" in f" {item['text']} " else 0.0)
+            assert item["hot_words"] == (0.5 * len("old boat") if " old boat " in f" {item['text']} " else 0.0)
     assert [found[key][0]["total"] for key in (1, 2, 3, 4)] == pytest.approx(scores, abs=1e-3)
     with output.local(0, ".nbest.jsonl") as path, path.open("rb") as lines:
         assert next(read_jsonl(lines, "n-best")).texts[0] == EXPECTED[1]

@@ -15,7 +15,7 @@ from trainings import training_data, with_a_nan
 
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
-from megahour.core.errors import MegahourError, StageError
+from megahour.core.errors import MegahourError, StageError, StoreError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("frames", 99, "utterance 2 has fewer frames than its column"),
+        ("frames", 99, "utterance 2: 240 values, which are not 99 frames of 4 mels"),
     ],
 )
 def test_what_does_not_belong_together_is_refused_by_the_utterance(tmp_path, column, value, words):
@@ -202,7 +202,7 @@ def test_what_does_not_belong_together_is_refused_by_the_utterance(tmp_path, col
     }
     if column == "frames":
         made[2]["senones"] = np.zeros(99)
-    with pytest.raises(StageError, match=words):
+    with pytest.raises(StoreError, match=words):
         run(tmp_path, training_data(tmp_path, made, shards=1), epochs=1, held_out=0.0)
 
 
