@@ -46,8 +46,8 @@ def test_every_alignment_has_a_path_and_all_paths_have_probability_one(
 ) -> None:
     graph = senone_arcs(phone_graph(runs, 4, order, min_count, self_loop=0.1).fst)
     assert all(log_probability(graph, list(run), 4) > -math.inf for run in runs)
-    lengths = torch.arange(1, 400)
-    total = sums(graph, torch.zeros(len(lengths), 399, 4), lengths, torch.full((len(lengths), 399), -1)).log_sum
+    lengths = torch.arange(1, 120)
+    total = sums(graph, torch.zeros(len(lengths), 119, 4), lengths, torch.full((len(lengths), 119), -1)).log_sum
     assert float(total.exp().sum()) == pytest.approx(1.0, abs=2e-3)
 
 
