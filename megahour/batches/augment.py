@@ -55,37 +55,28 @@ class Augment:
     ) -> None:
         """Change `features` (B, T, stack · F), normalised by `inv_std` (F,), in place, up to `lengths`."""
         joined = features.reshape(*features.shape[:2], -1, len(inv_std))
-        if not self.cepstra:
-            self._on_mels(joined, lengths, inv_std, rng)
-            return
-        to_mels, to_cepstra = _cepstra_and_mels(len(inv_std))
-        mels: NDArray[np.float32] = ((joined / inv_std) @ to_mels).astype(np.float32)
-        self._on_mels(mels, lengths, np.ones(mels.shape[3], np.float32), rng)
-        joined[:] = (mels @ to_cepstra) * inv_std
-
-    def _on_mels(
-        self,
-        joined: NDArray[np.float32],
-        lengths: NDArray[np.int64],
-        inv_std: NDArray[np.float32],
-        rng: np.random.Generator,
-    ) -> None:
-        """`joined`: (B, T, stack, F)."""
+        mels, scale = joined, inv_std
+        if self.cepstra:
+            to_mels, to_cepstra = _cepstra_and_mels(len(inv_std))
+            mels = ((joined / inv_std) @ to_mels).astype(np.float32)
+            scale = np.ones(mels.shape[3], np.float32)
         if self.warp:
-            matrices = warp_matrices(joined.shape[3], self.warp)
+            matrices = warp_matrices(mels.shape[3], self.warp)
             for b, choice in enumerate(rng.integers(0, WARPS, len(lengths)).tolist()):
-                joined[b] = joined[b] @ matrices[choice]
+                mels[b] = mels[b] @ matrices[choice]
         for b, length in enumerate(lengths.tolist()):
             if rng.random() < self.noise:
-                joined[b, :length] = _with_noise(joined[b, :length], inv_std, rng)
+                mels[b, :length] = _with_noise(mels[b, :length], scale, rng)
             if self.channel:
-                joined[b, :length] += (self.channel * _curve(len(inv_std), rng)) * inv_std
+                mels[b, :length] += (self.channel * _curve(len(scale), rng)) * scale
             for _ in range(self.times):
                 first, last = _band(rng, min(self.time_frames, length // 4), length)
-                joined[b, first:last] = 0.0
+                mels[b, first:last] = 0.0
             for _ in range(self.mel_bands):
-                first, last = _band(rng, min(self.mels, joined.shape[3]), joined.shape[3])
-                joined[b, :, :, first:last] = 0.0
+                first, last = _band(rng, min(self.mels, mels.shape[3]), mels.shape[3])
+                mels[b, :, :, first:last] = 0.0
+        if self.cepstra:
+            joined[:] = (mels @ to_cepstra) * inv_std
 
 
 def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:

@@ -74,11 +74,10 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
     texts = [text.encode() for text in tokens.texts]
     hot = automaton(parse(p.hot_words, p.hot_word_bonus), spaces=tokens.spaces)
     numbers = _numbers(lm, tokens) if lm and _is_of_tokens(lm.spelled(), tokens) else np.zeros(0, np.int32)
-    words = lm.spelled()[len(RESERVED) :] if lm and not len(numbers) else []
     return Fusion(
         WordProbabilities.from_model(lm) if lm else WordProbabilities.none(),
         WordProbabilities.from_model(low) if low else WordProbabilities.none(),
-        SortedWords.of(word.encode("utf-8", "surrogateescape") for word in words),
+        _sorted_words(inputs["lm"].url) if lm and not len(numbers) else SortedWords.of([]),
         numbers,
         _numbers(low, tokens) if low else np.zeros(0, np.int32),
         p.lm_scale,
@@ -122,6 +121,13 @@ def _opened(url: str) -> MappedModel:
     """A process searches many shards with one model; artifacts do not change."""
     with lm_file(Artifact(url)) as path:
         return open_model(path)
+
+
+@lru_cache(maxsize=2)
+def _sorted_words(url: str) -> SortedWords:
+    """As `_opened`: once for all shards and files."""
+    spelled = _opened(url).spelled()[len(RESERVED) :]
+    return SortedWords.of(word.encode("utf-8", "surrogateescape") for word in spelled)
 
 
 def _words(artifact: Artifact) -> list[str]:

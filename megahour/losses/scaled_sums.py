@@ -19,7 +19,7 @@ from megahour.core.compiled import compiled
 HELD = 1e-200
 """A frame's sum below this, in scaled doubles, may lack paths that count; above it those are less than 1e-100 of it."""
 SIDE_BY_SIDE = 16
-"""Utterances at a time: more gain nothing, and each holds two doubles a state and frame."""
+"""Utterances at a time, at most; each holds two doubles for every bundle and frame."""
 MOST_BYTES = 256 << 20
 """Of these doubles, where that is enough for one utterance."""
 

@@ -42,23 +42,17 @@ def test_gradients_do_not_see_padding(config):
 
 
 @pytest.mark.parametrize("lookahead", [0, 2, 5])
-def test_an_lstm_sees_exactly_its_lookahead(lookahead):
-    module = build({**SMALL, "kind": "lstm", "lookahead": lookahead}, seed=1)
+@pytest.mark.parametrize(("kind", "back"), [("lstm", False), ("mlp", True)])
+def test_frames_are_seen_exactly_as_far_as_the_lookahead(kind, back, lookahead):
+    """By an mlp to both sides, by an lstm ahead: what it has heard it remembers."""
+    module = build({**SMALL, "kind": kind, "lookahead": lookahead}, seed=1)
     x = torch.randn(1, 20, 6)
     before = module(x, torch.tensor([20]))
     x[0, 10] += 1.0
-    changed = (module(x, torch.tensor([20])) - before)[0].abs().amax(dim=1) > 0
-    assert changed.nonzero().min() == 10 - lookahead
-
-
-@pytest.mark.parametrize("lookahead", [0, 2, 5])
-def test_an_mlp_sees_its_lookahead_on_both_sides(lookahead):
-    module = build({**SMALL, "kind": "mlp", "lookahead": lookahead}, seed=1)
-    x = torch.randn(1, 20, 6)
-    before = module(x, torch.tensor([20]))
-    x[0, 10] += 1.0
-    changed = (module(x, torch.tensor([20])) - before)[0].abs().amax(dim=1) > 0
-    assert changed.nonzero()[:, 0].tolist() == list(range(10 - lookahead, 11 + lookahead))
+    changed = ((module(x, torch.tensor([20])) - before)[0].abs().amax(dim=1) > 0).nonzero()
+    assert changed.min() == 10 - lookahead
+    if back:
+        assert changed.max() == 10 + lookahead
 
 
 def test_a_blstm_sees_the_whole_utterance():
