@@ -127,7 +127,7 @@ def state_lattice(
 def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
     """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died.
 
-    A token is put in place twice, word for word: as a function, which gives grown arrays back, it takes 1.7 times as long.
+    A token is put in place twice, word for word: a function that gives grown arrays back takes 1.7 times as long.
     """
     frames, levels = len(scores), graph.levels
     slot = np.full(len(graph.final), -1, np.int64)
