@@ -11,7 +11,7 @@ import click
 
 from megahour.clock.machines import Machines
 from megahour.core.errors import ConfigError, nearest
-from megahour.runner.options import option
+from megahour.runner.options import OptionCommand, option
 
 MOST_WORKERS = 1_000_000
 SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", "accuracy", ""
@@ -31,7 +31,7 @@ def command() -> click.Command:
         ),
     ]
     options += [option(key, info) for key, info in Machines.model_fields.items()]
-    return click.Command(
+    return OptionCommand(
         "train",
         params=options,
         callback=_run,

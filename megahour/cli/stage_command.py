@@ -18,7 +18,7 @@ from megahour.core.config import parse
 from megahour.core.stage import Stage
 from megahour.runner import log
 from megahour.runner.console import count
-from megahour.runner.options import default_of, option, yaml_text
+from megahour.runner.options import OptionCommand, default_of, option, yaml_text
 
 
 def stage_command(name: str) -> click.Command:
@@ -46,7 +46,7 @@ def stage_command(name: str) -> click.Command:
         _run(stage, values)
 
     doc = (stage.params.__doc__ or "").strip()
-    return click.Command(name, params=options, callback=callback, help=doc, short_help=STAGES[name][1])
+    return OptionCommand(name, params=options, callback=callback, help=doc, short_help=STAGES[name][1])
 
 
 def _run_options(stage: Stage[Any]) -> list[click.Option]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
@@ -18,6 +18,34 @@ from megahour.core.errors import ConfigError
 from megahour.core.strict_yaml import parse_yaml
 
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class OptionCommand(click.Command):
+    """A command whose ``--audio/--no-audio`` takes a value too, as its other options do: ``--audio false``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        pairs = {p.opts[0]: p.secondary_opts[0] for p in self.params if p.opts and p.secondary_opts}
+        return super().parse_args(ctx, list(_plain_flags(args, pairs)))
+
+
+def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
+    """``--audio false`` and ``--audio=false`` as ``--no-audio``; what follows a flag is its value only if it is a word."""
+    left = args[::-1]
+    while left:
+        arg = left.pop()
+        flag, equals, value = arg.partition("=")
+        if arg == "--":
+            yield from (arg, *reversed(left))
+            return
+        if flag not in pairs:
+            yield arg
+            continue
+        if not equals:
+            value = left.pop() if left and left[-1].lower() in WORDS else "true"
+        if value.lower() not in WORDS:
+            raise click.BadParameter(f"{value!r} is not true or false", param_hint=flag)
+        yield flag if WORDS[value.lower()] else pairs[flag]
 
 
 def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[click.Command], click.Command]:

@@ -17,6 +17,7 @@ from megahour.cli.recipe import load_stage
 from megahour.cli.stage_command import stage_command
 from megahour.cli.stage_table import NEXT, STAGES
 from megahour.core.store import Artifact
+from megahour.runner.options import OptionCommand
 
 SMALL = ("--hidden", "8", "--layers", "1", "--epochs", "2", "--whole-epochs", "0", "--batch-frames", "120")
 
@@ -78,3 +79,33 @@ def test_likely_next_stages_take_the_artifact() -> None:
     for made, (following, role) in NEXT.items():
         assert made in STAGES
         assert role in {spec.role for spec in load_stage(following).inputs}, made
+
+
+def test_booleans_take_a_value_as_other_options_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ("--no-audio", "--audio false", "--audio=False", "--audio no", "--audio 0"):
+        assert parsed(given.split(), monkeypatch) is False, given
+    for given in ("--audio", "--audio true", "--audio=on"):
+        assert parsed(given.split(), monkeypatch) is True, given
+    assert parsed([], monkeypatch) is None
+
+
+def parsed(args: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
+    """The value of --audio that `duplicates` sees."""
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr("megahour.cli.stage_command._run", lambda _, values: seen.append(values))
+    done = CliRunner().invoke(stage_command("duplicates"), [*args, "--utterances", "u", "--out", "o"])
+    assert done.exit_code == 0, done.output
+    return seen[0]["audio"]
+
+
+def test_a_boolean_takes_no_other_word(tmp_path: Path) -> None:
+    whole = ["--utterances", "u", "--out", str(tmp_path / "o"), "--audio=maybe"]
+    done = CliRunner().invoke(stage_command("duplicates"), whole)
+    assert done.exit_code == 2
+    assert "'maybe' is not true or false" in done.output
+
+
+def test_a_text_behind_a_flag_stays_a_text() -> None:
+    command = OptionCommand("x", params=[click.Option(["--on/--off"]), click.Argument(["text"], nargs=-1)])
+    ctx = command.make_context("x", ["--on", "a.txt", "--on", "no", "--", "--on", "false"])
+    assert ctx.params == {"on": False, "text": ("a.txt", "--on", "false")}

@@ -10,7 +10,7 @@ import click
 from megahour.lm.cli.command_parts import parsed, say_model, stoppable
 from megahour.lm.params import InterpolateParams, PruneParams
 from megahour.runner import log
-from megahour.runner.options import options
+from megahour.runner.options import OptionCommand, options
 
 if TYPE_CHECKING:
     from megahour.lm.combine.mixture import Fit
@@ -23,7 +23,7 @@ _out = click.option(
 
 
 @options(InterpolateParams, but=("files", "heldout"))
-@click.command("interpolate")
+@click.command("interpolate", cls=OptionCommand)
 @_models
 @_out
 @click.option("--heldout", multiple=True, metavar="FILE", help="(repeatable) text to tune weights on, or to judge them")
@@ -86,7 +86,7 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 
 
 @options(PruneParams, but=("history_text",))
-@click.command("prune")
+@click.command("prune", cls=OptionCommand)
 @click.argument("model", type=MODEL, metavar="MODEL")
 @_out
 @click.option("--history", type=MODEL, default=None, help="another model for the probabilities of contexts")

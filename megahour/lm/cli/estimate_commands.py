@@ -12,13 +12,13 @@ import click
 from megahour.lm.cli.command_parts import fast_numba_import, orders_table, parsed, say_model, stoppable
 from megahour.lm.params import ModelOptions, TallyParams, TrainOptions, VocabularyParams, WordsParams, parse_bytes
 from megahour.runner import log
-from megahour.runner.options import options
+from megahour.runner.options import OptionCommand, options
 
 _source = click.argument("source", nargs=-1, required=True, metavar="TEXT…")
 
 
 @options(TrainOptions, but=("source", "out"))
-@click.command("train")
+@click.command("train", cls=OptionCommand)
 @_source
 @click.option("--out", required=True, metavar="FILE", help=".arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
 @log.logged
@@ -55,7 +55,7 @@ def train(**values: Any) -> None:
 
 
 @options(WordsParams, VocabularyParams, TallyParams, but=("source", "parts", "ranges", "groups"))
-@click.command("cluster")
+@click.command("cluster", cls=OptionCommand)
 @_source
 @click.option("--out", required=True, metavar="DIR", help="directory or URL for the artifacts of all steps")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
