@@ -12,7 +12,9 @@ from megahour.runner.options import OptionCommand, options
 
 
 @options(ExportModelParams)
-@click.command("export-model", cls=OptionCommand, short_help="A trained model as a bundle: ONNX graphs that sherpa-onnx plays.")
+@click.command(
+    "export-model", cls=OptionCommand, short_help="A trained model as a bundle: ONNX graphs that sherpa-onnx plays."
+)
 @click.argument("model")
 @click.option("--out", required=True, metavar="FOLDER", help="The bundle; it must not be there yet.")
 @click.option("--step", default="", help="Of a run: the step `train` with criterion ctc to export.")

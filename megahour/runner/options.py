@@ -30,7 +30,7 @@ class OptionCommand(click.Command):
 
 
 def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
-    """``--audio false`` and ``--audio=false`` as ``--no-audio``; what follows a flag is its value only if it is a word."""
+    """``--audio false`` and ``--audio=false`` as ``--no-audio``; only a word of `WORDS` is taken for a value."""
     left = args[::-1]
     while left:
         arg = left.pop()

@@ -179,6 +179,9 @@ class _Shard:
                     writers[channel].write(samples)
                     digests[channel].update(samples.tobytes())
                     peaks[channel] = max(peaks[channel], int(samples.max()), -int(samples.min()))
+        if decoder.complaints.count:
+            self.out.stat("files_with_decoder_messages", 1)
+            self.tally.example("decoder-message", item.name, str(decoder.complaints))
         return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
 
     def _write(self, item: Item, info: SideInfo, found: Candidates, encoded: _Encoded) -> None:

@@ -17,6 +17,7 @@ import soundfile
 import soxr
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.media.complaints import Complaints
 from megahour.corpus.media.containers import Sniffed, byte_size, check_container, sniff
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
@@ -180,7 +181,13 @@ class Decoder:
 
     def _counted(self, message: str) -> str:
         declared = "" if self._sound.declared is None else f" of {self._sound.declared}"
-        return f"{message or 'decoder error'}: {self.stats.samples_in}{declared} samples decoded"
+        counted = f"{message or 'decoder error'}: {self.stats.samples_in}{declared} samples decoded"
+        return f"{counted}; {self.complaints}" if self.complaints.count else counted
+
+    @property
+    def complaints(self) -> Complaints:
+        """What the decoder has written so far."""
+        return self._sound.complaints
 
     def _check_whole(self) -> None:
         limits, stats, declared = self.limits, self.stats, self._sound.declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import nullcontext
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import soundfile
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.media.complaints import Complaints
 
 BLOCK_FRAMES = 1 << 16
 UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's word for "the header does not say"
@@ -30,7 +32,7 @@ class SoundReader(Protocol):
     """A recording that is read once, from its start to its end.
 
     `declared` and `slack` are samples per channel: what the header says (None: nothing that one could hold it to), and
-    how far off an honest header of that format may be.
+    how far off an honest header of that format may be. `complaints` is what the decoder had to say.
     """
 
     format: str
@@ -39,6 +41,7 @@ class SoundReader(Protocol):
     channels: int
     declared: int | None
     slack: int
+    complaints: Complaints
 
     def read(self) -> Float32:
         """The next float32 [T, channels], T up to about 65,536; T = 0 at the end. Raises DecodeError."""
@@ -86,8 +89,10 @@ class SoundFileReader:
     """
 
     def __init__(self, file: Watched) -> None:
+        self.complaints = Complaints()
         try:
-            self._sound = soundfile.SoundFile(file)
+            with self.complaints.caught():
+                self._sound = soundfile.SoundFile(file)
         except soundfile.LibsndfileError as error:
             raise DecodeError(str(error.error_string or error)) from error
         sound = self._sound
@@ -105,7 +110,8 @@ class SoundFileReader:
     def read(self) -> Float32:
         """See `SoundReader`; the block is valid until the next call."""
         try:
-            block: Float32 = self._sound.read(out=self._buffer, always_2d=True)
+            with self.complaints.caught() if self.format == "MP3" else nullcontext():
+                block: Float32 = self._sound.read(out=self._buffer, always_2d=True)
         except soundfile.LibsndfileError as error:
             raise DecodeError(str(error.error_string or error)) from error
         return block

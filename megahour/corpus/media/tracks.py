@@ -14,6 +14,7 @@ import av
 import numpy as np
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.media.complaints import Complaints
 from megahour.corpus.media.soundfiles import BLOCK_FRAMES, DecodeError, Float32, Watched
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class TrackReader:
             )
         except (av.FFmpegError, UnicodeError) as error:
             raise DecodeError(f"{demuxer}: {error}") from error
+        self.complaints = Complaints()  # FFmpeg's are silenced by PyAV
         self._stream = self._main_stream()
         self.format = demuxer.upper()
         self.subtype = self._stream.codec_context.name

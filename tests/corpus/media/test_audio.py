@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import struct
 import time
 import tracemalloc
@@ -15,6 +17,7 @@ from made_media import encode, most_memory, murmur
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import AudioLimits, Decoder, FlacEncoder, decode, encode_flac
+from megahour.corpus.media.complaints import Complaints
 
 FORMATS = [
     ("WAV", "PCM_16"),
@@ -211,3 +214,29 @@ def test_flac_bytes_depend_on_the_samples_only() -> None:
             flac.write(samples[start : start + 7_000])
     assert whole == target.getvalue() == encode_flac(samples, 16_000)
     assert np.array_equal(decode(io.BytesIO(whole), 16_000)[:, 0], samples)
+
+
+def damaged_mp3(seed: int) -> bytes:
+    data = bytearray(encode(murmur(8), kind="MP3", subtype="MPEG_LAYER_III"))
+    rng = np.random.default_rng(seed)
+    for at in rng.integers(400, len(data) - 200, 6):
+        data[at : at + 60] = rng.bytes(60)
+    return bytes(data)
+
+
+def test_what_libmpg123_writes_is_kept_for_its_file(capfd: pytest.CaptureFixture[str]) -> None:
+    decoder = Decoder(io.BytesIO(damaged_mp3(0)), 16_000)
+    assert sum(map(len, decoder.blocks())) > 7 * 16_000
+    os.write(2, b"of another\n")
+    assert re.fullmatch(r"libmpg123: \[.*\] error: .* \(and \d+ more\)", str(decoder.complaints))
+    with pytest.raises(BadRecord, match=r"of 128000 samples decoded; libmpg123: "):
+        decode(io.BytesIO(damaged_mp3(12)), 16_000)
+    assert capfd.readouterr().err == "of another\n"
+
+
+def test_what_others_write_meanwhile_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    complaints = Complaints()
+    with complaints.caught():
+        os.write(2, b"Note: Trying to resync...\nfrom another thread\n")
+    assert (complaints.texts, complaints.count) == (["Note: Trying to resync..."], 1)
+    assert capfd.readouterr().err == "from another thread\n"
