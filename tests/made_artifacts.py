@@ -20,9 +20,12 @@ Utterance = dict[str, Any]
 
 
 def write_artifact(
-    folder: Path, shards: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]], summary: Mapping[str, Any]
+    folder: Path,
+    shards: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]],
+    summary: Mapping[str, Any],
+    inputs: Mapping[str, str] | None = None,
 ) -> Artifact:
-    """An artifact of shards given as (tags, {suffix: table, bytes or JSON value})."""
+    """An artifact of shards given as (tags, {suffix: table, bytes or JSON value}), from inputs given by digest."""
     artifact = Artifact(folder)
     receipts = []
     for shard, (tags, files) in enumerate(shards):
@@ -33,9 +36,15 @@ def write_artifact(
                     out.path(suffix).write_bytes(content)
                 else:
                     (out.table if isinstance(content, pa.Table) else out.json)(content, suffix)
+                if isinstance(content, pa.Table) and "frames" in content.column_names:
+                    out.stats["frames"] = sum(content["frames"].to_pylist())
             receipts.append(out.commit())
     digest = content_digest(receipts, dict(summary))
-    finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(shards), Counts(), dict(summary)))
+    finish(
+        artifact,
+        receipts,
+        Manifest("made", 1, "made", digest, {}, dict(inputs or {}), len(shards), Counts(), dict(summary)),
+    )
     return artifact
 
 

@@ -167,31 +167,37 @@ class OpenSenones:
 
 @dataclass
 class TopK:
-    """A teacher's k largest logits from a *targets* artifact: `indices` (B, T, k) int64 and `logits` float32.
+    """A teacher's k largest logits from *targets* or *partitions*: `indices` (B, T, k) int64 and `logits` float32.
 
     Padding has index 0, logit 0; the batch's lengths say where it is.
     """
 
     targets: Artifact
     k: int = field(init=False)
+    outputs: int = field(init=False)
     offsets: tuple[int, ...] = field(init=False)
+    suffix: str = field(init=False)
     _by_features: dict[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         summary = self.targets.summary
-        self.k, self.offsets = int(summary["top_k"]), tuple(summary["offsets"])
-        self._by_features = {int(r.tags["features_shard"]): r.shard for r in self.targets.each_receipt()}
+        self.suffix = ".targets.arrow" if "targets" in summary else ".arrow"
+        summary = summary.get("targets", summary)
+        self.k, self.outputs, self.offsets = int(summary["top_k"]), int(summary["outputs"]), tuple(summary["offsets"])
+        receipts = (r for r in self.targets.each_receipt() if self.suffix in r.files)
+        # In *partitions* the targets of a shard are beside its features.
+        self._by_features = {int(r.tags.get("features_shard", r.shard)): r.shard for r in receipts}
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         if shard not in self._by_features:
             return np.zeros(len(table), dtype=np.bool_)
-        own = self.targets.read_table(self._by_features[shard], ".arrow", columns=["key"])
+        own = self.targets.read_table(self._by_features[shard], self.suffix, columns=["key"])
         return np.isin(table.column("key").to_numpy(), own.column("key").to_numpy())
 
     def opened(self, features_shards: Sequence[int]) -> OpenTopK:
         """The targets of these shards alone."""
         shards = [self._by_features[shard] for shard in features_shards if shard in self._by_features]
-        return OpenTopK(self.targets, self.k, shards)
+        return OpenTopK(self.targets, self.suffix, self.k, shards)
 
 
 class OpenTopK:
@@ -199,11 +205,11 @@ class OpenTopK:
 
     timed: Mapping[str, int] = MappingProxyType({"indices": 0, "logits": 0})
 
-    def __init__(self, targets: Artifact, k: int, shards: Sequence[int]) -> None:
+    def __init__(self, targets: Artifact, suffix: str, k: int, shards: Sequence[int]) -> None:
         self.where, self.k = targets.url, k
         self._rows: dict[tuple[int, int], tuple[int, int]] = {}
         self._columns: dict[int, tuple[Ragged, Ragged]] = {}
-        with in_order(lambda s: targets.read_table(s, ".arrow"), shards, threads=8, ahead=len(shards)) as found:
+        with in_order(lambda s: targets.read_table(s, suffix), shards, threads=8, ahead=len(shards)) as found:
             tables = list(found)
         for shard, table in zip(shards, tables, strict=True):
             self._columns[shard] = (Ragged(table.column("indices"), k), Ragged(table.column("logits"), k))

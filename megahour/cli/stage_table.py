@@ -122,6 +122,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "Frame labels of the labelled sets again, by a trained model instead of Gaussians.",
     ),
     "targets": ("megahour.teach.stage:Targets", "A teacher's top-k logits for every frame of the unlabelled sets."),
+    "repartition": (
+        "megahour.teach.repartition_stage:Repartition",
+        "Features and targets together in shards of about two hours, each speaker's order broken up.",
+    ),
     "pseudo-label": (
         "megahour.teach.pseudo_stage:PseudoLabel",
         "Texts that a recogniser is sure of, for `train` to learn from beside the true ones.",
@@ -177,6 +181,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "senones": ("train", "units"),
     "realign": ("train", "units"),
     "targets": ("train", "targets"),
+    "repartition": ("train", "targets"),
     "pseudo-label": ("train", "pseudo_labels"),
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),

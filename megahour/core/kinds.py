@@ -34,6 +34,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "units": ("senones", "realign"),
     "model": ("train", "import-aligner"),
     "targets": ("targets",),
+    "partitions": ("repartition",),
     "graph": ("graph",),
     "hypotheses": ("decode", "lattices", "import-lattices", "import-hypotheses"),
     "pseudo_labels": ("pseudo-label",),

@@ -11,7 +11,7 @@ from megahour.core.store import Artifact
 def are_cepstra(features: Artifact) -> bool:
     """Whether *features* are cepstra, not log mel energies."""
     made = features.manifest
-    return made.stage == "import-features" and not made.params.get("mels")
+    return bool(made.summary.get("cepstra")) or (made.stage == "import-features" and not made.params.get("mels"))
 
 
 def mel_matrix(dims: int, mels: int) -> NDArray[np.float32]:

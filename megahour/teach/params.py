@@ -36,6 +36,33 @@ class TargetsParams(Params):
         return self
 
 
+class RepartitionParams(Params):
+    """Features and targets together in shards of about two hours, each speaker's order broken up."""
+
+    sets: list[str] = Field(
+        ["labelled", "unlabelled"],
+        min_length=1,
+        description="sets that go along; those without targets go with their features alone",
+    )
+    shard_hours: float = Field(
+        2.0, gt=0, description="hours of a new shard; a shard is what a worker opens: smaller ones mix finer"
+    )
+    mixed_shards: int = Field(
+        8,
+        ge=1,
+        le=1024,
+        description="shards that are shuffled among each other; more mix better, and each is read once for every new "
+        "shard that it has a part in",
+    )
+    seed: int = Field(0, ge=0, description="seed of the new order")
+    cache_gb: float = Field(
+        50.0,
+        gt=0.0,
+        description="most GB that are kept on this machine of inputs in an object store",
+        json_schema_extra={"policy": True},
+    )
+
+
 class RealignParams(Params):
     """Frame labels of the labelled sets again, by a trained model instead of Gaussians."""
 

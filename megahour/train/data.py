@@ -73,7 +73,7 @@ def choose(
             remedy=f"the features have sets {sets}; check `sets` and the labels",
         )
     if "targets" in inputs:
-        targets = _targets(p, inputs["targets"])
+        targets = _targets(p, features, inputs["targets"])
         shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
         loaders["unlabelled"] = changed(shelf, targets, source=source(targets, p.waveform.changes))
         if not loaders["unlabelled"].utterances:
@@ -161,7 +161,14 @@ def _open_windows(p: TrainParams) -> int:
     return p.lanes // (math.gcd(p.lanes, p.workers) if p.synchroniser.in_step else 1) + 1
 
 
-def _targets(p: TrainParams, artifact: Artifact) -> TopK:
+def _targets(p: TrainParams, features: Artifact, artifact: Artifact) -> TopK:
+    together = "targets" in features.summary or "targets" in artifact.summary
+    if together and features.manifest.digest != artifact.manifest.digest:
+        raise ConfigError(
+            "shards of `repartition` hold features and targets together, and the other input has other shards",
+            where=artifact.url,
+            remedy="give it as `features` and as `targets`",
+        )
     targets = TopK(artifact)
     if missing := sorted(set(p.offsets) - set(targets.offsets)):
         raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make them there too")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from megahour.batches.index import small_columns
-from megahour.batches.labels import Labels, SenoneLabels, TokenLabels
+from megahour.batches.labels import Labels, SenoneLabels, TokenLabels, TopK
 from megahour.batches.loader import Loader
 from megahour.batches.tags import TagColumn, TaggedLabels
 from megahour.batches.window import Front
@@ -117,9 +117,10 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
         return Goal(labels, len(speller.tokens), config)
     units = inputs["units"]
     senones = int(units.summary["senones"])
-    if "targets" in inputs and int(inputs["targets"].summary["outputs"]) != senones:
+    outputs = TopK(inputs["targets"]).outputs if "targets" in inputs else senones
+    if outputs != senones:
         raise ConfigError(
-            f"the teacher has {inputs['targets'].summary['outputs']} outputs, the units {senones} senones",
+            f"the teacher has {outputs} outputs, the units {senones} senones",
             where=inputs["targets"].url,
             remedy="train the teacher with the same units",
         )

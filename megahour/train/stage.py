@@ -20,12 +20,12 @@ class Train(Stage[TrainParams]):
     version = 4
     params = TrainParams
     inputs: ClassVar[tuple[Input, ...]] = (
-        Input("features"),
+        Input("features", kinds=("features", "partitions")),
         Input("audio", optional=True, kinds=("utterances",)),
         Input("noises", optional=True, kinds=("recordings", "utterances")),
         Input("rooms", optional=True, kinds=("recordings", "utterances")),
         Input("units", optional=True),
-        Input("targets", optional=True),
+        Input("targets", optional=True, kinds=("targets", "partitions")),
         Input("pseudo_labels", optional=True),
         Input("selection", optional=True),
         Input("tokens", optional=True),

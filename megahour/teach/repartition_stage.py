@@ -1,0 +1,37 @@
+"""Stage `repartition`: features and targets together, mixed anew into shards of equal hours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.teach.params import RepartitionParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class Repartition(Stage[RepartitionParams]):
+    """One task per new shard. `train` takes the artifact as its features and as its targets."""
+
+    name = "repartition"
+    params = RepartitionParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("targets"))
+
+    def plan(self, p: RepartitionParams, inputs: Inputs) -> list[Task]:
+        from megahour.teach.repartition import plan_parts
+
+        return plan_parts(p, inputs["features"], inputs["targets"])
+
+    def run(self, p: RepartitionParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.teach.repartition import write_part
+
+        write_part(p, inputs["features"], inputs["targets"], task, out, ctx)
+
+    def finish(self, p: RepartitionParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        """The features' own summary, by whose statistics models normalise, and that of the targets."""
+        from megahour.features.cepstra_mels import are_cepstra
+
+        cepstra = {"cepstra": True} if are_cepstra(inputs["features"]) else {}
+        return {**inputs["features"].summary, **cepstra, "targets": inputs["targets"].summary}
