@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class MegahourError(Exception):
@@ -64,6 +66,23 @@ class BadRecord(MegahourError):
         self.reason = reason
         self.detail = detail
         self.record = record
+
+
+RECORD_FAULTS = (BadRecord, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the data of one record may raise in a reader; not what a disk, a store or a lack of memory does."""
+
+
+def bad_record(error: Exception, record: str = "") -> BadRecord:
+    """One of `RECORD_FAULTS` as the BadRecord that it is, or as ``unexpected-error``: a fault of the program.
+
+    The record goes to quarantine all the same, with the place in the code, and the stage goes on.
+    """
+    if not isinstance(error, BadRecord):
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        error = BadRecord("unexpected-error", f"{type(error).__name__}: {str(error)[:300]}{place}; please report it")
+    error.record = error.record or record
+    return error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import fsspec
 import pyarrow as pa
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES
 from megahour.core.store import Artifact
 from megahour.core.unicode import load_json
@@ -111,7 +111,8 @@ def _records(source: list[str]) -> Iterator[Record]:
                 if not name:
                     raise BadRecord("no-id", "it does not say which utterance it is of")
                 yield Record(name, recognised(value))
-            except BadRecord as bad:
+            except RECORD_FAULTS as error:
+                bad = bad_record(error)
                 yield Record(name, BadRecord(bad.reason, bad.detail, record=where))
 
 

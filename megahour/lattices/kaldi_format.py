@@ -8,7 +8,7 @@ Weights are (graph cost, acoustic cost), those of compact lattices with a string
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -107,11 +107,15 @@ def read_archive(file: BinaryIO, words: Sequence[str]) -> Iterator[tuple[str, La
     """
     while key := _key(file):
         begins = file.read(1)
-        links, finals = _binary(file) if begins == struct.pack("<i", MAGIC)[:1] else _text(file)
+        is_binary = begins == struct.pack("<i", MAGIC)[:1]
+        entry = _binary(file) if is_binary else None  # of a text the end is an empty line, whatever it holds
+        lines = [] if is_binary else list(iter(lambda: file.readline().rstrip(), b""))
         try:
-            yield key, from_links(links, finals, words)
+            yield key, from_links(*(entry or _text(lines)), words)
         except ValueError as error:
             yield key, error
+        except (ArithmeticError, LookupError) as error:
+            yield key, ValueError(f"a number beyond all bounds: {error}")
 
 
 def _key(file: BinaryIO) -> str:
@@ -169,10 +173,9 @@ def _bounded(number: int, most: int = MOST) -> int:
     return number
 
 
-def _text(file: BinaryIO) -> Read:
-    """Of a text entry, up to its empty line."""
+def _text(lines: Iterable[bytes]) -> Read:
     links, finals = [], {}
-    while (line := file.readline()).strip():
+    for line in lines:
         fields = line.decode("utf-8", "replace").split()
         try:
             graph, acoustic, string = fields[-1].split(",") if len(fields) in (2, 4) else ("0", "0", "")

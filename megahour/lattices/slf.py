@@ -37,6 +37,13 @@ def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     Words may be on links, or on nodes: then links to the node carry the word. Raises ValueError: not the format, no
     logarithms (base 0), several first or last nodes, or what `from_links` finds.
     """
+    try:
+        return _read(lines, frame_s)
+    except (ArithmeticError, LookupError) as error:
+        raise ValueError(f"a field is missing or beyond all bounds: {error}") from error
+
+
+def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     about: dict[str, str] = {}
     nodes: dict[int, dict[str, str]] = {}
     links: list[dict[str, str]] = []

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items, open_source
@@ -50,6 +50,5 @@ def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -
     try:
         with unpacked(packed, max_bytes=p.max_bytes, folder=work) as file:
             yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
-    except BadRecord as bad:
-        bad.record = bad.record or label
-        yield bad
+    except RECORD_FAULTS as error:
+        yield bad_record(error, label)

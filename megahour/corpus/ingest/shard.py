@@ -12,13 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
+from megahour.core.rows import check_rows
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import load_json, replaced
 from megahour.core.writer import ShardWriter
@@ -60,7 +62,8 @@ def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) ->
                 if isinstance(item, BadRecord):
                     raise item
                 shard.add(item)
-            except BadRecord as bad:
+            except RECORD_FAULTS as error:
+                bad = bad_record(error)
                 name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
                 if isinstance(bad, LicenceRefused):
                     shard.tally.refused(bad.licence)
@@ -196,58 +199,55 @@ class _Shard:
                 self.out.drop("identical-channel")
                 continue
             key = key_of("recording", self.p.corpus, item.source, channel)
-            offset, size = self.tar.add(f"{key}.flac", flac)
-            self.index.append(
-                {
-                    "key": key,
-                    "name": item.name,
-                    "offset": offset,
-                    "size": size,
-                    "samples": encoded.stats.samples_out,
-                    "rate_hz": self.p.rate_hz,
-                    "channel": channel,
-                    "speaker": info.speaker if channels == 1 else f"{info.speaker}/{channel}",
-                    "language": info.language,
-                    "licence": info.licence,
-                    "attribution": info.attribution,
-                    "source": info.source,
-                    "condition": info.condition,
-                    "created_s": info.created_s,
-                    "text_language": written.language,
-                    "text_language_probability": written.probability,
-                }
-            )
-            first = len(self.cues)
-            self._write_cues(key, found)
-            if n := sum(replaced(row) for row in (self.index[-1], *self.cues[first:])):
+            row = {
+                "key": key,
+                "name": item.name,
+                "samples": encoded.stats.samples_out,
+                "rate_hz": self.p.rate_hz,
+                "channel": channel,
+                "speaker": info.speaker if channels == 1 else f"{info.speaker}/{channel}",
+                "language": info.language,
+                "licence": info.licence,
+                "attribution": info.attribution,
+                "source": info.source,
+                "condition": info.condition,
+                "created_s": info.created_s,
+                "text_language": written.language,
+                "text_language_probability": written.probability,
+            }
+            cues = list(_cue_rows(key, found))
+            check_rows([row], RECORDINGS)
+            check_rows(cues, CUES)
+            row["offset"], row["size"] = self.tar.add(f"{key}.flac", flac)
+            self.index.append(row)
+            self.cues += cues
+            self.out.stat("words", sum(len(spoken.tokens) for candidate in found.kept for spoken in candidate.spoken))
+            self.out.stat("cues", len(cues))
+            self.out.stat("transcripts", len(found.kept))
+            if n := sum(map(replaced, (row, *cues))):
                 self.out.stat("replaced_characters", n)
             self.out.kept()
             self.out.stat("audio_samples_out", encoded.stats.samples_out)
             self.tally.kept(info, encoded.stats.samples_out / self.p.rate_hz)
 
-    def _write_cues(self, key: int, found: Candidates) -> None:
-        """Rows of the cue table; numbers go through all of the recording's transcripts."""
-        number = 0
-        for transcript, candidate in enumerate(found.kept):
-            for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
-                self.cues.append(
-                    {
-                        "key": key,
-                        "cue": number,
-                        "start_samples": cue.start_samples,
-                        "end_samples": cue.end_samples,
-                        "raw": cue.raw,
-                        "text": spoken.text,
-                        "offsets": spoken.offsets,
-                        "ends": spoken.ends,
-                        "speaker": cue.speaker,
-                        "transcript": transcript,
-                    }
-                )
-                number += 1
-                self.out.stat("words", len(spoken.tokens))
-        self.out.stat("cues", number)
-        self.out.stat("transcripts", len(found.kept))
+
+def _cue_rows(key: int, found: Candidates) -> Iterator[dict[str, Any]]:
+    """Rows of the cue table; numbers go through all of the recording's transcripts."""
+    numbers = count()
+    for transcript, candidate in enumerate(found.kept):
+        for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
+            yield {
+                "key": key,
+                "cue": next(numbers),
+                "start_samples": cue.start_samples,
+                "end_samples": cue.end_samples,
+                "raw": cue.raw,
+                "text": spoken.text,
+                "offsets": spoken.offsets,
+                "ends": spoken.ends,
+                "speaker": cue.speaker,
+                "transcript": transcript,
+            }
 
 
 def _is_transcript(data: bytes) -> bool:

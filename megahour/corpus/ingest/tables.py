@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.errors import RECORD_FAULTS, BadRecord, ConfigError, bad_record
 from megahour.core.filesystems import file_system
 from megahour.core.records import key_of
 from megahour.core.unicode import load_json, plain_rows
@@ -110,9 +110,10 @@ def table_items(
                 detail += "; for stretches of files there is `import`" if fields.keys() >= STRETCH else ""
                 raise BadRecord("duplicate-id", detail)
             yield item
-        except BadRecord as bad:
-            bad.record = f"{source.rpartition('/')[2]} row {number + 1}"
-            yield bad
+        except RECORD_FAULTS as error:
+            error = bad_record(error)
+            error.record = f"{source.rpartition('/')[2]} row {number + 1}"
+            yield error
 
 
 def _item(fields: dict[str, Any], listing: Listing) -> Item:

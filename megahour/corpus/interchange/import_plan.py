@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.errors import RECORD_FAULTS, BadRecord, ConfigError, bad_record
 from megahour.core.records import key_of
 from megahour.corpus.ingest.sources import lead_nowhere, list_source
 from megahour.corpus.interchange.kaldi import read_kaldi
@@ -184,9 +184,8 @@ def _supervised(
                 if name in known:
                     raise BadRecord("duplicate-id", f"recording {name} comes twice", record=name)
                 known[name] = recording
-        except BadRecord as bad:
-            bad.record = bad.record or f"line {number}"
-            yield bad
+        except RECORD_FAULTS as error:
+            yield bad_record(error, f"line {number}")
     for number, line in enumerate(supervisions, start=1):
         try:
             supervision = json_object(line)
@@ -195,9 +194,8 @@ def _supervised(
                 yield supervision_entry(known[name], supervision, audio_of(known[name], root.audio))
             elif mine(name):  # every part sees all supervisions; this one holds all recordings of such names
                 raise BadRecord("missing-audio", f"no recording {name[:100]!r}", record=name)
-        except BadRecord as bad:
-            bad.record = bad.record or f"supervision {number}"
-            yield bad
+        except RECORD_FAULTS as error:
+            yield bad_record(error, f"supervision {number}")
 
 
 def _grouped(entries: Iterable[Entry | BadRecord]) -> Entries:

@@ -9,8 +9,9 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
+from megahour.core.rows import check_rows
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import replaced
 from megahour.corpus.ingest.licences import check_licence
@@ -45,12 +46,16 @@ class ImportedRecordings(ImportTarget):
                 cues = list(self._cues(key, own, spans, pcm.samples))
                 if not cues:
                     raise BadRecord("no-text", "no entry of this recording has words")
-            except BadRecord as bad:
-                reject(self.out, bad, first.recording, p.source)
+                row = self._row(pcm, own, key, channel, licence)
+                check_rows([row], RECORDINGS)
+                check_rows(cues, CUES)
+            except RECORD_FAULTS as error:
+                reject(self.out, bad_record(error), first.recording, p.source)
                 continue
             self.keys.add(key)
             self.cues += cues
-            self.index.append(self._stored(pcm, own, key, channel, licence))
+            row["offset"], row["size"] = self._stored(pcm, key, channel)
+            self.index.append(row)
             self.out.kept()
             if n := sum(map(replaced, (self.index[-1], *cues))):
                 self.out.stat("replaced_characters", n)
@@ -65,24 +70,25 @@ class ImportedRecordings(ImportTarget):
                 start, stop, _ = span(entry, pcm, self.p.rate_hz)
                 good.append(entry)
                 spans.append((start, stop))
-            except BadRecord as bad:
+            except RECORD_FAULTS as error:
                 self.out.came_in()
-                reject(self.out, bad, entry.id, self.p.source)
+                reject(self.out, bad_record(error), entry.id, self.p.source)
         return good, spans
 
-    def _stored(self, pcm: Pcm, entries: list[Entry], key: int, channel: int, licence: str) -> Row:
-        p, first = self.p, entries[0]
+    def _stored(self, pcm: Pcm, key: int, channel: int) -> tuple[int, int]:
+        """(offset, size) of a channel's FLAC in the tar."""
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as file:
-            with FlacEncoder(cast(BinaryIO, file), p.rate_hz) as flac:
+            with FlacEncoder(cast(BinaryIO, file), self.p.rate_hz) as flac:
                 for start in range(0, pcm.samples, BLOCK_SAMPLES):
                     flac.write(pcm.read(start, min(start + BLOCK_SAMPLES, pcm.samples), channel))
-            offset, size = self.tar.add(f"{key}.flac", cast(BinaryIO, file))
+            return self.tar.add(f"{key}.flac", cast(BinaryIO, file))
+
+    def _row(self, pcm: Pcm, entries: list[Entry], key: int, channel: int, licence: str) -> Row:
+        p, first = self.p, entries[0]
         speakers = {entry.speaker for entry in entries}
         return {
             "key": key,
             "name": first.recording,
-            "offset": offset,
-            "size": size,
             "samples": pcm.samples,
             "rate_hz": p.rate_hz,
             "channel": channel,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import cast
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.stage import Context
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.import_audio import ImportTarget, decoded, reject
@@ -42,7 +42,8 @@ def _add(p: ImportParams, target: ImportTarget, entries: list[Entry], out: Shard
         with decoded(p, entries[0], ctx.work) as pcm:
             target.add(pcm, entries)
             out.stat("audio_s", round(pcm.samples / p.rate_hz, 3))
-    except BadRecord as bad:
+    except RECORD_FAULTS as error:
+        bad = bad_record(error)
         for entry in entries if p.kind == "utterances" else entries[:1]:
             reject(out, bad, entry.id if p.kind == "utterances" else entry.recording, p.source)
     ctx.progress(out.counts.came_in, out.counts.came_in, "entries")

@@ -8,8 +8,9 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
+from megahour.core.rows import check_rows
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.unicode import replaced
 from megahour.corpus.ingest.licences import check_licence
@@ -35,6 +36,7 @@ class Utterances(ImportTarget):
                 row = self._row(entry, start, stop)
                 if row["key"] in self.keys:
                     raise BadRecord("duplicate-id", f"{entry.id} comes twice in this shard")
+                check_rows([row], UTTERANCES)
                 self.keys.add(row["key"])
                 flac = encode_flac(pcm.read(start, stop, channel), self.p.rate_hz)
                 offset, size = self.tar.add(f"{row['key']}.flac", flac)
@@ -43,8 +45,8 @@ class Utterances(ImportTarget):
                 if n := replaced(row):
                     self.out.stat("replaced_characters", n)
                 self.out.stat("audio_samples", stop - start)
-            except BadRecord as bad:
-                reject(self.out, bad, entry.id, self.p.source)
+            except RECORD_FAULTS as error:
+                reject(self.out, bad_record(error), entry.id, self.p.source)
 
     def _row(self, entry: Entry, start: int, stop: int) -> Row:
         p = self.p

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 
 import soundfile
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
@@ -144,7 +144,8 @@ def read_kaldi(
                 language=tables["utt2lang"].get(utterance, ""),
                 record=custom({CUSTOM: json_object(own)}) if own else None,
             )
-        except BadRecord as error:
+        except RECORD_FAULTS as error:
+            error = bad_record(error)
             error.record = utterance
             yield error
 
@@ -201,9 +202,8 @@ def _segments(
             if length_s is not None and length_s <= 0:
                 raise BadRecord("bad-time", f"segments: {start_s} to {end_s}", record=utterance)
             segments[utterance] = (recording, duration(start_s, "start"), length_s)
-        except BadRecord as error:
-            error.record = error.record or "".join(parts[:1])
-            bad.append(error)
+        except RECORD_FAULTS as error:
+            bad.append(bad_record(error, "".join(parts[:1])))
     return segments, bad
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready, timed_words
@@ -133,9 +133,8 @@ def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entr
         try:
             cut = json_object(line)
             yield from list(_of_cut(cut, audio(cut)))
-        except BadRecord as bad:
-            bad.record = bad.record or f"line {number}"
-            yield bad
+        except RECORD_FAULTS as error:
+            yield bad_record(error, f"line {number}")
 
 
 def recording_of(cut: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
@@ -48,9 +48,8 @@ def read_nemo(lines: Iterator[str | BadRecord], find: Callable[[str], Audio]) ->
         try:
             value = json_object(line)
             yield _entry(value, find, f"line {number}")
-        except BadRecord as bad:
-            bad.record = bad.record or f"line {number}"
-            yield bad
+        except RECORD_FAULTS as error:
+            yield bad_record(error, f"line {number}")
 
 
 def _entry(value: dict[str, Any], find: Callable[[str], Audio], where: str) -> Entry:

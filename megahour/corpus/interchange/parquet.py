@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.unicode import plain_rows
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import SCHEMA, Row, checked
@@ -109,9 +109,8 @@ def _guarded(row: dict[str, Any], where: str, root: Root, folder: str, ours: boo
             source=string(row, "source"),
             record=record,
         )
-    except BadRecord as bad:
-        bad.record = bad.record or where
-        return bad
+    except RECORD_FAULTS as error:
+        return bad_record(error, where)
 
 
 def _json_like(value: Any) -> Any:

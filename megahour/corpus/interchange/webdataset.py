@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.unicode import shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import Row, record_json
@@ -82,9 +82,8 @@ def read_samples(file: BinaryIO, *, max_bytes: int) -> Iterator[Entry | BadRecor
             continue
         try:
             yield _sample(file, shown(key), {_split(m.name)[1]: m for m in cast(list[Member], members)})
-        except BadRecord as error:
-            error.record = error.record or key
-            yield error
+        except RECORD_FAULTS as error:
+            yield bad_record(error, key)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -233,7 +233,8 @@ def _mean_channel(block: Float32) -> Float32:
 
 def to_int16(signal: Float32) -> Int16:
     """float32 in ±1 → int16, rounded to nearest; exact for samples that were int16 before."""
-    scaled = np.rint(signal * np.float32(FULL_SCALE))
+    with np.errstate(over="ignore"):  # of floats near their largest, which are clipped
+        scaled = np.rint(signal * np.float32(FULL_SCALE))
     samples: Int16 = np.clip(scaled, -32768, 32767).astype(np.int16)
     return samples
 

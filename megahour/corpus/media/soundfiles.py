@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 from contextlib import nullcontext
@@ -60,7 +61,12 @@ class Watched:
         self.error: Exception | None = None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._inner.seek(offset, whence)
+        try:
+            return self._inner.seek(offset, whence)
+        except Exception as error:
+            if not isinstance(error, ValueError) and getattr(error, "errno", None) != errno.EINVAL:
+                self.error = error
+            return -1  # before the file's beginning, as broken headers would have it
 
     def tell(self) -> int:
         return self._inner.tell()

@@ -37,6 +37,7 @@ TEXTS = ("text", "content", "sentence", "transcript", "body")
 SPEAKERS = ("speaker", "speaker_label", "name")
 STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
 DURATIONS = ("duration", "dur")
+MAX_S = 1e18  # in ticks of 100 ns, three thousand years; an integer of JSON may be too long for a float
 SENTENCE_WORDS = 40  # words after which a cue of words ends, whatever they are
 SENTENCE_PAUSE_S = 1.0  # pause that ends it
 _CLOCK = re.compile(r"\s*(?:(?:(\d{1,3}):)?(\d{1,3}):)?(\d+(?:[.,]\d+)?)\s*s?\s*")
@@ -285,7 +286,8 @@ def seconds(value: Any) -> float:
         match = _CLOCK.fullmatch(value)
         parts = [float((part or "0").replace(",", ".")) for part in match.groups()] if match else [math.nan] * 3
         return (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < MAX_S else math.nan
 
 
 def _cue(said: Said, rate_hz: int) -> Cue:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,14 @@ from made_media import encode, murmur, put
 from made_tracks import film, track
 
 from megahour.core.errors import TooManyBad
+from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
+from megahour.corpus.ingest import shard
 from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.ingest.side_information import SideInfo
+from megahour.corpus.ingest.sources import Item
 from megahour.corpus.ingest.stage import Ingest
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -245,6 +253,33 @@ def test_a_hostile_tar_writes_nothing_and_gives_its_good_records(tmp_path: Path,
     assert names(out) == ["good"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "work"]
     assert list(tmp_path.parent.glob("*.wav")) == []
+
+
+def test_a_fault_of_the_program_and_a_row_that_no_table_holds_cost_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = shard.side_info
+
+    def odd(item: Item, p: IngestParams) -> SideInfo:
+        if item.name == "fault":
+            raise ZeroDivisionError("of a reader")
+        return replace(inner(item, p), created_s=1 << 70 if item.name == "row" else 0)
+
+    monkeypatch.setattr(shard, "side_info", odd)
+    for name in ("fault", "good", "row"):
+        add(tmp_path / "in", name)
+    out, p = Artifact(tmp_path / "out"), IngestParams(source=str(tmp_path / "in"), licence="CC0")
+    (task,) = Ingest().plan(p, {})
+    with ShardWriter(out, 0, "made") as writer:
+        Ingest().run(p, {}, task, writer, Context(tmp_path / "work"))
+        receipt = writer.commit()
+    assert out.read_table(0)["name"].to_pylist() == ["good"]
+    with tarfile.open(out.shard_path(0, ".tar")) as tar:
+        assert len(tar.getnames()) == 1
+    assert receipt.counts.dropped == {"unexpected-error": 1, "unwritable-record": 1}
+    fault, row = map(json.loads, Path(out.path("quarantine/00000.jsonl")).read_text().splitlines())
+    assert re.fullmatch(r"ZeroDivisionError: of a reader \(test_bad_input.py:\d+\); please report it", fault["detail"])
+    assert row["detail"].startswith("created_s: ")
 
 
 def test_the_run_fails_loudly_above_the_allowed_share(tmp_path: Path, engine: LocalEngine) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from json_shapes import AMAZON, HELLO, SHAPES, WHISPER
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.transcripts.cues import Cue
@@ -17,126 +19,10 @@ from megahour.corpus.transcripts.pairing import group_files
 from megahour.corpus.transcripts.read import read_transcript
 
 RATE = 1000  # samples are milliseconds
-HELLO = [Cue(500, 1500, "Hello there."), Cue(2000, 3000, "Good day.")]
 
 
 def cues(value: Any) -> list[Cue]:
     return json_cues(json.dumps(value), RATE)
-
-
-def amazon_word(text: str, start: float | None = None, end: float = 0, **fields: Any) -> dict[str, Any]:
-    times = {} if start is None else {"start_time": f"{start}", "end_time": f"{end}"}
-    kind = "punctuation" if start is None else "pronunciation"
-    return {"type": kind, "alternatives": [{"confidence": "0.9", "content": text}], **times, **fields}
-
-
-WHISPER = [{"id": 0, "start": 0.5, "end": 1.5, "text": "Hello there."}, {"start": 2, "end": 3.0, "text": "Good day."}]
-AMAZON = [
-    *(amazon_word("Hello", 0.5, 0.9), amazon_word("there", 0.9, 1.5), amazon_word(".")),
-    *(amazon_word("Good", 2, 2.4), amazon_word("day", 2.5, 3), amazon_word(".")),
-]
-WORDS = [
-    {"word": "hello", "punctuated_word": "Hello", "start": 0.5, "end": 0.9},
-    {"word": "there", "punctuated_word": "there.", "start": 0.9, "end": 1.5},
-    {"word": "good", "punctuated_word": "Good", "start": 2.0, "end": 2.4},
-    {"word": "day", "punctuated_word": "day.", "start": 2.5, "end": 3.0},
-]
-SHAPES: dict[str, Any] = {
-    "a bare list": WHISPER,
-    "Whisper": {"text": "Hello there. Good day.", "segments": WHISPER, "language": "en"},
-    "nested": {"title": "A talk", "transcript": {"segments": WHISPER}},
-    "nested list": {"transcript": WHISPER},
-    "nested twice": {"response": {"data": {"cues": WHISPER}}},
-    "starts and durations": [{**c, "end": None, "duration": 1.0} for c in WHISPER],
-    "clocks": [{"from": "0:00.5", "to": "00:00:01,500", "content": "Hello there."}, {**WHISPER[1], "end": "3s"}],
-    "Podcast Index": {
-        "version": "1.0.0",
-        "segments": [{"startTime": c["start"], "endTime": c["end"], "body": c["text"]} for c in WHISPER],
-    },
-    "Hugging Face": {
-        "text": "Hello there. Good day.",
-        "chunks": [{"timestamp": [c["start"], c["end"]], "text": c["text"]} for c in WHISPER],
-    },
-    "YouTube json3": {
-        "wireMagic": "pb3",
-        "events": [
-            {"tStartMs": 0, "dDurationMs": 9000, "id": 1, "wpWinPosId": 1},
-            {"tStartMs": 500, "dDurationMs": 1000, "segs": [{"utf8": "Hello"}, {"utf8": " there.", "tOffsetMs": 400}]},
-            {"tStartMs": 1500, "aAppend": 1, "segs": [{"utf8": "\n"}]},
-            {"tStartMs": 2000, "dDurationMs": 1000, "segs": [{"utf8": "Good day."}]},
-        ],
-    },
-    "whisper.cpp": {
-        "transcription": [
-            {"offsets": {"from": 500, "to": 1500}, "timestamps": {"from": "00:00:00,500"}, "text": "Hello there."},
-            {"offsets": {"from": 2000, "to": 3000}, "text": "Good day."},
-        ]
-    },
-    "Amazon Transcribe": {
-        "jobName": "talk",
-        "results": {"transcripts": [{"transcript": "Hello there. Good day."}], "items": AMAZON},
-        "status": "COMPLETED",
-    },
-    "Amazon's audio segments": {
-        "results": {
-            "items": AMAZON,
-            "audio_segments": [
-                {"transcript": c["text"], "start_time": f"{c['start']}", "end_time": f"{c['end']}"} for c in WHISPER
-            ],
-        }
-    },
-    "Google": {
-        "results": [
-            {
-                "alternatives": [
-                    {
-                        "transcript": c["text"],
-                        "words": [{"startTime": f"{c['start']}s", "endTime": f"{c['end']}s", "word": "-"}],
-                    }
-                ]
-            }
-            for c in WHISPER
-        ]
-    },
-    "Deepgram": {
-        "results": {"channels": [{"alternatives": [{"transcript": "Hello there. Good day.", "words": WORDS}]}]}
-    },
-    "Azure": {
-        "recognizedPhrases": [
-            {"offsetInTicks": 5e6, "durationInTicks": 1e7, "nBest": [{"display": "Hello there."}]},
-            {"offsetInTicks": 2e7, "durationInTicks": 1e7, "nBest": [{"display": "Good day."}]},
-        ]
-    },
-    "Rev": {
-        "monologues": [
-            {
-                "elements": [
-                    {"type": "text", "value": "Hello", "ts": 0.5, "end_ts": 0.9},
-                    {"type": "punct", "value": " "},
-                    {"type": "text", "value": "there", "ts": 1.0, "end_ts": 1.5},
-                    {"type": "punct", "value": "."},
-                    {"type": "text", "value": "Good", "ts": 2, "end_ts": 2.5},
-                    {"type": "text", "value": "day", "ts": 2.5, "end_ts": 3},
-                    {"type": "punct", "value": "."},
-                ]
-            }
-        ]
-    },
-    "AssemblyAI": {
-        "text": "Hello there. Good day.",
-        "utterances": [{"start": c.start_samples, "end": c.end_samples, "text": c.raw} for c in HELLO],
-    },
-    "aeneas": {
-        "fragments": [
-            {"begin": "0.500", "end": "1.500", "id": "f1", "lines": ["Hello", "there."]},
-            {"begin": "2.000", "end": "3.000", "id": "f2", "lines": ["Good day."]},
-        ]
-    },
-    "Vosk": {
-        "result": [{**word, "word": word["punctuated_word"]} for word in WORDS],
-        "text": "Hello there. Good day.",
-    },
-}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -149,6 +35,10 @@ def test_youtubes_files_belong_to_their_media() -> None:
     assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), "talk.json")
     found = read_transcript(json.dumps(SHAPES["YouTube json3"]).encode(), ".json3", RATE).cues
     assert found == HELLO
+
+
+def test_a_number_beyond_all_bounds_is_no_time() -> None:
+    assert [math.isnan(seconds(number)) for number in (10**400, -(10**30), 1e18, 10**12)] == [True, True, True, False]
 
 
 def test_speakers_by_name_and_by_number() -> None:
