@@ -14,6 +14,7 @@ from megahour.core.schemas import SELECTION
 from megahour.core.stage import Batches, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.select.draw import Rows, rows_of, taken
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
@@ -22,6 +23,7 @@ BATCH_ROWS = 4096
 REASONS = ("usable", "duplicate", "other-split", "other-tier", "low-confidence", "before-from", "after-until")
 USABLE = 0
 SHARED = "recording-of-another-set"
+FILTERED = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
 # Recordings of one speaker one after the other, each in order of time; the key completes the order, so that it does
 # not depend on how the utterances are sharded.
 ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
@@ -31,11 +33,31 @@ def census(p: SelectParams, inputs: Inputs) -> Census:
     """The voices of the usable utterances, read shard by shard."""
     counted = Census()
     utterances = inputs["utterances"]
-    columns = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
     for receipt in utterances.receipts():
-        table = utterances.read_table(receipt.shard, columns=columns)
+        table = utterances.read_table(receipt.shard, columns=FILTERED)
         counted.add(table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE)))
     return counted
+
+
+def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[Rows]:
+    """The usable utterances of the sets that are drawn, read shard by shard."""
+    utterances = inputs["utterances"]
+    for receipt in utterances.receipts():
+        table = utterances.read_table(receipt.shard, columns=FILTERED)
+        table = table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE))
+        names, places = voices(table)
+        sets = _sets(layout, names)
+        for name in sorted(p.draw_hours):
+            own = (sets == name) & _uncontested(layout, name, places)
+            if own.any():
+                yield rows_of(name, table.filter(pa.array(own)), p.seed, p.period_s)
+
+
+def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
+    """(rows,) the set of each voice, "" of those that no set takes."""
+    shard_of = {voice: layout.shard_of(voice) for voice in set(names)}
+    set_of = {voice: "" if shard is None else layout.shards[shard].set for voice, shard in shard_of.items()}
+    return np.array([set_of[voice] for voice in names], object)
 
 
 def _reasons(p: SelectParams, table: pa.Table, duplicates: Artifact | None) -> NDArray[np.int8]:
@@ -93,6 +115,10 @@ def merge_shard(
             out.drop(reason, int((reasons == number).sum()))
     table = table.filter(pa.array(reasons == USABLE))
     table, names = _in_this_set(layout, name, table, out)
+    if name in p.draw_hours:
+        drawn = taken(rows_of(name, table, p.seed, p.period_s), layout.limits)
+        out.drop("not-drawn", int((~drawn).sum()))
+        table, names = table.filter(pa.array(drawn)), names[drawn]
     spelled = [layout.spellings.get(voice, own) for voice, own in zip(names, table["speaker"].to_pylist(), strict=True)]
     table = table.set_column(SELECTION.get_field_index("speaker"), "speaker", pa.array(spelled, pa.string()))
     table = table.sort_by([(column, "ascending") for column in ORDER])
@@ -111,10 +137,15 @@ def merge_shard(
 def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -> tuple[pa.Table, NDArray[np.object_]]:
     """The rows whose recording is no other set's, and their voices; the others are dropped."""
     names, places = voices(table)
-    contested = layout.contested
-    ours = np.array([all(contested.get(bucket, name) == name for bucket in row) for row in places.tolist()], np.bool_)
+    ours = _uncontested(layout, name, places)
     out.drop(SHARED, int((~ours).sum()))
     return table.filter(pa.array(ours)), names[ours]
+
+
+def _uncontested(layout: Layout, name: str, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(rows,) which are heard in no recording of another set."""
+    contested = layout.contested
+    return np.array([all(contested.get(place, name) == name for place in row) for row in places.tolist()], np.bool_)
 
 
 def _within_cap(table: pa.Table, limit_s: float) -> NDArray[np.bool_]:

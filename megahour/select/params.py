@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class SetRule(BaseModel):
@@ -51,6 +51,19 @@ class SelectParams(Params):
     min_confidence: float = Field(0.0, ge=0, le=1, description="drop utterances of a lower alignment confidence")
     from_s: int = Field(0, description="earliest time of recording, Unix seconds")
     until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
+    draw_hours: dict[str, float] = Field(
+        {},
+        description="hours to draw of some sets, such as {unlabelled: 1000000}, to half an utterance: equal hours of "
+        "every period, and within it each utterance as likely as any other, whoever speaks; other sets stay whole",
+        json_schema_extra=LATER,
+    )
+    period_s: int = Field(
+        86_400,
+        ge=0,
+        description="seconds of such a period of `created_s`, of which there may be 10,000: 86400 are days; 0: one "
+        "period, so that busy days count more",
+        json_schema_extra=LATER,
+    )
     shared_recordings: Literal["join", "drop"] = Field(
         "join",
         description="join: all who speak in one recording go to one set, with whoever shares another recording with "
@@ -66,6 +79,16 @@ class SelectParams(Params):
         counts = Counter(one_name(speaker) for speaker in named)
         if twice := sorted({speaker for speaker in named if counts[one_name(speaker)] > 1}):
             raise ValueError(f"speakers {twice} are named twice")
+        return self
+
+    @model_validator(mode="after")
+    def _draws_fit(self) -> SelectParams:
+        if unknown := sorted(self.draw_hours.keys() - {rule.name for rule in self.sets}):
+            raise ValueError(f"draw_hours of {unknown}, which are no sets")
+        if any(not 0 < hours < float("inf") for hours in self.draw_hours.values()):
+            raise ValueError(f"draw_hours = {self.draw_hours}: hours are above 0")
+        if self.draw_hours and self.speaker_hours:
+            raise ValueError("speaker_hours keeps a speaker's earliest utterances: leave it out with draw_hours")
         return self
 
 

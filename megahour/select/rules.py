@@ -9,7 +9,8 @@ from dataclasses import replace
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.stage import Inputs
 from megahour.corpus.transcripts.speaker_names import one_name
-from megahour.select.exchange import census
+from megahour.select.draw import limits_of
+from megahour.select.exchange import census, drawn_from
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
 from megahour.select.voices import grouped
@@ -46,7 +47,16 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
             + (", or set shared_recordings=drop" if leaders else ""),
         )
     contested = _contested(made, shared) if p.shared_recordings == "drop" else {}
-    return replace(made, spellings=speakers.spellings(), contested=contested)
+    made = replace(made, spellings=speakers.spellings(), contested=contested)
+    if not p.draw_hours:
+        return made
+    limits = limits_of(p.draw_hours, lambda: drawn_from(p, made, inputs))
+    drawn = {
+        name: wanted / sum(shard.hours for shard in made.shards if shard.set == name)
+        for name, wanted in p.draw_hours.items()
+    }
+    fewer = lay_out(hours, rules, p.seed, p.shard_hours, leaders, drawn)  # the same sets in fewer shards
+    return replace(made, shards=fewer.shards, named=fewer.named, ranges=fewer.ranges, limits=limits)
 
 
 def _filters(p: SelectParams, inputs: Inputs) -> list[str]:

@@ -30,7 +30,8 @@ class Layout:
     """Shards in the order of the rules; named speakers are looked up, the others found in hash ranges.
 
     leaders: speaker → the one whose place its group takes; spellings: speaker → the name that its rows get; contested:
-    place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone.
+    place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone. limits: of the sets
+    that are drawn, see `draw`.
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Layout:
     leaders: Mapping[str, str] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     contested: Mapping[int, str] = field(default_factory=dict)
+    limits: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def shard_of(self, speaker: str) -> int | None:
         """Output shard of a speaker, None when no set takes it."""
@@ -61,14 +63,15 @@ def lay_out(
     seed: int,
     shard_hours: float,
     leaders: Mapping[str, str] | None = None,
+    drawn: Mapping[str, float] | None = None,
 ) -> Layout:
     """Assign speakers to sets and shards.
 
     `hours` is speech per speaker; each rule has `name` and at most one of `speakers` (how many), `share` (of the hours
     that earlier rules left), `hours`, `named` (who); a rule with none takes all that is left. Speakers with one leader
-    stay together, under the leader's name.
+    stay together, under the leader's name. Of a set in `drawn` only that share stays, in as many shards as it fills.
     """
-    leaders = leaders or {}
+    leaders, drawn = leaders or {}, drawn or {}
     members = Counter(leaders.get(speaker, speaker) for speaker in hours)
     whole: dict[str, float] = {}
     for speaker in sorted(hours):  # sums of floats depend on their order
@@ -85,15 +88,16 @@ def lay_out(
     named: dict[str, int] = {}
     at = 0
     for rule, chosen in zip(rules, by_rule, strict=True):
+        before_draw = shard_hours / drawn.get(rule.name, 1.0)
         if rule.named:
-            for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), whole, shard_hours):
+            for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), whole, before_draw):
                 named.update(dict.fromkeys((s for _, s in run), len(shards)))
                 shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
             continue
         stop = _stop(rule, order, at, whole, members)
         part = order[at:stop]
         at = stop
-        for run in _equal_parts(part, whole, shard_hours):
+        for run in _equal_parts(part, whole, before_draw):
             ranges.append((run[0][0], len(shards)))
             shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
     if at < len(order):

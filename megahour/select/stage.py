@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Select(Stage[SelectParams]):
-    """An exchange by speaker. The plan needs the hours of every speaker: one pass over three columns of metadata."""
+    """An exchange by speaker. The plan needs the hours of every speaker: a pass over small columns of the metadata.
+
+    Two more where hours are drawn.
+    """
 
     name = "select"
     version = 6
@@ -46,6 +49,7 @@ class Select(Stage[SelectParams]):
     def remedies(self, p: SelectParams, receipts: list[Receipt]) -> Mapping[str, str]:
         return {
             "over-speaker-hours": f"--speaker-hours is {p.speaker_hours:g}",
+            "not-drawn": f"--draw-hours is {p.draw_hours}",
             "recording-of-another-set": "--shared-recordings join puts all who share a recording into one set",
         }
 

@@ -58,6 +58,11 @@ def voices(table: pa.Table) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
     return names, places
 
 
+def times_us(table: pa.Table) -> pa.ChunkedArray:
+    """(rows,) whole microseconds: sums of integers do not depend on how the utterances are sharded."""
+    return pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
+
+
 @dataclass
 class Census:
     """Voices of a corpus: hours, spellings of their names, and who is heard where; shards are added one by one."""
@@ -68,12 +73,10 @@ class Census:
     _heard: list[NDArray[np.int64]] = field(default_factory=list)  # (N, 2): place, number of the voice
 
     def add(self, table: pa.Table) -> None:
-        """Usable rows of a shard: `WHO`, samples and rate_hz.
-
-        Time is counted in whole microseconds: sums of integers do not depend on how the utterances are sharded.
-        """
-        time_us = pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
-        groups = table.append_column("us", time_us).group_by(list(WHO), use_threads=False).aggregate([("us", "sum")])
+        """Usable rows of a shard: `WHO`, samples and rate_hz."""
+        groups = (
+            table.append_column("us", times_us(table)).group_by(list(WHO), use_threads=False).aggregate([("us", "sum")])
+        )
         heard = []
         for group in groups.to_pylist():
             voice = voice_of(group["speaker"], group["recording"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import pyarrow as pa
 
 from megahour.core.records import key_of
 from megahour.core.schemas import UTTERANCES
+from megahour.core.stage import Context
 from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
 from megahour.core.writer import ShardWriter
+from megahour.select.params import SelectParams
+from megahour.select.stage import Select
 
 
 def utterance(name: str, speaker: str, seconds: float = 2.0, /, **values: Any) -> dict[str, Any]:
@@ -37,3 +41,20 @@ def write_utterances(folder: Path, shards: Sequence[Sequence[dict[str, Any]]]) -
     digest = content_digest(receipts, {})
     finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(shards), counts, {}))
     return artifact
+
+
+def merge_by_hand(p: SelectParams, utterances: Artifact, folder: Path) -> list[pa.Table]:
+    """The shards of a selection with both halves of the exchange called in this process."""
+    stage, inputs = Select(), {"utterances": utterances}
+    batches: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+    for task in stage.plan(p, inputs):
+        for partition, batch in stage.split(p, inputs, task):
+            batches[partition].append(batch)
+    tables = []
+    for partition in range(stage.partitions(p, inputs)):
+        output = Artifact(folder)
+        with ShardWriter(output, partition, "made") as out:
+            stage.merge(p, inputs, partition, iter(batches[partition]), out, Context(folder))
+            out.commit()
+        tables.append(output.read_table(partition))
+    return tables

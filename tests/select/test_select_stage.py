@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_utterances import utterance, write_utterances
+from made_utterances import merge_by_hand, utterance, write_utterances
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams
@@ -41,23 +38,6 @@ def rows() -> list[dict[str, Any]]:
         values = {"recording": recording, "start_samples": i // 10 % 3 * 90_000, "created_s": 1000 + 500 * (i % 2)}
         made.append(utterance(f"u{i}", speaker, float(rng.uniform(1, 4)), confidence=1 - i % 9 / 10, **values))
     return made
-
-
-def merge_by_hand(p: SelectParams, utterances: Artifact, folder: Path) -> list[pa.Table]:
-    """The output's shards with both halves of the exchange called in this process."""
-    stage, inputs = Select(), {"utterances": utterances}
-    batches: dict[int, list[pa.RecordBatch]] = defaultdict(list)
-    for task in stage.plan(p, inputs):
-        for partition, batch in stage.split(p, inputs, task):
-            batches[partition].append(batch)
-    tables = []
-    for partition in range(stage.partitions(p, inputs)):
-        output = Artifact(folder)
-        with ShardWriter(output, partition, "made") as out:
-            stage.merge(p, inputs, partition, iter(batches[partition]), out, Context(folder))
-            out.commit()
-        tables.append(output.read_table(partition))
-    return tables
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,143 @@
+"""Hours of a set drawn uniformly over time: an utterance is taken if its hash is at most the limit of its period.
+
+Periods give equal hours, and those that have fewer give all that they have. Within a period each utterance is as
+likely as any other, so speakers are drawn as often as they speak. Two passes over the metadata find the limits: sums of
+time by the first bits of the hash, then the utterances of the few buckets in which each limit can lie. Memory holds
+`BUCKETS` sums a period and about one of `BUCKETS` utterances, and nothing depends on how the utterances are sharded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.core.records import key_of
+from megahour.select.fingerprints import scattered
+from megahour.select.voices import HOUR_US, times_us
+
+BUCKETS = 1024
+TO_BUCKET = 63 - 10  # bits of a hash, less those of a bucket
+MOST_PERIODS = 10_000  # sums of 80 MB
+Ints = NDArray[np.int64]
+Place = tuple[str, int]  # a set, and a period of it
+
+
+class Rows(NamedTuple):
+    """Usable utterances of a set in one shard, (n,) each."""
+
+    set: str
+    hash: Ints
+    period: Ints
+    time_us: Ints
+
+
+def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> Rows:
+    """Of a table with the columns key, created_s, samples and rate_hz."""
+    salt = np.uint64(key_of("draw", seed))
+    hashes = scattered(table["key"].to_numpy().astype(np.uint64) ^ salt) >> np.uint64(1)
+    created_s = table["created_s"].to_numpy()
+    period = created_s // period_s if period_s else np.zeros_like(created_s)
+    return Rows(name, hashes.astype(np.int64), period, times_us(table).to_numpy())
+
+
+def taken(rows: Rows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
+    """(n,) which of them are drawn."""
+    periods, inverse = np.unique(rows.period, return_inverse=True)
+    own = np.array([limits.get((rows.set, period), -1) for period in periods.tolist()], np.int64)
+    return np.asarray(rows.hash <= own[inverse], np.bool_)
+
+
+def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[Rows]]) -> dict[Place, int]:
+    """The largest hash that is drawn at each place; `passes` begins a pass over the usable utterances of these sets.
+
+    A set's hours are those wanted to half an utterance, and those of each period to one.
+
+    Raises
+    ------
+    ConfigError: a set has fewer hours than are to be drawn, or more than `MOST_PERIODS` periods.
+    """
+    sums: dict[Place, Ints] = defaultdict(lambda: np.zeros(BUCKETS, np.int64))
+    longest_us = 0
+    for rows in passes():
+        longest_us = max(longest_us, int(rows.time_us.max(initial=0)))
+        for period in np.unique(rows.period).tolist():
+            own = rows.period == period
+            np.add.at(sums[rows.set, period], rows.hash[own] >> TO_BUCKET, rows.time_us[own])
+        if len(sums) > MOST_PERIODS:
+            what = f"there are more than {MOST_PERIODS:,} periods in the sets that are drawn"
+            raise ConfigError(what, where="select", remedy="raise period_s, or set from_s and until_s")
+    quotas = {name: _quotas(name, sums, round(wanted * HOUR_US)) for name, wanted in hours.items()}
+    open_ = {
+        (name, period): _Edge.at(sums[name, period], quota, longest_us)
+        for name, own in quotas.items()
+        for period, quota in own.items()
+    }
+    for rows in passes():
+        for period in np.unique(rows.period).tolist():
+            own = rows.period == period
+            open_[rows.set, period].add(rows.hash[own], rows.time_us[own])
+    limits: dict[Place, int] = {}
+    for name, own_quotas in quotas.items():
+        carried = 0  # what earlier periods gave too little: less than half an utterance
+        for period in sorted(own_quotas):
+            limits[name, period], got = open_[name, period].limit(own_quotas[period] + carried)
+            carried += own_quotas[period] - got
+    return limits
+
+
+@dataclass
+class _Edge:
+    """The utterances of a place around its quota: those whose hashes are in the buckets `first` to `last`."""
+
+    before_us: int  # in the buckets before
+    first: int
+    last: int
+    hashes: list[Ints] = field(default_factory=list)
+    times: list[Ints] = field(default_factory=list)
+
+    @staticmethod
+    def at(sums: Ints, quota_us: int, longest_us: int) -> _Edge:
+        """Wide enough for a quota that is half an utterance off."""
+        ends = np.cumsum(sums)
+        first, last = (int(np.searchsorted(ends, quota_us + d, "right")) for d in (-longest_us, longest_us))
+        return _Edge(int(ends[first - 1]) if first else 0, first, last)
+
+    def add(self, hashes: Ints, times: Ints) -> None:
+        bucket = hashes >> TO_BUCKET
+        own = (bucket >= self.first) & (bucket <= self.last)
+        self.hashes.append(hashes[own])
+        self.times.append(times[own])
+
+    def limit(self, quota_us: int) -> tuple[int, int]:
+        """The hash up to which the sum of times is nearest to the quota, and that sum."""
+        hashes, times = np.concatenate(self.hashes), np.concatenate(self.times)
+        order = np.argsort(hashes, kind="stable")
+        ends = self.before_us + np.cumsum(times[order])
+        count = int(np.searchsorted(2 * ends - times[order], 2 * quota_us, "right"))  # their middles, twice
+        if not count:
+            return (self.first << TO_BUCKET) - 1, self.before_us
+        return int(hashes[order[count - 1]]), int(ends[count - 1])
+
+
+def _quotas(name: str, sums: Mapping[Place, Ints], wanted_us: int) -> dict[int, int]:
+    """Microseconds of each period: equal ones, and all of a period that has fewer."""
+    has = {period: int(each.sum()) for (set_, period), each in sums.items() if set_ == name}
+    if sum(has.values()) < wanted_us:
+        raise ConfigError(
+            f"{wanted_us / HOUR_US:,.2f} hours are to be drawn of the set {name!r}, which has "
+            f"{sum(has.values()) / HOUR_US:,.2f}",
+            where="select",
+            remedy=f"draw fewer, or leave {name} out of draw_hours to take all",
+        )
+    quotas, left = {}, wanted_us
+    for done, (period, us) in enumerate(sorted(has.items(), key=lambda item: (item[1], item[0]))):
+        quotas[period] = min(us, left // (len(has) - done))
+        left -= quotas[period]
+    return quotas

@@ -1,0 +1,142 @@
+"""Hours drawn of a set: exact, the same of every day, whoever speaks, and whatever the sharding."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_utterances import merge_by_hand, utterance, write_utterances
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.select.draw import Rows, limits_of, taken
+from megahour.select.params import SelectParams
+from megahour.select.stage import Select
+
+DAY_S = 86_400
+UTTERANCES = st.lists(
+    st.tuples(st.integers(0, 2**12 - 1), st.integers(0, 3), st.integers(1, 9_000_000)),
+    min_size=1,
+    max_size=60,
+    unique_by=lambda each: each[0],
+)
+
+
+@given(UTTERANCES, st.floats(0.0, 1.0), st.lists(st.integers(0, 60), max_size=3))
+def test_a_sets_hours_are_exact_to_half_an_utterance_and_periods_equal(
+    made: list[tuple[int, int, int]], share: float, cuts: list[int]
+) -> None:
+    """And the smallest hashes do, in whatever shards they come."""
+    hashes, periods, times = (np.array(column, np.int64) for column in zip(*made, strict=True))
+    hashes <<= 63 - 12  # in all buckets
+    bounds = sorted({0, len(made), *(min(cut, len(made)) for cut in cuts)})
+    shards = [Rows("u", hashes[a:b], periods[a:b], times[a:b]) for a, b in pairwise(bounds)]
+    wanted_us = int(share * times.sum())
+    limits = limits_of({"u": wanted_us / 3.6e9}, lambda: shards)
+    drawn = np.concatenate([taken(rows, limits) for rows in shards])
+    has = {p: int(times[periods == p].sum()) for p in sorted(set(periods.tolist()))}
+    got = {p: int(times[drawn & (periods == p)].sum()) for p in has}
+    longest = int(times.max())
+    assert abs(sum(got.values()) - wanted_us) <= longest / 2 + 4
+    for p, us in got.items():
+        for other in has:
+            assert us <= got[other] + 2 * longest + 4 or got[other] == has[other], "equal, or all that it has"
+        own = np.sort(hashes[periods == p])
+        assert np.array_equal(np.sort(hashes[drawn & (periods == p)]), own[: int((drawn & (periods == p)).sum())])
+
+
+def test_a_period_makes_good_what_the_one_before_it_gave_too_much() -> None:
+    """Of 11 s the first period, of utterances of 10 s, gives 10, and the second, of 1 s, the rest."""
+    long = Rows("u", np.array([1, 2]) << 53, np.array([0, 0]), np.array([10, 10]) * 1_000_000)
+    short = Rows("u", np.arange(20) << 53, np.full(20, 1), np.full(20, 1_000_000))
+    limits = limits_of({"u": 11 / 3600}, lambda: [long, short])
+    assert [int(taken(rows, limits).sum()) for rows in (long, short)] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """Ten days, the last with eight times the speech of the first nine; speaker 0 says half of everything."""
+    rng = np.random.default_rng(5)
+    made = []
+    for i in range(2400):
+        day = i % 10 if i < 1400 else 9
+        speaker = f"s{0 if i % 2 else i // 2 % 40}"
+        at = {"created_s": 1_000 * DAY_S + day * DAY_S + i, "recording": i}
+        made.append(utterance(f"u{i}", speaker, float(rng.uniform(1, 4)), **at))
+    return made
+
+
+def params(**values: Any) -> SelectParams:
+    sets = [{"name": "test", "speakers": 4}, {"name": "unlabelled"}]
+    return SelectParams.model_validate({"sets": sets, "shard_hours": 0.1, **values})
+
+
+def selected(folder: Path, p: SelectParams, shards: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """The rows of each shard of the selection."""
+    made = merge_by_hand(p, write_utterances(folder / "utterances", shards), folder / "selection")
+    return [table.to_pylist() for table in made]
+
+
+def test_a_set_is_drawn_evenly_over_days_and_as_often_as_speakers_speak(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    shards = selected(tmp_path, params(draw_hours={"unlabelled": 0.4}), [rows[:700], rows[700:]])
+    hours: dict[str, dict[Any, float]] = {"day": defaultdict(float), "speaker": defaultdict(float)}
+    for row in (row for shard in shards for row in shard if row["set"] == "unlabelled"):
+        hours["day"][row["created_s"] // DAY_S] += row["samples"] / 16_000 / 3600
+        hours["speaker"][row["speaker"]] += row["samples"] / 16_000 / 3600
+    assert sum(hours["day"].values()) == pytest.approx(0.4, abs=2 / 3600), "half an utterance"
+    assert list(hours["day"].values()) == pytest.approx([0.04] * 10, abs=4 / 3600), "an utterance"
+    assert hours["speaker"]["s0"] / 0.4 == pytest.approx(0.5, abs=0.1)
+    tests = [row for shard in shards for row in shard if row["set"] == "test"]
+    assert len(tests) == sum(row["speaker"] in {each["speaker"] for each in tests} for row in rows), "whole"
+    assert len([shard for shard in shards if shard[0]["set"] == "unlabelled"]) == 4, "of the hours that are drawn"
+
+
+def test_what_is_drawn_depends_on_the_seed_and_not_on_the_sharding(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    def keys(name: str, shards: list[list[dict[str, Any]]], **values: Any) -> list[int]:
+        p = params(draw_hours={"unlabelled": 0.4}, sets=[{"name": "unlabelled"}], **values)
+        return [row["key"] for shard in selected(tmp_path / name, p, shards) for row in shard]
+
+    one = keys("one", [rows])
+    assert keys("other", [rows[::-1][:100], rows[:2300]]) == one
+    assert sorted(keys("seed", [rows], seed=1)) != sorted(one)
+    busy = keys("busy", [rows], period_s=0)
+    last = {row["key"] for row in rows if row["created_s"] // DAY_S == 1_009}
+    assert sum(key in last for key in one) / len(one) < 0.15
+    assert sum(key in last for key in busy) / len(busy) > 0.4, "one period: a busy day counts more"
+
+
+def test_what_is_not_drawn_is_counted(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    shards = selected(tmp_path, params(draw_hours={"test": 0.01, "unlabelled": 0.1}), [rows])
+    receipts = [Artifact(tmp_path / "selection").receipt(shard) for shard in range(len(shards))]
+    counts = [receipt.counts for receipt in receipts if receipt]
+    assert [each.kept for each in counts] == [len(shard) for shard in shards]
+    assert sum(each.kept + each.dropped["not-drawn"] for each in counts) == 2400
+
+
+def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    inputs = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
+    with pytest.raises(ConfigError, match=r"9\.00 hours are to be drawn of the set 'unlabelled', which has 1\."):
+        Select().partitions(params(draw_hours={"unlabelled": 9}), inputs)
+    moments = np.arange(10_001)
+    with pytest.raises(ConfigError, match="more than 10,000 periods"):
+        limits_of({"all": 1}, lambda: [Rows("all", moments, moments, moments)])
+    for values, message in (
+        ({"draw_hours": {"moon": 1}}, "no sets"),
+        ({"draw_hours": {"test": 0}}, "above 0"),
+        ({"draw_hours": {"test": 1}, "speaker_hours": 1}, "leave it out with draw_hours"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            params(**values)
+
+
+def test_a_selection_that_draws_nothing_is_what_it_was() -> None:
+    """Its fingerprint does not know of draws: finished runs stay."""
+    assert not {"draw_hours", "period_s"} & params().identity().keys()
