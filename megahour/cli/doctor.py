@@ -26,6 +26,7 @@ EXTRA_FOR = {
     "export": "trained models as ONNX bundles",
     "kenlm": "models in KenLM's binary form",
     "tokenizers": "tokens of Hugging Face's tokenizer.json",
+    "huggingface": "aligners from Hugging Face checkpoints",
     "tensorboard": "training curves in TensorBoard",
     "mlflow": "training curves in MLflow",
 }

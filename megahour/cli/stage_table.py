@@ -27,7 +27,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "import-aligner": (
         "megahour.models.import_stage:ImportAligner",
-        "A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner.",
+        "A CTC model from elsewhere as an aligner: ONNX or TorchScript with its tokens, or a Hugging Face checkpoint.",
     ),
     "align": ("megahour.align.stage:Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.cut.stage:Cut", "Utterances from aligned recordings, cut in the middle of pauses."),

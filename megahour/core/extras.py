@@ -18,6 +18,7 @@ EXTRAS = {
     "sherpa_onnx": "dev",
     "kenlm": "kenlm",
     "tokenizers": "tokenizers",
+    "transformers": "huggingface",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
 }

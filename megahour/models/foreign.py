@@ -1,4 +1,4 @@
-"""Acoustic models from elsewhere, as files that their own libraries run: ONNX and TorchScript. No pickle.
+"""Acoustic models from elsewhere, run by their own libraries: ONNX, TorchScript, Hugging Face's checkpoints. No pickle.
 
 Such a model may look at its whole input (normalisation over time, attention without a mask), so each sequence runs by
 itself at its own length: what shares its batch cannot matter, and padding is never computed.
@@ -19,7 +19,7 @@ from megahour.models.onnx_session import in_a_line, limited_run, open_session
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
+SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors"}
 COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as `align.ctc.quantise` makes them
 Call = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]  # input of one sequence → (T', V)
 
@@ -51,6 +51,10 @@ class ForeignModel:
         self._order = np.asarray(config["order"], np.intp)
         if config["kind"] == "onnx":
             self._call: Call = _open_onnx(data, config["run"], threads, device, where, bounded=bounded)
+        elif config["kind"] == "huggingface":
+            from megahour.models.huggingface import open_checkpoint
+
+            self._call = open_checkpoint(config, data, device, where)
         else:
             self._call = _open_torchscript(data, config["run"], threads, device, where)
 

@@ -31,17 +31,31 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
     ------
     ConfigError: what is missing, does not fit or fails on noise, with the numbers.
     """
-    for name in ("model", "tokens"):
-        if not getattr(p, name):
-            raise ConfigError(f"{name} is empty", where="import-aligner", remedy=f"give the path of the {name} file")
-    kind = _kind(p)
-    tokens = read_tokens(p.tokens)
-    config = {"format": 1, "kind": kind, "criterion": "ctc", **ordered(p, tokens), **_audio(p), **_run(p)}
-    data = _read(p.model, MAX_MODEL_BYTES)
-    try_on_noise(ForeignModel(config, data, where=p.model), p, len(tokens))
+    if not p.model:
+        raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
+    kind, own = _kind(p), {}
+    if kind == "huggingface":
+        from megahour.models.huggingface import read_checkpoint
+
+        found = read_checkpoint(p.model, p.language)
+        tokens, data = found.tokens, found.weights
+        own = {"architecture": found.architecture, "extractor": found.extractor}
+        p = _as_checkpoint_says(p, {"rate_hz": found.rate_hz, "blank": tokens[found.blank]})
+    elif p.tokens:
+        tokens, data = read_tokens(p.tokens), _read(p.model, MAX_MODEL_BYTES)
+    else:
+        raise ConfigError("tokens is empty", where="import-aligner", remedy="give the path of the tokens file")
+
+    def config() -> dict[str, Any]:
+        return {"format": 1, "kind": kind, "criterion": "ctc", **ordered(p, tokens), **_audio(p), **_run(p), **own}
+
+    model = ForeignModel(config(), data, where=p.model)
+    if kind == "huggingface":
+        p = _as_checkpoint_says(p, {"frame_shift_samples": _shift(model, p)})
+    try_on_noise(model, p, len(tokens))
     with out.open(SUFFIX[kind]) as file:
         file.write(data)
-    out.json(config, ".model.json")
+    out.json(config(), ".model.json")
     out.came_in()
     out.kept()
     out.stats.update({"outputs": len(tokens), "bytes": len(data)})
@@ -153,17 +167,47 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> No
         frames.append(len(values))
     due = (NOISE_S[1] - NOISE_S[0]) * p.rate_hz / p.frame_shift_samples
     if abs(frames[1] - frames[0] - due) > 2:
-        shift = (NOISE_S[1] - NOISE_S[0]) * p.rate_hz / max(1, frames[1] - frames[0])
+        shift = likely_shift((NOISE_S[1] - NOISE_S[0]) * p.rate_hz, frames[1] - frames[0], p.rate_hz)
         raise ConfigError(
             f"frame_shift_samples = {p.frame_shift_samples}, but two more seconds give {frames[1] - frames[0]} frames",
             where=p.model,
-            remedy=f"it looks like {shift:.0f} samples, or the rate is not {p.rate_hz} Hz",
+            remedy=f"it looks like {shift} samples, or the rate is not {p.rate_hz} Hz",
         )
     sums = np.exp(log_softmax(values, normal=True).astype(np.float64)).sum(axis=1)
     if p.output == "log-probs" and np.abs(sums - 1).max() > 0.01:
         raise ConfigError(
             f"the outputs are no log posteriors: they add up to {sums[0]:.3g}", where=p.model, remedy="output: logits"
         )
+
+
+def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
+    """Samples from one output frame to the next, where `samples` give `frames`: the roundest that fits within a frame.
+
+    >>> likely_shift(32_000, 67, 16_000)  # 32000 / 67 = 477.6
+    480
+    """
+    for grid in (rate_hz // 100, rate_hz // 200, rate_hz // 400, rate_hz // 800):  # 10 ms and less
+        shift = grid * max(1, round(samples / max(1, frames) / max(1, grid)))
+        if shift and abs(samples / shift - frames) <= 1:
+            return shift
+    return round(samples / max(1, frames))
+
+
+def _shift(model: ForeignModel, p: ImportAlignerParams) -> int:
+    """Samples between the output frames of a model of waveforms, by its outputs for noise."""
+    frames = [len(model.run(_noise(p, seconds))) for seconds in NOISE_S]
+    return likely_shift((NOISE_S[1] - NOISE_S[0]) * p.rate_hz, frames[1] - frames[0], p.rate_hz)
+
+
+def _as_checkpoint_says(p: ImportAlignerParams, found: Mapping[str, Any]) -> ImportAlignerParams:
+    """The parameters with what a checkpoint says itself. Raises ConfigError: the user says something else."""
+    fixed = {**found, "input": "waveform", "scale": "unit", "normalise": False, "output": "logits"}
+    for name, value in fixed.items():
+        default, given = type(p).model_fields[name].default, getattr(p, name)
+        if given not in (default, value):
+            what = f"{name} = {given!r}, but the checkpoint has {value!r}"
+            raise ConfigError(what, where=p.model, remedy=f"leave {name} out: a checkpoint says it itself")
+    return p.model_copy(update=fixed)
 
 
 def _noise(p: ImportAlignerParams, seconds: int) -> Any:
@@ -184,7 +228,12 @@ def _kind(p: ImportAlignerParams) -> str:
         return "onnx"
     if name.endswith((".pt", ".ts", ".pth", ".torchscript", ".jit")):
         return "torchscript"
-    raise ConfigError("the file's name does not say what it is", where=p.model, remedy="format: onnx or torchscript")
+    from megahour.models.huggingface import is_checkpoint
+
+    if is_checkpoint(p.model):
+        return "huggingface"
+    remedy = "format: onnx or torchscript; or a folder with the config.json of a Hugging Face checkpoint"
+    raise ConfigError("the file's name does not say what it is", where=p.model, remedy=remedy)
 
 
 def _audio(p: ImportAlignerParams) -> dict[str, Any]:

@@ -6,15 +6,26 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class ImportAlignerParams(Params):
-    """A CTC model from elsewhere, an ONNX or TorchScript file with its token list, as an aligner."""
+    """A CTC model from elsewhere as an aligner: ONNX or TorchScript with its tokens, or a Hugging Face checkpoint."""
 
-    model: str = Field("", description="path or URL of the file: .onnx, or TorchScript (.pt, .ts, .torchscript)")
+    model: str = Field(
+        "",
+        description="path or URL of the file: .onnx, or TorchScript (.pt, .ts, .torchscript); or of the folder of a "
+        "Hugging Face checkpoint (config.json, model.safetensors, vocab.json), which says itself what follows below",
+    )
     tokens: str = Field("", description="its token list: a token a line, or JSON (a list, or token to number)")
-    format: Literal["auto", "onnx", "torchscript"] = Field("auto", description="auto: by the file's name")
+    format: Literal["auto", "onnx", "torchscript", "huggingface"] = Field(
+        "auto", description="auto: by the file's name; huggingface: a folder with a config.json"
+    )
+    language: str = Field(
+        "",
+        json_schema_extra=LATER,
+        description="of a checkpoint with adapters for many languages (MMS): the adapter's name, such as deu",
+    )
     blank: str = Field("", description="the blank token; empty: <blank>, <blk>, <pad>, [PAD] or <eps>, in this order")
     separator: str = Field("", description="the token between words; empty: | or a space, where there is one")
     case: Literal["auto", "lower", "upper"] = Field(
@@ -44,7 +55,12 @@ class ImportAlignerParams(Params):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """A file that is written again is another job, as for `ingest`."""
-        from megahour.core.filesystems import version_of
+        """A file that is written again is another job, as for `ingest`; of a folder any of its own files."""
+        from megahour.core.filesystems import file_system, version_of
 
-        return {**super().identity(), "versions": [version_of(path) for path in (self.model, self.tokens) if path]}
+        files = []
+        for path in filter(None, (self.model, self.tokens)):
+            fs, inner = file_system(path)
+            inside = sorted(fs.ls(inner, detail=False)) if fs.isdir(inner) else []
+            files += [fs.unstrip_protocol(file) for file in inside if fs.isfile(file)] if inside else [path]
+        return {**super().identity(), "versions": [version_of(path) for path in files]}

@@ -1,0 +1,256 @@
+"""CTC checkpoints of Hugging Face's transformers (wav2vec 2.0, MMS, HuBERT, WavLM, Parakeet …) as aligners.
+
+A checkpoint is a folder: `config.json`, weights as safetensors, the tokens, and the settings of its feature extractor.
+transformers builds the architecture from these; no code and no pickle of the folder is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.filesystems import file_system
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MAX_JSON_BYTES, MAX_WEIGHT_BYTES = 64 << 20, 16 << 30
+OPTIONAL_WEIGHTS = ("masked_spec_embed",)  # of training alone; checkpoints leave it out
+SEVERAL = "it has adapters for several languages"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """architecture: `config.json`. extractor: settings of the feature extractor. tokens: in the order of the outputs.
+
+    blank: the number of the blank. weights: a safetensors file.
+    """
+
+    architecture: dict[str, Any]
+    extractor: dict[str, Any]
+    tokens: list[str]
+    blank: int
+    weights: bytes
+
+    @property
+    def rate_hz(self) -> int:
+        """Of the audio that it hears."""
+        return int(self.extractor.get("sampling_rate", 16_000))
+
+
+class Folder:
+    """Files of a checkpoint, on any file system."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._fs, self._inner = file_system(self.url)
+
+    def read(self, name: str, limit: int = MAX_JSON_BYTES) -> bytes:
+        """Raises FileNotFoundError, and ConfigError for a file above `limit` bytes."""
+        path = f"{self._inner.rstrip('/')}/{name}"
+        if (size := self._fs.size(path)) > limit:
+            raise ConfigError(f"{size} bytes, at most {limit}", where=self.of(name))
+        return bytes(self._fs.cat_file(path))
+
+    def json(self, *names: str) -> dict[str, Any]:
+        """The object in the first of these files that is there; {} without any."""
+        for name in names:
+            try:
+                values = json.loads(self.read(name))
+            except FileNotFoundError:
+                continue
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"not JSON: {error}", where=self.of(name)) from None
+            if not isinstance(values, dict):
+                raise ConfigError(f"a {type(values).__name__}, not an object", where=self.of(name))
+            return values
+        return {}
+
+    def of(self, name: str) -> str:
+        """Its address."""
+        return f"{self.url}/{name}"
+
+
+def is_checkpoint(url: str) -> bool:
+    """Whether it is a folder with a `config.json`, and no file."""
+    fs, inner = file_system(url)
+    return bool(fs.isdir(inner)) and bool(fs.exists(f"{inner.rstrip('/')}/{CONFIG}"))
+
+
+def read_checkpoint(url: str, language: str = "") -> Checkpoint:
+    """All of a checkpoint's folder. language: which of its adapters, for one that has several (MMS: `deu`).
+
+    Raises
+    ------
+    ConfigError: a file is missing or damaged, or the checkpoint is no CTC model, with what to do.
+    """
+    folder = Folder(url)
+    architecture = folder.json(CONFIG)
+    check_architecture(architecture, where=folder.of(CONFIG))
+    settings = folder.json("preprocessor_config.json", "processor_config.json")
+    extractor = settings.get("feature_extractor", settings)
+    if not isinstance(extractor, dict) or not extractor:
+        remedy = "copy preprocessor_config.json beside it: it has the sampling rate and the normalisation"
+        raise ConfigError("the folder does not say how the model hears audio", where=url, remedy=remedy)
+    tokens = _tokens(folder, language)
+    weights = _weights(folder, language)
+    rows = architecture.get("vocab_size", len(tokens)) if not language else len(tokens)
+    if not isinstance(rows, int) or not len(tokens) <= rows <= len(tokens) + 1000:
+        what = f"{len(tokens)} tokens, but the model has {str(rows)[:20]} outputs"
+        raise ConfigError(what, where=url, remedy="get the tokens and the model of one checkpoint")
+    tokens += [f"<unused-{i}>" for i in range(len(tokens), rows)]  # outputs that no token has
+    blank = architecture.get("pad_token_id")
+    if not isinstance(blank, int) or not 0 <= blank < rows:
+        raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))
+    return Checkpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights)
+
+
+def check_architecture(architecture: Mapping[str, Any], *, where: str) -> None:
+    """Raises ConfigError: transformers knows no CTC model of that `model_type`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
+
+    if (kind := architecture.get("model_type")) not in MODEL_FOR_CTC_MAPPING_NAMES:
+        known = ", ".join(sorted(MODEL_FOR_CTC_MAPPING_NAMES))
+        what = f"model_type {str(kind)[:50]!r} is no CTC model of transformers" if architecture else "no such file"
+        raise ConfigError(what, where=where, remedy=f"take one of {known}")
+
+
+def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: str) -> Callable[..., Any]:
+    """A function from samples (1, n) in -1 … 1 to logits (1, T', V), as the checkpoint's own processor would call it.
+
+    config: `architecture`, `extractor` and `audio` of the model artifact; data: its safetensors file.
+
+    Raises
+    ------
+    ConfigError: transformers is missing, or has no such architecture or extractor. StoreError: damaged weights.
+    """
+    import torch
+
+    extractor = _extractor(config["extractor"], where)
+    module = _built(config["architecture"], data, where).to(device)
+    rate_hz = int(config["audio"]["rate_hz"])
+
+    def call(one: NDArray[np.float32]) -> NDArray[np.float32]:
+        given = extractor(one[0], sampling_rate=rate_hz, return_tensors="pt")
+        with torch.inference_mode():
+            logits = module(**{name: values.to(device) for name, values in given.items()}).logits
+        return np.asarray(logits.float().cpu().numpy(), np.float32)
+
+    return call
+
+
+def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Module:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CTC_MAPPING
+    from transformers.utils import logging
+
+    check_architecture(architecture, where=where)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what is missing is said below
+    try:
+        config = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
+        kind: Any = MODEL_FOR_CTC_MAPPING[type(config)]
+        module, notes = kind.from_pretrained(None, config=config, state_dict=load(data), output_loading_info=True)
+    except SafetensorError as error:
+        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
+    except Exception as error:  # whatever transformers raises for settings and shapes that do not fit
+        what = f"transformers does not build the model: {str(error).splitlines()[0] if str(error) else error!r}"
+        raise ConfigError(what, where=where, remedy="config.json and the weights must be of one checkpoint") from None
+    missing = sorted(name for name in notes["missing_keys"] if not name.endswith(OPTIONAL_WEIGHTS))
+    if missing or notes["mismatched_keys"]:
+        what = (
+            f"weights are missing or of another shape: {', '.join(map(str, [*missing, *notes['mismatched_keys']][:3]))}"
+        )
+        raise ConfigError(what, where=where, remedy="take a checkpoint that was fine-tuned with CTC, and all its files")
+    return cast("torch.nn.Module", module.eval())
+
+
+def _extractor(settings: Mapping[str, Any], where: str) -> Any:
+    from transformers.models.auto.feature_extraction_auto import feature_extractor_class_from_name as class_of
+
+    name = settings.get("feature_extractor_type", "Wav2Vec2FeatureExtractor")
+    if not isinstance(name, str) or class_of(name) is None:
+        raise ConfigError(f"transformers has no feature extractor {str(name)[:80]!r}", where=where)
+    try:
+        return class_of(name).from_dict(dict(settings))
+    except Exception as error:  # settings that do not fit, or a package that this extractor needs
+        raise ConfigError(f"the feature extractor cannot be made: {error}", where=where) from None
+
+
+def _tokens(folder: Folder, language: str) -> list[str]:
+    """In the order of their numbers, from `vocab.json` or `tokenizer.json`."""
+    numbers = folder.json("vocab.json")
+    name = "vocab.json"
+    if numbers and all(isinstance(each, dict) for each in numbers.values()):
+        if language not in numbers:
+            some = ", ".join(sorted(numbers)[:12])
+            remedy = f"say with `language` which: {some}{' …' if len(numbers) > 12 else ''}"
+            raise ConfigError(f"{SEVERAL}, and {language!r} is none", where=folder.of(name), remedy=remedy)
+        numbers = numbers[language]
+    elif language:
+        raise ConfigError(f"language {language!r}, but the checkpoint has tokens of one language", where=folder.url)
+    if not numbers:
+        numbers, name = _of_tokenizer(folder), "tokenizer.json"
+    numbers = {**numbers, **folder.json("added_tokens.json")}
+    if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
+        raise ConfigError(f"{len(numbers)} tokens are not numbered 0 … {len(numbers) - 1}", where=folder.of(name))
+    return sorted(numbers, key=lambda token: numbers[token])
+
+
+def _of_tokenizer(folder: Folder) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    try:
+        return dict(Tokenizer.from_buffer(folder.read("tokenizer.json")).get_vocab(with_added_tokens=True))
+    except FileNotFoundError:
+        what = "no vocab.json and no tokenizer.json"
+        raise ConfigError(what, where=folder.url, remedy="copy the tokens' file beside config.json") from None
+    except Exception as error:  # the library raises Exception itself
+        raise ConfigError(f"cannot be read: {error}", where=folder.of("tokenizer.json")) from None
+
+
+def _weights(folder: Folder, language: str) -> bytes:
+    """One safetensors file: of all parts, and of the language's adapter in place of the checkpoint's own."""
+    parts = sorted(set(_parts(folder)))
+    if language:
+        parts.append(f"adapter.{language}.safetensors")
+    files = []
+    for name in parts:
+        try:
+            files.append(folder.read(name, MAX_WEIGHT_BYTES))
+        except FileNotFoundError:
+            remedy = "copy all files of the checkpoint; weights as pickle (pytorch_model.bin) are not read: save them "
+            remedy += "with transformers' save_pretrained, which writes safetensors"
+            raise ConfigError("no such file", where=folder.of(name), remedy=remedy) from None
+    if len(files) == 1:
+        return files[0]
+    from safetensors import SafetensorError
+    from safetensors.torch import load, save
+
+    tensors: dict[str, Any] = {}
+    for name, data in zip(parts, files, strict=True):
+        try:
+            tensors.update(load(data))
+        except SafetensorError as error:
+            raise ConfigError(f"cannot be read: {error}", where=folder.of(name), remedy="copy it again") from None
+    return save(tensors, {"format": "pt"})
+
+
+def _parts(folder: Folder) -> list[str]:
+    """Names of the files of the weights; those that an index names lie beside it."""
+    named = folder.json(INDEX).get("weight_map")
+    if named is None:
+        return [WEIGHTS]
+    names = list(named.values()) if isinstance(named, dict) else [named]
+    for name in names:
+        if not isinstance(name, str) or "/" in name or "\\" in name or not name.endswith(".safetensors"):
+            raise ConfigError(f"weights in {str(name)[:80]!r}", where=folder.of(INDEX), remedy="files beside the index")
+    return names

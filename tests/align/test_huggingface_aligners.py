@@ -1,0 +1,223 @@
+"""Checkpoints that transformers itself has written, imported as aligners: the same posteriors, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tones import write
+from transformers import (
+    HubertConfig,
+    HubertForCTC,
+    ParakeetCTCConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    SeamlessM4TFeatureExtractor,
+    Wav2Vec2BertConfig,
+    Wav2Vec2BertForCTC,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    Wav2Vec2Processor,
+)
+
+from megahour.core.config import parse
+from megahour.core.errors import MegahourError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.models.huggingface import Folder, _parts
+from megahour.models.import_stage import ImportAligner
+from megahour.models.imported import likely_shift
+from megahour.models.inference import load
+from megahour.models.params import ImportAlignerParams
+
+TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFG"]
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "pad_token_id": 0,
+}
+WAVES = SMALL | {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
+RATE_HZ = 16_000
+
+
+def saved(folder: Path, model: Any, vocabulary: Any = None, **extractor: Any) -> Path:
+    torch.manual_seed(3)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.eval().save_pretrained(folder)
+    vocabulary = vocabulary or {token: i for i, token in enumerate(TOKENS)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    Wav2Vec2FeatureExtractor(**extractor).save_pretrained(folder)
+    return folder
+
+
+def wav2vec2(folder: Path, **extractor: Any) -> Path:
+    return saved(folder, Wav2Vec2ForCTC(Wav2Vec2Config(vocab_size=len(TOKENS), **WAVES)), **extractor)
+
+
+def imported(folder: Path, **values: Any) -> Artifact:
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    p = parse(ImportAlignerParams, values, where="import-aligner")
+    (task,) = ImportAligner().plan(p, {})
+    return write(folder, lambda out: ImportAligner().run(p, {}, task, out, Context(folder)))
+
+
+def heard(model: Artifact, samples: np.ndarray) -> np.ndarray:
+    """Log posteriors (T', V) of float samples by the artifact, in the order of its tokens."""
+    shift = json.loads(model.read_bytes(0, ".model.json"))["audio"]["frame_shift_samples"]
+    rows = samples[: len(samples) // shift * shift].reshape(1, -1, shift)
+    values, lengths = load(model.url)(rows, np.array([rows.shape[1]]))
+    return values["log_probs"][0, : lengths[0]]
+
+
+def noise(seconds: float = 1.5) -> np.ndarray:
+    return np.random.default_rng(5).normal(0.02, 0.1, int(seconds * RATE_HZ)).astype(np.float32)
+
+
+@pytest.mark.parametrize("normalises", [True, False])
+def test_wav2vec2_is_heard_as_its_own_processor_hears_it(tmp_path: Path, normalises: bool) -> None:
+    source = wav2vec2(tmp_path / "source", do_normalize=normalises, sampling_rate=RATE_HZ)
+    tokenizer = Wav2Vec2CTCTokenizer(str(source / "vocab.json"))
+    processor = Wav2Vec2Processor(Wav2Vec2FeatureExtractor.from_pretrained(source), tokenizer)
+    model = imported(tmp_path / "model", model=source)
+    config = json.loads(model.read_bytes(0, ".model.json"))
+    assert config["tokens"][:6] == ["<blank>", "<s>", "</s>", "<unk>", " ", "a"]
+    assert config["audio"]["rate_hz"] == RATE_HZ
+    assert config["audio"]["frame_shift_samples"] == 320
+    samples = noise()
+    with torch.inference_mode():
+        given = processor(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+        due = Wav2Vec2ForCTC.from_pretrained(source).eval()(**given).logits[0].log_softmax(-1).numpy()
+    np.testing.assert_allclose(heard(model, samples), due, atol=1e-5)
+
+
+def test_hubert_in_several_files(tmp_path: Path) -> None:
+    """What `save_pretrained` splits for its size is one model again."""
+    whole = HubertForCTC(HubertConfig(vocab_size=len(TOKENS), **WAVES))
+    source = saved(tmp_path / "source", whole, sampling_rate=8_000)
+    whole.save_pretrained(source, max_shard_size="10KB")
+    assert not (source / "model.safetensors").exists() or (source / "model.safetensors").unlink() is None
+    model = imported(tmp_path / "model", model=source)
+    assert json.loads(model.read_bytes(0, ".model.json"))["audio"]["rate_hz"] == 8_000
+    with torch.inference_mode():
+        samples = noise()
+        normal = torch.from_numpy((samples - samples.mean()) / np.sqrt(samples.var() + 1e-7))[None]
+        due = whole.eval()(normal).logits[0].log_softmax(-1).numpy()
+    np.testing.assert_allclose(heard(model, samples), due, atol=1e-4)
+
+
+def test_a_language_of_many_has_its_own_adapter_and_tokens(tmp_path: Path) -> None:
+    """As MMS: one folder, an adapter and a list of tokens for each language."""
+    config = Wav2Vec2Config(vocab_size=len(TOKENS), adapter_attn_dim=4, **WAVES)
+    german = {token: i for i, token in enumerate([*TOKENS[:5], *"abcdefgö"])}
+    whole = Wav2Vec2ForCTC(config)
+    vocabulary = {"eng": {token: i for i, token in enumerate(TOKENS)}, "deu": german}
+    source = saved(tmp_path / "source", whole, vocabulary)
+    own = {name: torch.randn_like(values) for name, values in whole._get_adapters().items()}
+    own["lm_head.weight"], own["lm_head.bias"] = torch.randn(13, 16), torch.randn(13)
+    save_file(own, source / "adapter.deu.safetensors", {"format": "pt"})
+    with pytest.raises(MegahourError, match=r"(?s)several languages, and '' is none.*`language`.* deu, eng"):
+        imported(tmp_path / "none", model=source)
+    model = imported(tmp_path / "model", model=source, language="deu")
+    assert json.loads(model.read_bytes(0, ".model.json"))["tokens"][-1] == "ö"
+    due = Wav2Vec2ForCTC.from_pretrained(source, target_lang="deu", ignore_mismatched_sizes=True).eval()
+    samples = noise()
+    given = Wav2Vec2FeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+    with torch.inference_mode():
+        np.testing.assert_allclose(heard(model, samples), due(**given).logits[0].log_softmax(-1).numpy(), atol=1e-5)
+
+
+def test_a_model_of_filterbanks_has_its_own_extractor(tmp_path: Path) -> None:
+    """wav2vec2-bert hears pairs of mel frames: its extractor makes them, so that nothing can be set wrongly."""
+    whole = Wav2Vec2BertForCTC(Wav2Vec2BertConfig(vocab_size=len(TOKENS), feature_projection_input_dim=160, **SMALL))
+    source = saved(tmp_path / "source", whole)
+    extractor = SeamlessM4TFeatureExtractor()
+    extractor.save_pretrained(source)
+    model = imported(tmp_path / "model", model=source)
+    samples = noise()
+    with torch.inference_mode():
+        given = extractor(samples[: len(samples) // 320 * 320], sampling_rate=RATE_HZ, return_tensors="pt")
+        due = whole.eval()(**given).logits[0].log_softmax(-1).numpy()
+    np.testing.assert_allclose(heard(model, samples), due, atol=1e-4)
+
+
+def test_parakeet_of_nemo_with_its_word_pieces(tmp_path: Path) -> None:
+    """NVIDIA's Conformer as transformers has it: the blank is the last output, the tokens are in tokenizer.json."""
+    pieces = ["<unk>", *(f"▁{letter}" for letter in "abcde"), *"abcde", "<pad>"]
+    encoder = {**SMALL, "subsampling_conv_channels": 8, "pad_token_id": 11}
+    config = ParakeetCTCConfig(vocab_size=12, pad_token_id=11, encoder_config=encoder)
+    whole = ParakeetForCTC(config)
+    source = saved(tmp_path / "source", whole)
+    (source / "vocab.json").unlink()
+    Tokenizer(WordLevel({piece: i for i, piece in enumerate(pieces)}, "<unk>")).save(str(source / "tokenizer.json"))
+    extractor = ParakeetFeatureExtractor()
+    extractor.save_pretrained(source)
+    model = imported(tmp_path / "model", model=source)
+    about = json.loads(model.read_bytes(0, ".model.json"))
+    assert about["tokens"][:3] == ["<blank>", "<unk>", "▁a"]
+    assert about["marks"]
+    assert about["audio"]["frame_shift_samples"] == 1280
+    samples = noise(3 * 0.64)
+    with torch.inference_mode():
+        given = extractor(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+        due = whole.eval()(**given).logits[0].log_softmax(-1).numpy()
+    np.testing.assert_allclose(heard(model, samples), due[:, about["order"]], atol=1e-4)
+
+
+def broken(source: Path, name: str, change: Any) -> None:
+    values = json.loads((source / name).read_text())
+    change(values)
+    (source / name).write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "values", "says"),
+    [
+        (lambda s: (s / "model.safetensors").unlink(), {}, "no such file.*pytorch_model.bin.*are not read"),
+        (lambda s: (s / "model.safetensors").write_bytes(b"\x80\x04pickle"), {}, "weights cannot be read"),
+        (lambda s: (s / "preprocessor_config.json").unlink(), {}, "how the model hears audio.*preprocessor_config"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(model_type="whisper")), {}, "no CTC model.*wav2vec2"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(hidden_size=32)), {}, "does not build|another shape"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(vocab_size=3)), {}, "12 tokens, but the model has 3"),
+        (lambda s: broken(s, "vocab.json", lambda c: c.pop("A")), {}, "not numbered"),
+        (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
+        (lambda s: None, {"rate_hz": 8000}, "rate_hz = 8000, but the checkpoint has 16000"),
+        (lambda s: None, {"language": "deu"}, "tokens of one language"),
+        (lambda s: None, {"frame_shift_samples": 480}, "frame_shift_samples = 480, but the checkpoint has 320"),
+    ],
+)
+def test_what_is_missing_or_does_not_fit_is_named(tmp_path: Path, spoil: Any, values: Any, says: str) -> None:
+    source = wav2vec2(tmp_path / "source")
+    spoil(source)
+    with pytest.raises(MegahourError, match=f"(?s){says}"):
+        imported(tmp_path / "model", model=source, **values)
+
+
+def test_a_model_that_was_only_pretrained_is_refused(tmp_path: Path) -> None:
+    """Its output layer would be random."""
+    source = wav2vec2(tmp_path / "source")
+    weights = {n: w for n, w in load_file(source / "model.safetensors").items() if not n.startswith("lm_head")}
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(MegahourError, match=r"(?s)missing.*lm_head.*fine-tuned with CTC"):
+        imported(tmp_path / "model", model=source)
+
+
+def test_an_index_names_files_of_its_folder_only(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}')
+    with pytest.raises(MegahourError, match="beside the index"):
+        _parts(Folder(str(tmp_path)))
+
+
+@pytest.mark.parametrize(("frames", "shift"), [(67, 480), (66, 480), (100, 320), (99, 320), (25, 1280), (200, 160)])
+def test_a_frame_shift_is_guessed_as_a_round_number(frames: int, shift: int) -> None:
+    assert likely_shift(32_000, frames, RATE_HZ) == shift
