@@ -38,13 +38,23 @@ def _escaped(code: int) -> str:
 
 
 def load_json(data: str | bytes, **options: Any) -> Any:
-    """`json.loads` whose strings are `mended`. Raises ValueError (no JSON), RecursionError (too deep)."""
+    """`json.loads` whose strings are `mended`, with U+FFFD for NUL too. Raises ValueError (no JSON), RecursionError."""
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
     value = json.loads(mended(text), **options)
+    if "\\u0000" in text:
+        value = _without_nul(value)
     if not _ESCAPED_HALF.search(text):
         return value
     whole = json.dumps(value, ensure_ascii=False)
     return json.loads(mended(whole), **options) if _HALF.search(whole) else value
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nul(each) for each in value]
+    return value.replace("\0", REPLACEMENT) if isinstance(value, str) else value
 
 
 def replaced(row: Mapping[str, Any]) -> int:

@@ -16,8 +16,10 @@ from megahour.corpus.text.sound_words import describes, names_sound
 from megahour.corpus.text.speaker_labels import LABEL, bracketed_name, label_name
 
 _HINT = re.compile(r"[<>&{\\\[(*♪♫♬#【［（〔\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|:\s|:$")
+_CODE = re.compile(r"(?is:<(?P<raw>script|style)\b[^<>]*>(?:.*?</(?P=raw)\s*>|.*))")  # an open one ends with the text
 _MARKUP = re.compile(
-    r"(?P<voice><v(?:\.[^\s<>]*)?[ \t]+(?P<name>[^<>\n]+)>)"
+    rf"(?P<code>{_CODE.pattern})"
+    r"|(?P<voice><v(?:\.[^\s<>]*)?[ \t]+(?P<name>[^<>\n]+)>)"
     r"|(?P<ruby><r[tp]>[^<>]*(?:</r[tp]>|(?=<)))"
     r"|(?P<line><br\s?/?>|\\[Nn])|(?P<hard>\\h)"
     r"|(?P<tag></?[a-zA-Z][^<>\n]*>|<\d[\d:.]*>|<>|\{\\[^{}]*\}|\{[a-zA-Z]:[^{}]*\}"
@@ -73,8 +75,9 @@ class _Edit(NamedTuple):
 def view(raw: str) -> View:
     """What is to be said of `raw`.
 
-    Hidden are HTML, WebVTT and ASS tags and ruby annotations, speaker labels (``JOHN:``, ``>> REPORTER:``, ``[Ann]``,
-    ``<v Ann>``), text in square brackets, ``(applause)``, ``*sighs*``, and lyrics between notes (they are sung).
+    Hidden are scripts and styles, HTML, WebVTT and ASS tags and ruby annotations, speaker labels (``JOHN:``,
+    ``>> REPORTER:``, ``[Ann]``, ``<v Ann>``), text in square brackets, ``(applause)``, ``*sighs*``, and lyrics between
+    notes (they are sung).
     Parentheses stay when their words read like speech. Entities are their characters.
     """
     if _HINT.search(raw) is None:
@@ -82,6 +85,11 @@ def view(raw: str) -> View:
     shown = _edited(View(raw), _markup_edits(raw))
     shown = _edited(shown, _label_edits(shown.text))
     return _edited(shown, _sound_edits(shown.text))
+
+
+def without_code(text: str) -> str:
+    """Text without the scripts and styles of a web page, which may run over several paragraphs."""
+    return _CODE.sub("", text) if "<" in text else text
 
 
 def spoken_text(raw: str) -> str:
@@ -108,7 +116,8 @@ def _label_edits(text: str) -> Iterator[_Edit]:
         group = "bracketed" if match["bracketed"] else "label"
         name = bracketed_name(match["bracketed"]) if match["bracketed"] else label_name(match["label"])
         if name:
-            yield _Edit(match.start(group), match.end(), " ", "speaker", name)
+            first = next((mark for mark in ("lead", "inner") if match[mark]), group)
+            yield _Edit(match.start(first), match.end(), " ", "speaker", name)
 
 
 def _sound_edits(text: str) -> Iterator[_Edit]:

@@ -53,8 +53,8 @@ def normalise(raw: str, language: str = "en") -> Normalised:
 
     Parameters
     ----------
-    language: BCP 47 tag; everything is read aloud in en, es, fr, it, ru and de, numbers alone in the other languages
-        of num2words; in any other, digits stay digits.
+    language: BCP 47 tag; everything is read aloud in en, es, fr, it, ru and de, numbers with their decimals and signs
+        in the languages of `lookup.NUMBERS`, whole numbers in num2words' others; in any other, digits stay digits.
 
     >>> " ".join(normalise("Dr. Lee paid $4.50 on 3 May 2021.").tokens)
     'doctor lee paid four dollars and fifty cents on the third of may twenty twenty one'
@@ -83,7 +83,7 @@ def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
         kind = match.lastgroup
         if kind == "plain":
             start, end = match.span()
-            tokens.append(match[0] if match[0].isascii() else fold(match[0]))
+            tokens.append(match[0] if match[0].isascii() else fold(match[0], language))
             offsets.append(start)
             ends.append(end)
             continue
@@ -124,7 +124,7 @@ def _words(written: str, language: str) -> tuple[str, ...]:
     """Tokens of a word of letters."""
     if "\n" in written:
         return _across_lines(written, language)
-    folded = fold(written).strip("'")
+    folded = fold(written, language).strip("'‌‍")
     if not folded[:1].isalpha():  # ำ folds to a mark and a letter
         while folded and unicodedata.category(folded[0])[0] == "M":
             folded = folded[1:]

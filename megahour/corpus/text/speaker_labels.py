@@ -1,8 +1,8 @@
 """Labels that name the speaker, as opposed to words that are spoken.
 
-A label stands at the beginning of a line, before a colon that is followed by space: in capitals ("JOHN:", "DR. SMITH
-(on phone):"), or saying that it is one ("Speaker 2:", "Interviewer:"). "Note: this" and "10:30" are speech. Names in
-mixed case ("Ann:") are labels only in a file that uses them as such: `named_labels`.
+A label stands at the beginning of a line, or behind ``>>``, before a colon that is followed by space: in capitals
+("JOHN:", "DR. SMITH (on phone):"), or saying that it is one ("Speaker 2:", "Interviewer:"). "Note: this" and "10:30"
+are speech. Names in mixed case ("Ann:") are labels only in a file that uses them as such: `named_labels`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROLES = (
 )
 _CAPITAL = r"(?:(?![a-zß-öø-ÿа-яё])[\w.'’&/#-]){1,20}"
 _CAPITALS = rf"(?=[^:\n]{{0,60}}[^\W\d_]{{2}}){_CAPITAL}(?:,? {_CAPITAL}){{0,2}}"  # three words: a name, not a headline
-_LEAD = r"^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
+_LEAD = r"(?:^[ \t]*(?:(?:(?P<lead>>>+)|»|--?|[–—•])[ \t]*)?|(?P<inner>>>+)[ \t]*)"  # >> is another speaker, wherever
 LABEL = re.compile(
     rf"(?m:{_LEAD}(?:(?:\[[^\[\]\n]{{0,40}}\][ \t]*)?"
     rf"(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"

@@ -52,9 +52,9 @@ def grammar(language: str, has_web: bool) -> re.Pattern[str]:
     rules = [
         *(_web_rules() if has_web else ()),
         r"(?P<hashtag>#(?=\w*?[^\W\d_])(?P<tag>\w+))" if words.web else "",
-        *(_reading_rules(words) if words.minus else ()),
+        *(_reading_rules(words) if words.months else ()),
         *(_plain_rules(language)),
-        rf"(?P<symbol>#(?=\s?\d)|{_class(sign for sign in words.symbols if sign != '#')})" if words.symbols else "",
+        _symbol_rule(words) if words.symbols else "",
         _word_rule(),
     ]
     return re.compile("|".join(rule for rule in rules if rule))
@@ -82,10 +82,18 @@ def _number(words: Tongue) -> str:
 
 
 def _plain_rules(language: str) -> list[str]:
-    """Numbers where no module reads them: spelled by num2words, or left as they are."""
-    if tongue(language).minus:
+    """Numbers where no module reads them: spelled by num2words, with their signs or alone, or left as they are."""
+    words = tongue(language)
+    if words.months:
         return []
+    if words.minus:
+        return [rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{_number(words)}))"]
     return [r"(?P<number>(?P<value>\d+))" if reads_numbers(language) else r"(?P<digits>\d+(?:[.,]\d+)*)"]
+
+
+def _symbol_rule(words: Tongue) -> str:
+    number_sign = r"#(?=\s?\d)|" if "#" in words.symbols else ""
+    return rf"(?P<symbol>{number_sign}{_class(sign for sign in words.symbols if sign != '#')})"
 
 
 def _word_rule() -> str:

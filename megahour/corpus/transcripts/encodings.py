@@ -6,7 +6,7 @@ import codecs
 import unicodedata
 
 from megahour.core.errors import BadRecord
-from megahour.core.unicode import mended
+from megahour.core.unicode import REPLACEMENT, mended
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -29,11 +29,14 @@ CODE_PAGES = {
     **dict.fromkeys(("ko",), "cp949"),
 }
 MAX_CONTROL_SHARE = 0.01
+MIN_HIGH_SHARE = 0.7  # of the higher bytes of UTF-16 without a mark: zeros and those of one script
 MAX_ACCENTED_SHARE = 0.4  # of the letters of a cp1252 text; French has about 0.05, mojibake of Cyrillic nearly 1
 
 
 def decode_text(data: bytes, language: str = "en") -> str:
     """Text of a transcript: by its byte-order mark, else UTF-8, UTF-16 by its zeros, else the language's code page.
+
+    A stray NUL is U+FFFD, as WebVTT and HTML have it.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def decode_text(data: bytes, language: str = "en") -> str:
         except UnicodeDecodeError:
             continue
         if _plausible(text, candidate):
-            return text.replace("\r\n", "\n").replace("\r", "\n")
+            return text.replace("\0", REPLACEMENT).replace("\r\n", "\n").replace("\r", "\n")
     tried = ", ".join(candidates)
     raise BadRecord("unreadable-encoding", f"{len(data)} bytes are not text in {tried}; save the file as UTF-8")
 
@@ -72,15 +75,17 @@ def _by_zeros(data: bytes) -> str | None:
     head = data[:4096]
     if len(head) < 4 or len(data) % 2:
         return None
-    even, odd = head[0::2].count(0) / (len(head) / 2), head[1::2].count(0) / (len(head) / 2)
-    if odd > 0.1 and even < 0.01:
-        return "utf-16-le"
-    return "utf-16-be" if even > 0.1 and odd < 0.01 else None
+    for high, low, name in ((head[1::2], head[0::2], "utf-16-le"), (head[0::2], head[1::2], "utf-16-be")):
+        zeros, block = high.count(0) / len(high), max(map(high.count, set(high) - {0}), default=0) / len(high)
+        # Not a stray zero in plain text: beside the zeros, the letters of a script share their higher byte.
+        if zeros > 0.1 and zeros + block > MIN_HIGH_SHARE and low.count(0) < 0.01 * len(low):
+            return name
+    return None
 
 
 def _plausible(text: str, encoding: str) -> bool:
     control = sum(unicodedata.category(char) in ("Cc", "Cn", "Co") and char not in "\t\n\r\f\v" for char in text)
-    if "\0" in text or control > MAX_CONTROL_SHARE * len(text):
+    if control > max(1, MAX_CONTROL_SHARE * len(text)):
         return False
     if encoding != "cp1252":
         return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.text.markup import spoken_text
+from megahour.corpus.text.markup import spoken_text, without_code
 from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, without_copies
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues
@@ -133,6 +133,7 @@ def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
 
 def _paragraphs(text: str) -> Iterator[str]:
     """Paragraphs when blank lines part the text, lines otherwise; the long ones in sentences."""
+    text = without_code(text)
     blocks = re.split(r"\n\s*\n", text.strip())
     for block in blocks if len(blocks) > 1 else text.splitlines():
         yield from in_sentences(block)

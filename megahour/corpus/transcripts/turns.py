@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
 from megahour.corpus.text.markup import spoken_text, view
 from megahour.corpus.text.speaker_labels import leading_name, named_labels
 from megahour.corpus.transcripts.cues import Cue
+
+_CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # where another speaks who has no name
 
 
 def with_names(cues: list[Cue]) -> list[Cue]:
@@ -36,10 +39,11 @@ def by_speaker(cue: Cue) -> list[Cue]:
         return [cue]
     begins = {span.end: span.start for span in shown.hidden if span.kind == "speaker"}
     edges = [0, *(begins[end] for _, end in shown.labels), len(cue.raw)]
-    if len(set(names)) == 1 and not spoken_text(cue.raw[: edges[1]]):
+    if len(set(names)) == 1 and not spoken_text(cue.raw[: edges[1]]) and not _CHEVRONS.search(cue.raw):
         return [replace(cue, speaker=names[0])]
-    pieces = (cue.raw[start:end] for start, end in pairwise(edges))
-    return _turns(cue, list(zip([cue.speaker, *names], pieces, strict=True)))
+    pieces = (_CHEVRONS.split(cue.raw[start:end]) for start, end in pairwise(edges))
+    named = zip([cue.speaker, *names], pieces, strict=True)
+    return _turns(cue, [(name if n == 0 else "", raw) for name, own in named for n, raw in enumerate(own)])
 
 
 def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:

@@ -135,6 +135,24 @@ def test_a_cue_of_two_named_speakers_is_parted() -> None:
     ]
 
 
+def test_speakers_change_inside_a_cue() -> None:
+    (*found,) = vtt((0, 2, "Hello there. >> MARY: I agree. >> Yes.\n>>> BOB SMITH: No."))
+    assert [(cue.start_samples, cue.speaker, cue.raw.strip(), normalise(cue.raw).text) for cue in found] == [
+        (0, "", "Hello there.", "hello there"),
+        (-1, "MARY", ">> MARY: I agree.", "i agree"),
+        (-1, "", ">> Yes.", "yes"),
+        (-1, "BOB SMITH", ">>> BOB SMITH: No.", "no"),
+    ]
+    assert [cue.speaker for cue in vtt((0, 2, "a >> b: c"))] == [""]
+
+
+def test_scripts_and_styles_are_not_said() -> None:
+    raw = "<script type='x'>var a = '</b>';\nb()</SCRIPT >Hello <style>p { }</style>all <scripture> <script>open"
+    assert normalise(raw).tokens == ["hello", "all"]
+    page = b"Hi.\n\n<script>\nvar a;\n\nfoo\n</script>\n\nBye."
+    assert [cue.raw for cue in read_transcript(page, ".txt", RATE).cues] == ["Hi.", "Bye."]
+
+
 def test_names_in_mixed_case_are_labels_where_a_file_uses_them_so() -> None:
     talk = ["Ann: Hello.", "Bob: Hi Ann.", "Ann: Listen: it rains.", "Note: an umbrella.", "Bob: True."]
     found = read_transcript("\n".join(talk).encode(), ".txt", RATE).cues

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from pathlib import Path
 
+import num2words
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from megahour.corpus.generate.sentences import sentences
-from megahour.corpus.text.languages.lookup import fold
+from megahour.corpus.text.languages.lookup import NAMES, NUMBERS, fold, reads_numbers, tongue
 from megahour.corpus.text.normalise import normalise
 
 
@@ -106,3 +108,60 @@ def test_plain_words_of_any_script_pass_through_in_order(words: list[str]) -> No
 @settings(max_examples=100)
 def test_any_integer_is_read_in_words(n: int) -> None:
     assert re.fullmatch(r"[a-z]+( [a-z]+)*", normalise(f"x {n:,}").text)
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "spoken"),
+    [
+        (
+            "pt",
+            "Custa 1.250,5 reais, 21% mais.",
+            "custa mil duzentos e cinquenta vírgula cinco reais vinte e um por cento mais",
+        ),
+        ("nl", "Het is -3 graden, 10 % nat.", "het is min drie graden tien procent nat"),
+        ("pl", "Wynik: 2,25 i 100%", "wynik dwa przecinek dwa pięć i sto procent"),
+        ("tr", "%12 ve 1.250,5 TL", "yüzde on iki ve bin iki yüz elli virgül beş tl"),
+        ("ar", "عدد ٢١ و 1.5", "عدد واحد و عشرون و واحد فاصلة خمسة"),
+        ("ja", "21個と1.5％", "二十一 個と 一 点 五 パーセント"),
+        ("ko", "2,000 명 5%", "이천 명 오 퍼센트"),
+        ("sv", "2 250,5 & 3", "tvåtusen tvåhundrafemtio komma fem och tre"),
+        ("vi", "21 & 5%", "hai mươi mốt và năm phần trăm"),
+        ("id", "21,5", "dua puluh satu koma lima"),
+        ("fa", "12%", "دوازده درصد"),
+        ("uk", "21 кіт", "двадцять один кіт"),
+        ("hi", "२१ और 1.5", "२१ और 1.5"),
+        ("zh", "21个", "21 个"),
+    ],
+)
+def test_numbers_of_more_languages(language: str, raw: str, spoken: str) -> None:
+    """What has a table is said with its signs, num2words' others as whole numbers; elsewhere digits stay digits."""
+    assert normalise(raw, language).text == spoken
+
+
+def test_the_page_names_the_languages_that_are_there() -> None:
+    page = (Path(__file__).parents[3] / "docs/corpus.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (.*?) \| `(.*?)`", page, re.MULTILINE))
+    others = {code.partition("_")[0].replace("kz", "kk") for code in num2words.CONVERTER_CLASSES}
+    whole_numbers = sorted(code for code in others - {*NAMES, *NUMBERS} if reads_numbers(code))
+    assert rows["everything is read aloud"].split() == sorted(NAMES)
+    assert rows["numbers with decimals, minus and percent"].split() == sorted(NUMBERS)
+    assert rows["whole numbers"].split() == whole_numbers
+    assert all(tongue(code).minus for code in NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "spoken"),
+    [
+        ("tr", "İSTANBUL IŞIK İzmir’in I\u0307", "istanbul ışık izmir'in i"),
+        ("az", "QIZ", "qız"),
+        ("en", "İstanbul Hel\u200dlo wo\u200crld\u2060s", "istanbul hello worlds"),
+        ("fa", "می\u200cخواهم", "می\u200cخواهم"),
+        ("hi", "क्\u200dष", "क्\u200dष"),
+        ("he", "\u200fשלום\u200f \u202bא\u202c", "שלום א"),
+        ("en", "fam 👨\u200d👩\u200d👧 x\0y", "fam x y"),
+    ],
+)
+def test_what_cannot_be_seen_and_capitals_of_i(language: str, raw: str, spoken: str) -> None:
+    found = normalise(raw, language)
+    assert found.text == spoken
+    assert all(raw[a:b].strip() for a, b in zip(found.offsets, found.ends, strict=True))

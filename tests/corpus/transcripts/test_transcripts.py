@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import BadRecord
+from megahour.core.unicode import load_json
 from megahour.corpus.text.markup import spoken_text
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.text.speaker_labels import names_nobody
@@ -101,7 +102,7 @@ def test_json_in_its_usual_shapes() -> None:
     ("raw", "said"),
     [
         ("JOHN: Hi there", "Hi there"),
-        (">> MARY ANN: so", ">> so"),
+        (">> MARY ANN: so", "so"),
         ("- Yes.\n- No.", "- Yes. - No."),
         ("Speaker 2: ok", "ok"),
         ("Note: this is speech", "Note: this is speech"),
@@ -139,6 +140,15 @@ def test_a_file_without_times_is_no_subtitle() -> None:
 def test_encodings_of_western_text(encoding: str) -> None:
     text = "Où est le café naïf? Il coûte 5 €."
     assert decode_text(text.encode(encoding), "fr") == text
+
+
+def test_a_stray_nul_is_replaced_and_is_no_sign_of_utf_16() -> None:
+    for data in (b"x\0y hello\n", b"hello there\0 and so on\n", b'{"text": "x\\u0000y hello"}'):
+        (cue,) = read_transcript(data, ".json" if data[:1] == b"{" else ".txt", RATE).cues
+        assert cue.raw.count("\ufffd") == 1, data
+    for text in ("Привет, как дела? Всё хорошо.", "שלום וברכה לכולם", "Γειά σου κόσμε"):
+        assert decode_text(text.encode("utf-16-be")) == text
+    assert load_json('["\\u0000", "\\\\u0000"]') == ["\ufffd", "\\u0000"]
 
 
 def test_code_pages_follow_the_language_and_are_never_guessed_across_scripts() -> None:

@@ -16,6 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 
 MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
 _WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_DOTLESS = ("tr", "az")
+_MARKS = str.maketrans({"’": "'", "ʼ": "'", "\u00ad": None, "\u2060": None})
+# Arabic to Burmese, Khmer and Mongolian, Arabic's presentation forms: there a joiner chooses how a word is written.
+_JOINING = re.compile("[\u0600-\u109f\u1780-\u18af\ua880-\ua8ff\ufb50-\ufefc]")
 Words = tuple[str, ...]
 
 
@@ -56,7 +60,12 @@ class Table:
         import yaml
 
         text = Path(__file__).with_name(f"{code}.yaml").read_text("utf-8")
-        return Table(yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)))  # all scalars are text
+        entries: dict[str, Any] = yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # all scalars are text
+        return Table(entries)
+
+    def part(self, name: str) -> Table:
+        """The table under a name; an empty one where there is none."""
+        return Table(self._entries.get(name, {}))
 
     def text(self, name: str) -> str:
         """Empty where the language has none."""
@@ -72,12 +81,22 @@ class Table:
         return {written: noun(text) for written, text in self.texts(name).items()}
 
 
-def fold(text: str) -> str:
-    """NFKC, case-folded, NFKC again, typewriter apostrophes: the form of every token."""
+def fold(text: str, language: str = "") -> str:
+    """NFKC, case-folded, NFKC again, typewriter apostrophes: the form of every token.
+
+    In Turkish and Azerbaijani I is the capital of ı, elsewhere that of i; İ is that of i everywhere. Joiners stay only
+    in scripts that are written with them.
+
+    >>> fold("İNCE IŞIK", "tr"), fold("Hel\u200dlo")
+    ('ince ışık', 'hello')
+    """
+    if language in _DOTLESS:
+        text = unicodedata.normalize("NFC", text).replace("I", "ı")
     if text.isascii():
         return text.lower()
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return folded.replace("’", "'").replace("ʼ", "'").replace("\u00ad", "")
+    folded = unicodedata.normalize("NFKC", text).replace("\u0130", "i").casefold()
+    folded = unicodedata.normalize("NFKC", folded).translate(_MARKS)
+    return folded if _JOINING.search(folded) else folded.replace("\u200c", "").replace("\u200d", "")
 
 
 def one_of(words: str) -> frozenset[str]:
@@ -110,8 +129,8 @@ class Tongue:
     Its table maps what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
     """
 
-    grouping: ClassVar[str] = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
-    decimal_sign: ClassVar[str] = ","
+    grouping: str = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
+    decimal_sign: str = ","
     day_first: ClassVar[bool] = True
     ordinal_suffix: ClassVar[str] = ""
     fraction_as_number: ClassVar[bool] = False  # 3,25 is "three comma twenty five"
@@ -123,6 +142,8 @@ class Tongue:
 
     def __init__(self, code: str, table: Table) -> None:
         self.code = code
+        self.decimal_sign = table.text("decimal_sign") or self.decimal_sign
+        self.grouping = table.text("grouping") or self.grouping
         self.decimal_word = table.text("decimal_word")
         self.point_word = table.text("point_word")  # the other sign, as in versions: 3.5 in a language of 3,5
         self.minus = table.text("minus")

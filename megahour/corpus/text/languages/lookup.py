@@ -11,6 +11,10 @@ from megahour.corpus.text.languages.base import Table, Tongue, fold, spell
 __all__ = ["fold", "primary", "tongue"]
 NAMES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
 """Languages with a module and a table of their own: its class."""
+NUMBERS = ("ar", "da", "fa", "fi", "id", "ja", "ko", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi")
+"""Languages of ``numbers.yaml``: numbers with decimals, minus and percent are read aloud, and nothing else."""
+
+_CODES = {"nb": "no", "kk": "kz"}  # what num2words calls them
 
 
 @cache
@@ -22,9 +26,13 @@ def primary(language: str) -> str:
 @cache
 def tongue(language: str) -> Tongue:
     """Words and rules of a BCP 47 tag's language; numbers only for others of num2words, nothing for the rest."""
-    code = primary(language)
+    code = _CODES.get(primary(language), primary(language))
+    if code == "tr":
+        from megahour.corpus.text.languages.tr import Turkish
+
+        return Turkish(code, Table.of("numbers").part(code))
     if code not in NAMES:
-        return Tongue(code, Table({}))
+        return Tongue(code, Table.of("numbers").part(code))
     kind: type[Tongue] = getattr(import_module(f"megahour.corpus.text.languages.{code}"), NAMES[code])
     return kind(code, Table.of(code))
 
@@ -32,4 +40,4 @@ def tongue(language: str) -> Tongue:
 @cache
 def reads_numbers(language: str) -> bool:
     """Whether digits become words in `language`."""
-    return bool(spell(1, primary(language)))
+    return bool(spell(1, tongue(language).code))
