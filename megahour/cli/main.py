@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -121,20 +122,22 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
 
 
 class PlanCommand(click.Command):
-    """`plan RECIPE` is about a recipe; `plan train` predicts a training's time on N workers."""
+    """`plan RECIPE` is about a recipe; `plan train` and `plan chain` predict the time of what others would run."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == ["train"]:
-            from megahour.cli.plan_train import command
-
-            return command().make_context("plan train", args[1:], parent, **extra)
+        if args[:1] in (["train"], ["chain"]):
+            command = import_module(f"megahour.cli.plan_{args[0]}").command()
+            return cast(click.Command, command).make_context(f"plan {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
 @app.command(
-    "plan", cls=PlanCommand, epilog="megahour plan train --help: the time of N workers, before they are bought"
+    "plan",
+    cls=PlanCommand,
+    epilog="megahour plan train --help: the time of N workers, before they are bought; "
+    "megahour plan chain --help: the days of a million hours",
 )
 @recipe_arguments
 @as_json

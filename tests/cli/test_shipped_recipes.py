@@ -27,6 +27,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "fsdd-end-to-end",
             "language-model",
             "noisy-student",
+            "petabyte",
         ]
     )
     printed = megahour("recipes")
@@ -41,6 +42,21 @@ def test_one_is_run_by_its_name(given: str, tmp_path: Path, monkeypatch: pytest.
     loaded = load_recipe(given, ["raw.hours=2"])
     assert (loaded.name, loaded.run, len(loaded.steps)) == ("demo", "runs/demo", 28)
     assert loaded.resolved["steps"]["raw"]["hours"] == 2
+
+
+def test_the_petabyte_chain_at_a_thousandth_of_the_papers_size_is_a_matter_of_variables() -> None:
+    """The command in the recipe's head, whose parameters and inputs are checked as `run` does before a step."""
+    head = (FOLDER / "petabyte.yaml").read_text("utf-8").partition("about:")[0]
+    words = " ".join(line.removeprefix("#").strip() for line in head.splitlines()).split()
+    loaded = load_recipe("petabyte", [word for word in words if word.startswith(("run=", "vars.", "engine."))])
+    steps = {step.name: step for step in loaded.steps}
+    assert list(steps).index("partitions") == list(steps).index("targets") + 1
+    for name, trainer, workers in (("teacher-ce", "gtc", 8), ("student-ce", "bmuf", 8), ("student", "gtc", 8)):
+        p = steps[name].params.model_dump()
+        assert (p["trainer"], p["workers"], p["layers"], p["hidden"]) == (trainer, workers, 5, 768)
+    assert steps["student-ce"].inputs["features"] == steps["student-ce"].inputs["targets"]
+    assert "targets" not in steps["student"].inputs, "sMBR is on the labelled part alone"
+    assert steps["selection"].params.model_dump()["draw_hours"] == {"unlabelled": 1000.0}
 
 
 def test_a_file_of_yours_comes_first_and_a_folder_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

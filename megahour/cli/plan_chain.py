@@ -1,0 +1,57 @@
+"""`megahour plan chain`: the days of the Amazon paper's chain on given machines, beside the published ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from megahour.clock.chain import DATA_DAYS, PAPERS, TRAINING_DAYS, Chain, gpus_that_explain, parts
+from megahour.core.errors import ConfigError
+from megahour.runner.options import option
+
+
+def command() -> click.Command:
+    """The command, its options made from the model `Chain`."""
+    return click.Command(
+        "chain",
+        params=[option(key, info) for key, info in Chain.model_fields.items()],
+        callback=_run,
+        help="Days from raw audio to the student by the chain of the recipe `petabyte`, by stated constants.\n\n"
+        "Without options they are the paper's, whose published days are shown beside them.",
+    )
+
+
+def _run(**values: Any) -> None:
+    from rich.table import Table
+
+    from megahour.runner.console import output_console
+
+    try:
+        chain = Chain(**{key: value for key, value in values.items() if value is not None})
+    except ValidationError as error:
+        problems = (f"--{str(p['loc'][0]).replace('_', '-')}: {p['msg']}" for p in error.errors())
+        raise ConfigError("; ".join(problems), where="plan chain", remedy="see `megahour plan chain --help`") from None
+    found = parts(chain)
+    papers = chain == PAPERS
+    shown = Table("step", "days", "machines", *(["published", "error"] if papers else []))
+    totals = []
+    for name, published, data in (("data pipeline", DATA_DAYS, True), ("training", TRAINING_DAYS, False)):
+        for part in found:
+            if part.data == data:
+                shown.add_row(part.name, f"{part.days:.2f}", part.machines)
+        totals.append(sum(part.days for part in found if part.data == data))
+        shown.add_row(name, f"{totals[-1]:.2f}", "", *(_beside(totals[-1], published) if papers else []), style="bold")
+    both = _beside(sum(totals), DATA_DAYS + TRAINING_DAYS) if papers else []
+    shown.add_row("all", f"{sum(totals):.2f}", "", *both, style="bold")
+    output_console().print(shown)
+    if papers:
+        click.echo(
+            f"The paper does not say how many GPUs made the targets: {gpus_that_explain(chain):.0f} instead of "
+            f"{chain.target_gpus} would take its {DATA_DAYS} days. See `--help` for what else is assumed"
+        )
+
+
+def _beside(days: float, published: float) -> list[str]:
+    return [f"{published:.1f}", f"{days / published - 1:+.0%}"]

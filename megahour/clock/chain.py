@@ -1,0 +1,109 @@
+"""The days of the Amazon paper's chain, from raw audio to the student, by constants that are stated.
+
+    features     H (n q + (a + 3 f) / b + 1 / r) / C        n utterances an hour, a, f MB an hour of audio, features
+    targets      H o w / (g G)                              o offsets, w forward over a step, g hours/h of a GPU
+    repartition  2 H (f + t) / b / C                        t MB an hour of targets
+    student      (H + ⌊H / S⌋ L) / (g l A(bmuf, N))         S hours a sub-epoch, L labelled, A speed-up (`terms`)
+    sMBR         e L m / (g l A(gtc, M))                    e passes of m times the cost of cross entropy
+
+C cores, each with q seconds a request, b MB/s and r hours of features an hour; G, N and M GPUs; l student over teacher.
+Features are written, then read and written once more when they are shuffled and normalised. g, of the teacher, is not
+published: it follows from twelve passes over 7,000 hours in two days on 16 GPUs whose speed-up Table I has, of other
+GPUs. Nothing here is fitted to the days that it is compared with.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from megahour.clock import published
+from megahour.clock.fit import fit
+from megahour.clock.terms import Terms, speedup
+
+LOGIT_BYTES = 4  # a place and a value in half precision
+FRAMES_AN_HOUR = 120_000  # of 30 ms
+DATA_DAYS, TRAINING_DAYS = 7.6, 4.5
+"""Published in section VIII-B; their sum is called 12 days."""
+
+
+class Chain(BaseModel):
+    """Constants of the chain; the defaults are the paper's, and what it does not state is assumed or measured here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    hours: float = Field(1e6, gt=0, description="hours without labels (paper)")
+    labelled_hours: float = Field(7_000, ge=0, description="hours with labels (paper)")
+    utterance_s: float = Field(3.6, gt=0, description="seconds of an utterance, each a file (paper: 10^9 of them)")
+    cores: int = Field(3_000, ge=1, description="cores of features and repartition (paper: several thousand)")
+    request_s: float = Field(0.2, ge=0, description="seconds of a request to the store, beside its bytes (paper)")
+    store_mb_s: float = Field(50.0, gt=0, description="MB/s that a core reads or writes (paper)")
+    audio_mb: float = Field(115.2, ge=0, description="MB of an hour of audio (paper: 256 kbit/s)")
+    features_mb: float = Field(135.0, ge=0, description="MB of an hour of features (paper: 135 TB)")
+    feature_rate: float = Field(
+        828.0, gt=0, description="hours of features that a core makes in an hour (Kaldi's, by benchmarks/fbank.md)"
+    )
+    offsets: int = Field(3, ge=1, description="feature offsets that get targets (paper: features; assumed of targets)")
+    top_k: int = Field(20, ge=1, description="logits kept of a frame (paper)")
+    target_gpus: int = Field(64, ge=1, description="GPUs that make targets (assumed: as many as train the student)")
+    teacher_rate: float = Field(
+        12 * 7_000 / 48 / 12.53,
+        gt=0,
+        description="hours that one GPU trains the teacher on in an hour (from the paper: 12 passes over 7,000 hours "
+        "in 2 days on 16 GPUs, 12.53 times one)",
+    )
+    forward_share: float = Field(1 / 3, gt=0, le=1, description="of a training step, what inference takes (assumed)")
+    student_speed: float = Field(2.0, gt=0, description="how much faster the student trains than the teacher (paper)")
+    student_gpus: int = Field(64, ge=1, description="GPUs of the student, by BMUF (paper)")
+    sub_epoch_hours: float = Field(55_000, gt=0, description="hours after which labelled ones follow (paper)")
+    smbr_gpus: int = Field(16, ge=1, description="GPUs of sMBR, by GTC (paper)")
+    smbr_epochs: int = Field(3, ge=0, description="passes of sMBR over the labelled hours (paper)")
+    smbr_cost: float = Field(2.0, gt=0, description="time of an hour in sMBR over that in cross entropy (assumed)")
+
+
+PAPERS = Chain.model_validate({})
+
+
+class Part(NamedTuple):
+    """A step of the chain, and the machines that it has."""
+
+    name: str
+    days: float
+    machines: str
+    data: bool  # of the data pipeline, not of training
+
+
+def parts(c: Chain) -> list[Part]:
+    """The steps in their order. Selection, of 200 GB of metadata, counts as nothing."""
+    requests_s = 3600 / c.utterance_s * c.request_s
+    features_s = requests_s + (c.audio_mb + 3 * c.features_mb) / c.store_mb_s + 3600 / c.feature_rate
+    targets_mb = c.offsets * c.top_k * LOGIT_BYTES * FRAMES_AN_HOUR / 1e6
+    repartition_s = 2 * (c.features_mb + targets_mb) / c.store_mb_s
+    bmuf, gtc = (speedup(*pair, table_one_terms()) for pair in (("bmuf", c.student_gpus), ("gtc", c.smbr_gpus)))
+    student = c.teacher_rate * c.student_speed
+    trained = c.hours + c.hours // c.sub_epoch_hours * c.labelled_hours
+    inferred = c.hours * c.offsets * c.forward_share
+    smbr = c.smbr_epochs * c.labelled_hours * c.smbr_cost
+    cores = f"{c.cores:,} cores"
+    return [
+        Part("features", c.hours * features_s / c.cores / 86_400, cores, True),
+        Part("targets", inferred / (c.teacher_rate * c.target_gpus) / 24, f"{c.target_gpus} GPUs", True),
+        Part("repartition", c.hours * repartition_s / c.cores / 86_400, cores, True),
+        Part("student", trained / (student * bmuf) / 24, f"{c.student_gpus} GPUs, BMUF", False),
+        Part("sMBR", smbr / (student * gtc) / 24, f"{c.smbr_gpus} GPUs, GTC", False),
+    ]
+
+
+def gpus_that_explain(c: Chain) -> float:
+    """How many GPUs for targets would make the data pipeline take the published days, all else as it is."""
+    days = {part.name: part.days for part in parts(c)}
+    left = DATA_DAYS - days["features"] - days["repartition"]
+    return c.target_gpus * days["targets"] / left if left > 0 else float("inf")
+
+
+@functools.cache
+def table_one_terms() -> Terms:
+    """The clock's constants of Table I."""
+    return fit(published.TABLE_I, Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK))
