@@ -66,6 +66,14 @@ def pruned_transducer_loss(
     return arcs_loss(blank, label[..., :-1], lengths, token_lengths), simple
 
 
+def simple_transducer_loss(
+    simple_encoded: Tensor, simple_predicted: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor
+) -> Tensor:
+    """Losses (B,) in nats of the joiner that adds (B, T, V) and (B, U + 1, V); the others as above, checked there."""
+    arcs = _simple_arcs(simple_encoded, simple_predicted, tokens.to(simple_encoded.device))
+    return arcs_loss(*arcs, lengths, token_lengths)
+
+
 def _simple_arcs(encoded: Tensor, predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Log probabilities of blank (B, T, U + 1) and of the next symbol (B, T, U) by the joiner that adds."""
     most = encoded.amax(2, keepdim=True).detach(), predicted.amax(2, keepdim=True).detach()

@@ -168,7 +168,7 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     """The part of the configuration that says which heads the encoder has."""
     if not p.goal.heads:
         return {}
-    options = p.goal.model_dump(exclude={"consistency", "ctc", "attention"})
+    options = p.goal.model_dump(exclude={"consistency", "ctc", "attention", "prune_after"})
     options = {name: value for name, value in options.items() if value or name not in ("prune", "intermediate", "tag")}
     if not p.tag:
         del options["tag_weight"]

@@ -195,6 +195,7 @@ class Run:
         phase, _ = self._place(claim.first)
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
+        self.trainer.prune_after(claim.first / self.total)
         gradients = self.trainer.backward(batches, claim.own)
         before = at.done
         try:

@@ -114,8 +114,14 @@ class TransducerOptions(AttentionOptions):
         ge=0,
         le=1000,
         description="symbols of each frame that the joiner is computed for (pruned transducer); 0: all. 5 saves time "
-        "and memory where texts are long and tokens many, but from nothing a small model learnt far more slowly so: "
-        "begin with all, and go on from that as `initial`",
+        "and memory where texts are long and tokens many",
+    )
+    prune_after: float = Field(
+        0.25,
+        ge=0,
+        lt=1,
+        description="share of the training that has all symbols before `prune` counts: a model that cannot spell yet "
+        "does not know which matter. 0 where `initial` can spell",
     )
     ctc: float = Field(
         0.0, ge=0, le=10, description="weight of CTC on the same encoder; 0: none. 0.2 makes early training steady"

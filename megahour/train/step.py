@@ -25,7 +25,7 @@ from megahour.models.precision import autocast
 from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria, optimisers
 from megahour.train.device import moved, scaler_of
-from megahour.train.options import CtcOptions
+from megahour.train.options import CtcOptions, TransducerOptions
 from megahour.train.params import TrainParams
 
 T = TypeVar("T")
@@ -99,6 +99,11 @@ class Trainer:
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+    def prune_after(self, done: float) -> None:
+        """The share `done` of the training is over: whether the loss of a pruned transducer is pruned yet."""
+        if isinstance(self.p.goal, TransducerOptions) and self.p.goal.prune:
+            self.module.prunes = done >= self.p.goal.prune_after  # type: ignore[assignment]
 
     def backward(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients | None:
         """`gradients` of this worker's part of a step; None where it has no batch."""

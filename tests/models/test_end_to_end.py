@@ -78,8 +78,12 @@ def test_a_pruned_transducer_trains_on_two_losses_and_is_held_out_on_the_whole_o
     exact = whole(features(), LENGTHS, None, TARGETS).detach()
     with torch.no_grad():
         torch.testing.assert_close(pruned(features(), LENGTHS, None, TARGETS), exact)
+    pruned.prunes = False
+    begun = pruned(features(), LENGTHS, None, TARGETS)
+    assert (begun > 1.02 * exact).all(), "a twentieth of the simple joiner's loss is in it"
+    pruned.prunes = True
     loss = pruned(features(), LENGTHS, None, TARGETS)
-    assert (loss > 1.3 * exact).all(), "half of the simple joiner's loss is in it"
+    assert (loss > 1.01 * begun).any(), "two symbols a frame are not all"
     gradients = torch.autograd.grad(loss.sum(), list(pruned.parameters()))
     assert all(bool(gradient.any()) for gradient in gradients)
 

@@ -120,6 +120,19 @@ def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, 
     assert isinstance(none, ValueError)
 
 
+def test_a_pruned_transducer_begins_with_all_symbols(tmp_path, data):
+    """Half of the training is that of a window which holds every symbol; what follows is not."""
+    values = {"kind": "lstm", "criterion": "transducer", "hidden": 16, "epochs": 0, "whole_epochs": 2, "held_out": 0.0}
+    losses = []
+    for prune in (2, 100):
+        options = {"join": 16, "prune": prune, "prune_after": 0.5}
+        model, _ = run(tmp_path / f"{prune}", {"features": data["features"]}, **values, criterion_options=options)
+        losses.append([row["loss"] for row in rows(model)])
+    half = len(losses[0]) // 2
+    np.testing.assert_allclose(losses[0][:half], losses[1][:half], rtol=1e-5)
+    assert (np.array(losses[0][half:]) > 1.01 * np.array(losses[1][half:])).all()
+
+
 def test_utterances_can_be_held_out_where_speakers_are_few(tmp_path, data):
     model, receipt = run(tmp_path, data, epochs=1, whole_epochs=0, held_out=0.1, held_out_by="utterance")
     assert 1 <= receipt.counts.dropped["held-out"] <= 14
