@@ -30,6 +30,8 @@ SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
 settings.load_profile("megahour")
 RUN = Path("end_to_end", "test_small_run.py")  # makes a run that other files there compare theirs with
+COMPILED = (Path("decode", "test_lattice_search.py"), Path("decode", "test_ctc_beam.py"))
+"""Files whose kernels take a minute to compile, once: later files find them, where two at a time would both wait."""
 LONGEST = ("train", "end_to_end", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
 
 
@@ -39,7 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> int:
         file = item.path.relative_to(Path(__file__).parent)
-        return -1 if file == RUN else places.get(file.parts[0], len(LONGEST))
+        first = (RUN, *COMPILED)
+        return first.index(file) - len(first) if file in first else places.get(file.parts[0], len(LONGEST))
 
     items.sort(key=place)
 
