@@ -29,6 +29,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.models.import_stage:ImportAligner",
         "A CTC model from elsewhere as an aligner: ONNX or TorchScript with its tokens, or a Hugging Face checkpoint.",
     ),
+    "apply": (
+        "megahour.corpus.apply.stage:Apply",
+        "Rows through a function of your own: a normaliser, a language identifier, a filter.",
+    ),
     "align": ("megahour.align.stage:Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.cut.stage:Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
     "score-alignment": (

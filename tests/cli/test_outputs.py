@@ -76,6 +76,7 @@ def empty(tmp_path: Path) -> Artifact:
 
 
 ASKED: dict[str, list[str]] = {
+    "apply": ["--function", "math:sqrt"],
     "import": ["--format", "kaldi", "--source", "FILE"],
     "ingest": ["--source", "FILE"],
     "compose": ["--source", "FILE"],

@@ -6,39 +6,20 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import numpy as np
 
-from megahour.core.errors import ConfigError
+from megahour.core.hooks import load_function
 from megahour.corpus.media.audio import Int16
 from megahour.corpus.text.language_id import canonical
 
 Identify = Callable[[Int16, int], tuple[str, float]]
 
 
-@cache
 def load_hook(address: str) -> Identify:
-    """The function at ``package.module:function``.
-
-    Raises
-    ------
-    ConfigError: the module cannot be imported, or has no such function.
-    """
-    module, _, name = address.partition(":")
-    try:
-        function: Any = getattr(importlib.import_module(module), name) if name else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(str(error), where="audio_language", remedy="give package.module:function") from error
-    if not callable(function):
-        raise ConfigError(
-            f'"{address}" is not a function', where="audio_language", remedy="give package.module:function"
-        )
-    hook: Identify = function
-    return hook
+    """The function at `address`. Raises ConfigError as `load_function`."""
+    return load_function(address, "audio_language")
 
 
 class Head:

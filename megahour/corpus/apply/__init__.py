@@ -1,0 +1,1 @@
+"""Rows of an artifact through a function of the user's."""

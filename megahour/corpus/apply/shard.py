@@ -1,0 +1,148 @@
+"""One shard of `apply`: batches of a table to the user's function, what it gives checked, other files as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from megahour.core.errors import MegahourError, StageError
+from megahour.core.hooks import load_function
+from megahour.core.store import Artifact
+from megahour.core.transfer import is_local
+from megahour.core.writer import ShardWriter
+from megahour.corpus.apply.params import ApplyParams
+
+ROWS, CUES = ".parquet", ".cues.parquet"
+REASON = "reason"  # a column that the function may add
+LEFT_OUT = "left-out-by-function"
+# Where a row's audio lies, and which row it is: no function changes that.
+FIXED = ("key", "cue", "recording", "offset", "size", "samples", "rate_hz", "channel", "shard", "start_samples",
+    "end_samples", "word_start_samples", "word_end_samples")  # fmt: skip
+
+
+def apply_shard(p: ApplyParams, source: Artifact, shard: int, out: ShardWriter) -> None:
+    """Write the shard again, with the rows that `p.function` gives. Cues of recordings that are left out go too."""
+    receipt = next(receipt for receipt in source.receipts() if receipt.shard == shard)
+    changed = {ROWS, CUES} if p.table == "rows" and CUES in receipt.files else {CUES if p.table == "cues" else ROWS}
+    for suffix in sorted(receipt.files.keys() - changed):
+        _same_file(source, shard, suffix, out.path(suffix))
+    out.tags.update(receipt.tags)
+    suffix = CUES if p.table == "cues" else ROWS
+    rows = _mapped(p, source.read_table(shard, suffix), f"{source.url} shard {shard}", out)
+    out.table(rows, suffix)
+    if ROWS in changed and CUES in changed:
+        cues = source.read_table(shard, CUES)
+        out.table(cues.filter(pc.is_in(cues["key"], rows["key"].combine_chunks())), CUES)
+    if p.table == "rows" and {"samples", "rate_hz"} <= set(rows.schema.names):
+        out.stat(
+            "audio_s", round(pc.sum(pc.divide(pc.cast(rows["samples"], "double"), rows["rate_hz"])).as_py() or 0, 3)
+        )
+
+
+def _same_file(source: Artifact, shard: int, suffix: str, target: Path) -> None:
+    """Artifacts never change: on one disk both may be the same file."""
+    if is_local(source.fs):
+        try:
+            os.link(source.shard_path(shard, suffix), target)
+            return
+        except OSError:  # another disk, or one without links
+            pass
+    with source.open(shard, suffix) as file, target.open("wb") as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
+
+
+def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa.Table:
+    function = load_function(p.function, "function")
+    parts = []
+    out.came_in(table.num_rows)
+    for batch in table.combine_chunks().to_batches(max_chunksize=p.batch_rows):
+        given = _called(function, batch, p.function, where)
+        try:
+            kept = _checked(given, batch, out)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise StageError(
+                f"{p.function} gave rows that do not fit: {error}",
+                where=where,
+                remedy="docs/corpus.md says what it may give",
+            ) from None
+        parts.append(_with_places(kept, out) if p.table == "cues" else kept)
+    made = pa.concat_tables(parts) if parts else table
+    out.kept(made.num_rows)
+    return made.combine_chunks()
+
+
+def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, name: str, where: str) -> pa.Table:
+    try:
+        given = function(batch)
+    except MegahourError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        raise StageError(message, where=where, remedy="mend it; shards that are finished stay") from error
+    if not isinstance(given, pa.RecordBatch | pa.Table):
+        message = f"{name} gave a {type(given).__name__}"
+        raise StageError(message, where=where, remedy="let it return a pyarrow.RecordBatch or Table")
+    return pa.table(given) if isinstance(given, pa.RecordBatch) else given
+
+
+def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> pa.Table:
+    """The rows that stay, in the schema of `batch`; counts the others by their reasons. Raises ValueError."""
+    names = batch.schema.names
+    if unknown := sorted(set(given.schema.names) - {*names, REASON}):
+        raise ValueError(f"unknown columns {unknown}")
+    if missing := [name for name in names if name not in given.schema.names]:
+        raise ValueError(f"no columns {missing}")
+    before = {row: place for place, row in enumerate(_ids(pa.table(batch)))}
+    places = [before.get(row, -1) for row in _ids(given)]
+    if -1 in places or len(set(places)) < len(places):
+        raise ValueError("a row with a key that was not there, or one twice")
+    out.drop(LEFT_OUT, batch.num_rows - given.num_rows)
+    if REASON in given.schema.names and REASON not in names:
+        stays = pc.is_null(given[REASON])
+        for reason in given[REASON].to_pylist():
+            out.drop(str(reason) if reason else LEFT_OUT, int(reason is not None))
+        places = [place for place, stay in zip(places, stays.to_pylist(), strict=True) if stay]
+        given = given.filter(stays)
+    kept = pa.table([given[name].cast(batch.schema.field(name).type) for name in names], schema=batch.schema)
+    old = pa.table(batch).take(pa.array(places, pa.int64()))
+    if moved := [name for name in FIXED if name in names and not kept[name].equals(old[name])]:
+        raise ValueError(f"changed {moved}, which say where the audio lies")
+    return kept
+
+
+def _ids(table: pa.Table) -> list[tuple[int, ...]]:
+    names = [name for name in ("key", "cue", "shard") if name in table.schema.names]
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _with_places(cues: pa.Table, out: ShardWriter) -> pa.Table:
+    """Cues that have words, each word with its place in the raw text where the function did not say it."""
+    rows = [row for row in cues.to_pylist() if (row["text"] or "").split()]
+    out.drop("no-text", cues.num_rows - len(rows))
+    for row in rows:
+        words = row["text"].split()
+        row["text"] = " ".join(words)
+        if not len(words) == len(row["offsets"] or ()) == len(row["ends"] or ()):
+            row["offsets"], row["ends"] = _places(row["raw"], len(words))
+    return pa.Table.from_pylist(rows, cues.schema)
+
+
+def _places(raw: str, words: int) -> tuple[list[int], list[int]]:
+    """Of as many words as the raw text has between spaces, their own; else each word may be anywhere in it."""
+    parts = raw.split()
+    if len(parts) != words:
+        return [0] * words, [len(raw)] * words
+    offsets, at = [], 0
+    for part in parts:
+        at = raw.index(part, at)
+        offsets.append(at)
+        at += len(part)
+    return offsets, [offset + len(part) for offset, part in zip(offsets, parts, strict=True)]
