@@ -15,6 +15,7 @@ from megahour.units.tokens import MARK
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
+    from megahour.models.huggingface import Checkpoint
     from megahour.models.params import ImportAlignerParams
 
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
@@ -34,10 +35,9 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
     if not p.model:
         raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
     kind, own = _kind(p), {}
-    if kind == "huggingface":
-        from megahour.models.huggingface import read_checkpoint
-
-        found = read_checkpoint(p.model, p.language)
+    if kind in ("huggingface", "nemo"):
+        found = _checkpoint(p, kind)
+        kind = "huggingface"
         tokens, data = found.tokens, found.weights
         own = {"architecture": found.architecture, "extractor": found.extractor}
         p = _as_checkpoint_says(p, {"rate_hz": found.rate_hz, "blank": tokens[found.blank]})
@@ -193,6 +193,13 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
     return round(samples / max(1, frames))
 
 
+def _checkpoint(p: ImportAlignerParams, kind: str) -> Checkpoint:
+    from megahour.models.huggingface import read_checkpoint
+    from megahour.models.nemo import read_nemo
+
+    return read_nemo(p.model) if kind == "nemo" else read_checkpoint(p.model, p.language)
+
+
 def _shift(model: ForeignModel, p: ImportAlignerParams) -> int:
     """Samples between the output frames of a model of waveforms, by its outputs for noise."""
     frames = [len(model.run(_noise(p, seconds))) for seconds in NOISE_S]
@@ -228,6 +235,8 @@ def _kind(p: ImportAlignerParams) -> str:
         return "onnx"
     if name.endswith((".pt", ".ts", ".pth", ".torchscript", ".jit")):
         return "torchscript"
+    if name.endswith(".nemo"):
+        return "nemo"
     from megahour.models.huggingface import is_checkpoint
 
     if is_checkpoint(p.model):

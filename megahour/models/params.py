@@ -15,10 +15,11 @@ class ImportAlignerParams(Params):
     model: str = Field(
         "",
         description="path or URL of the file: .onnx, or TorchScript (.pt, .ts, .torchscript); or of the folder of a "
-        "Hugging Face checkpoint (config.json, model.safetensors, vocab.json), which says itself what follows below",
+        "Hugging Face checkpoint (config.json, model.safetensors, vocab.json) or a .nemo file of a FastConformer with "
+        "CTC, which say themselves what follows below",
     )
     tokens: str = Field("", description="its token list: a token a line, or JSON (a list, or token to number)")
-    format: Literal["auto", "onnx", "torchscript", "huggingface"] = Field(
+    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo"] = Field(
         "auto", description="auto: by the file's name; huggingface: a folder with a config.json"
     )
     language: str = Field(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -37,6 +40,7 @@ from megahour.models.huggingface import Folder, _parts
 from megahour.models.import_stage import ImportAligner
 from megahour.models.imported import likely_shift
 from megahour.models.inference import load
+from megahour.models.nemo import NAMES
 from megahour.models.params import ImportAlignerParams
 
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFG"]
@@ -172,6 +176,66 @@ def test_parakeet_of_nemo_with_its_word_pieces(tmp_path: Path) -> None:
         given = extractor(samples, sampling_rate=RATE_HZ, return_tensors="pt")
         due = whole.eval()(**given).logits[0].log_softmax(-1).numpy()
     np.testing.assert_allclose(heard(model, samples), due[:, about["order"]], atol=1e-4)
+
+
+def nemo(path: Path, whole: Any, letters: list[str], **changed: Any) -> Path:
+    """A file as NeMo writes it, of the same weights under NeMo's names."""
+    mel = {"normalize": "per_feature", "features": 80, "window": "hann", "n_fft": 512, "dither": 1e-5, "preemph": 0.97}
+    mel |= {"sample_rate": RATE_HZ, "window_size": 0.025, "window_stride": 0.01}
+    encoder = {"d_model": 16, "n_layers": 2, "n_heads": 2, "ff_expansion_factor": 2, "feat_in": 80, "xscaling": True}
+    encoder |= {"subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 8}
+    encoder |= {"conv_kernel_size": 9, "att_context_size": [-1, -1], "use_bias": True, **changed}
+    config = {"preprocessor": mel, "encoder": encoder, "decoder": {"vocabulary": letters}}
+    weights = {"preprocessor.featurizer.window": torch.ones(400)}
+    for name, values in whole.state_dict().items():
+        for own, theirs in NAMES.items():
+            name = name.replace(theirs, own)
+        weights[name] = values
+    saved_weights = io.BytesIO()
+    torch.save(weights, saved_weights)
+    with tarfile.open(path, "w") as tar:
+        for name, data in (
+            ("model_config.yaml", yaml.safe_dump(config).encode()),
+            ("model_weights.ckpt", saved_weights.getvalue()),
+        ):
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_a_nemo_file_is_the_same_network(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    encoder = {**SMALL, "subsampling_conv_channels": 8}
+    whole = ParakeetForCTC(ParakeetCTCConfig(vocab_size=6, pad_token_id=5, encoder_config=encoder)).eval()
+    model = imported(tmp_path / "model", model=nemo(tmp_path / "a.nemo", whole, ["▁a", *"bcde"]))
+    about = json.loads(model.read_bytes(0, ".model.json"))
+    assert about["tokens"] == ["<blank>", "▁a", *"bcde"]
+    samples = noise(3 * 0.64)
+    with torch.inference_mode():
+        given = ParakeetFeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+        due = whole(**given).logits[0].log_softmax(-1).numpy()
+    np.testing.assert_allclose(heard(model, samples), due[:, about["order"]], atol=1e-4)
+    streaming = nemo(tmp_path / "b.nemo", whole, ["▁a", *"bcde"], att_context_size=[70, 13])
+    with pytest.raises(MegahourError, match=r"att_context_size is '\[70, 13\]'.*no offline FastConformer"):
+        imported(tmp_path / "none", model=streaming)
+
+
+def test_a_nemo_file_that_would_run_something_is_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path(tmp_path / "was-run").touch, ())
+
+    data = io.BytesIO()
+    torch.save({"a": Evil()}, data)
+    path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), ["a"])
+    with tarfile.open(path, "a") as tar:  # the last of one name counts
+        member = tarfile.TarInfo("model_weights.ckpt")
+        member.size = len(data.getvalue())
+        tar.addfile(member, io.BytesIO(data.getvalue()))
+    with pytest.raises(MegahourError, match="something else than tensors"):
+        imported(tmp_path / "none", model=path)
+    assert not (tmp_path / "was-run").exists()
 
 
 def broken(source: Path, name: str, change: Any) -> None:
