@@ -16,6 +16,7 @@ from megahour.core.schemas import HYPOTHESES
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
+from megahour.features.sets import set_of
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths
@@ -69,7 +70,6 @@ def _written(name: str, row: LatticeRow, numbers: Mapping[str, int]) -> bytes:
 
 def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
     """*Hypotheses* with lattices of the utterances of features shard `shard` that the source has; the first counts."""
-    receipt = next(receipt for receipt in inputs["features"].receipts() if receipt.shard == shard)
     keys = inputs["features"].read_table(shard, ".arrow", columns=["key"])["key"].to_pylist()
     own, found = {str(key): key for key in keys}, dict[int, Lattice | ValueError]()
     for name, lattice in _lattices(p):
@@ -93,7 +93,7 @@ def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, HYPOTHESES.types, strict=True)], schema=HYPOTHESES))
     out.table(to_table(kept), SUFFIX)
     out.stats.update(density([row.lattice for row in kept]))
-    out.tags.update({"set": receipt.tags.get("set", ""), "model": p.model_name})
+    out.tags.update({"set": set_of(inputs["features"], shard), "model": p.model_name})
 
 
 def _lattices(p: ImportLatticesParams) -> Iterator[tuple[str, Lattice | ValueError]]:

@@ -24,6 +24,7 @@ from megahour.decode.build import read_graph
 from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
+from megahour.features.sets import set_of
 from megahour.features.stack import stack
 from megahour.lattices.table import SUFFIX, LatticeRow, density, to_table
 from megahour.models.configuration import normalisation, read_config
@@ -97,7 +98,7 @@ def decode_shard(
     if p.lattice:
         out.table(to_table(lattices), SUFFIX)
         out.stats.update(density([row.lattice for row in lattices]))
-    out.tags["set"] = next(r.tags["set"] for r in inputs["features"].receipts() if r.shard == shard)
+    out.tags["set"] = set_of(inputs["features"], shard)
     out.tags["model"] = p.model_name
 
 

@@ -18,6 +18,7 @@ from megahour.corpus.media.tar import ShardAudio
 from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.params import FeaturesParams
+from megahour.features.sets import set_of
 
 COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "text", "set", "condition"]
 MIN_FRAMES = 5
@@ -46,8 +47,8 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
         out.table(pa.Table.from_pylist(means, MEANS), ".means.arrow")
     write_statistics(out, moments, audio_s)
     out.stats["rates_hz"] = sorted(rates_hz)
-    tags = next(receipt.tags for receipt in selection.receipts() if receipt.shard == shard)
-    out.tags.update({name: value for name, value in tags.items() if name == "set"})  # of an empty shard too
+    if name := set_of(selection, shard):
+        out.tags["set"] = name  # of an empty shard too
 
 
 def _features(

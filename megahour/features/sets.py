@@ -38,6 +38,14 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str) -> lis
     return [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in sets]
 
 
+def set_of(artifact: Artifact, shard: int) -> str:
+    """The set of a shard, "" without one, from the shard's own receipt: a task that read all of them would make the
+    work of all tasks quadratic in shards.
+    """
+    receipt = artifact.receipt(shard) or next(r for r in artifact.each_receipt() if r.shard == shard)
+    return receipt.tags.get("set", "")
+
+
 def shard_beside(features: Artifact, shard: int, other: Artifact) -> int | None:
     """The shard of `other` with the utterances of features shard `shard`; None where it has none of their set.
 

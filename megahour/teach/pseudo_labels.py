@@ -18,7 +18,7 @@ from megahour.core.schemas import CONFIDENCE, PSEUDO_LABELS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
-from megahour.features.sets import shard_beside
+from megahour.features.sets import set_of, shard_beside
 from megahour.teach.params import PseudoLabelParams
 
 FRAME_S = 0.01
@@ -82,8 +82,7 @@ def label_shard(features: Artifact, hypotheses: Artifact, shard: int, least: flo
     out.table(pa.Table.from_arrays(columns, schema=PSEUDO_LABELS))
     out.stats["least_confidence"] = least
     out.stats["audio_s"] = out.stats.get("seconds_kept", 0.0)
-    tags = next(receipt.tags for receipt in features.receipts() if receipt.shard == shard)
-    out.tags.update({"features_shard": str(shard), "set": tags["set"]})
+    out.tags.update({"features_shard": str(shard), "set": set_of(features, shard)})
 
 
 def _columns() -> list[tuple[str, pa.DataType]]:

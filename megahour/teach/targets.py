@@ -20,6 +20,7 @@ from megahour.core.schemas import TARGETS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.features.sets import set_of
 from megahour.features.stack import stack
 from megahour.models.configuration import normalisation, read_config
 from megahour.models.service import open_session
@@ -76,7 +77,7 @@ def write_targets(
     out.table(_table(np.repeat(keys[rows], len(p.offsets)), offsets, ordered), ".arrow")
     out.kept(len(rows))
     out.tags["features_shard"] = str(shard)
-    out.tags["set"] = next(r.tags["set"] for r in features.receipts() if r.shard == shard)
+    out.tags["set"] = set_of(features, shard)
     out.stat("frames", sum(len(outputs["indices"]) for outputs in ordered))
     out.stat("top1_sum", round(sum(_top1(outputs["logits"]) for outputs in ordered), 3))
 

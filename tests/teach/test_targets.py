@@ -96,16 +96,20 @@ def test_utterances_that_the_teacher_is_unsure_of_are_dropped(tmp_path, features
     assert sure.summary["mean_top1"] > targets.summary["mean_top1"]
 
 
-def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets):
+def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets, monkeypatch):
+    """And a task reads no receipts but its own: with all of them in each the work would be quadratic in shards."""
     from megahour.core.writer import ShardWriter
     from megahour.teach.targets import write_targets
 
     p = TargetsParams(top_k=3, offsets=[0, 2])
     spec = Targets().accelerator(p, {"features": features, "teacher": teacher})
+    monkeypatch.setattr(Artifact, "each_receipt", lambda artifact: pytest.fail("all receipts are read"))
     with ShardWriter(Artifact(tmp_path / "again"), 0, "made") as out:
         write_targets(p, features, teacher, 1, spec, out, Context(work=tmp_path))
         receipt = out.commit()
+    monkeypatch.undo()
     assert receipt.files == targets.receipts()[0].files
+    assert receipt.tags == targets.receipts()[0].tags
 
 
 def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, units, targets, engine):
