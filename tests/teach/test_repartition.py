@@ -129,6 +129,22 @@ def test_the_bytes_are_those_of_each_task_alone(
             assert out.commit().files == mixed[0].receipts()[shard].files
 
 
+def test_inputs_in_an_object_store_give_the_same_bytes(
+    inputs: dict[str, Artifact], mixed: tuple[Artifact, Path], tmp_path: Path
+) -> None:
+    """Rows of features are fetched alone; what is fetched stays in the work folder for the tasks beside."""
+    remote = {}
+    for role, artifact in inputs.items():
+        remote[role] = Artifact(f"memory://repartition/{role}")
+        remote[role].fs.put(artifact.root, remote[role].root, recursive=True)
+    task = Repartition().plan(SMALL, remote)[-1]
+    assert task["set"] == "unlabelled"
+    with ShardWriter(Artifact(tmp_path / "again"), 0, "made") as out:
+        Repartition().run(SMALL, remote, task, out, Context(tmp_path))
+        assert out.commit().files == mixed[0].receipts()[-1].files
+    assert any((tmp_path / "cache").iterdir())
+
+
 def test_another_seed_mixes_other_shards(inputs: dict[str, Artifact]) -> None:
     groups = [
         [task["shards"] for task in Repartition().plan(SMALL.model_copy(update={"seed": seed}), inputs)]
