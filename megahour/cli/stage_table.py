@@ -185,7 +185,6 @@ NEXT: dict[str, tuple[str, str]] = {
     "senones": ("train", "units"),
     "realign": ("train", "units"),
     "targets": ("train", "targets"),
-    "repartition": ("train", "targets"),
     "pseudo-label": ("train", "pseudo_labels"),
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),
