@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.models.onnx_session import in_a_line, limited_run, open_session
+from megahour.models.onnx_session import in_a_line, limited_run, read_session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,15 +114,7 @@ def quantised(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str, *, bounded: bool) -> Call:
-    try:
-        session = open_session(data, threads=threads, device=device, bounded=bounded)
-    except ConfigError:
-        raise
-    except Exception as error:  # onnxruntime raises classes of its own that share no base
-        remedy = "get the model again, in one file with its weights"
-        raise StoreError(
-            f"onnxruntime cannot read the model: {in_a_line(error)}", where=where, remedy=remedy
-        ) from error
+    session = read_session(data, where=where, threads=threads, device=device, bounded=bounded)
     inputs, names = {i.name for i in session.get_inputs()}, [o.name for o in session.get_outputs()]
     input_name = run["input_name"] or session.get_inputs()[0].name
     output_name = run["output_name"] or names[0]

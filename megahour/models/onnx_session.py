@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.extras import install
 
 MAX_TENSOR_BYTES = 8 << 30
@@ -44,6 +44,17 @@ def open_session(data: bytes, *, threads: int = 1, device: str = "cpu", bounded:
         options.add_session_config_entry("session.use_env_allocators", "1")
     providers = ["CPUExecutionProvider"] if device == "cpu" else ["CUDAExecutionProvider", "CPUExecutionProvider"]
     return onnxruntime.InferenceSession(data, options, providers=providers)
+
+
+def read_session(data: bytes, *, where: str, **options: Any) -> Any:
+    """`open_session` of a user's file. Raises StoreError: onnxruntime cannot read it. ConfigError: it is missing."""
+    try:
+        return open_session(data, **options)
+    except ConfigError:
+        raise
+    except Exception as error:  # onnxruntime raises classes of its own that share no base
+        what = f"onnxruntime cannot read the model: {in_a_line(error)}"
+        raise StoreError(what, where=where, remedy="get the model again, in one file with its weights") from error
 
 
 @cache
@@ -77,3 +88,21 @@ def limited_run(audio_s: float = 0.0) -> Iterator[Any]:
 def in_a_line(error: Exception) -> str:
     """What onnxruntime says, without where in its sources."""
     return " ".join(str(error).split()).rpartition("Stream*) ")[2][:500]
+
+
+class GraphFacts(NamedTuple):
+    """inputs: axes of the float ones, numbers or names. lengths: names of the integer ones with one axis. notes: the
+    metadata that its makers left."""
+
+    inputs: dict[str, list[Any]]
+    lengths: list[str]
+    notes: dict[str, str]
+
+
+def graph_facts(data: bytes, *, where: str) -> GraphFacts:
+    """What a graph says of itself. Raises as `read_session`."""
+    session = read_session(data, where=where)
+    inputs = session.get_inputs()
+    floats = {i.name: list(i.shape) for i in inputs if "float" in i.type}
+    lengths = [i.name for i in inputs if "int" in i.type and len(i.shape) == 1]
+    return GraphFacts(floats, lengths, dict(session.get_modelmeta().custom_metadata_map))

@@ -32,9 +32,15 @@ class ImportAlignerParams(Params):
     case: Literal["auto", "lower", "upper"] = Field(
         "auto", description="upper: letters are compared with the text in lower case; lower: as they are; auto: look"
     )
-    input: Literal["waveform", "log-mel"] = Field("waveform", description="what the model hears")
+    input: Literal["waveform", "log-mel"] = Field(
+        "waveform", description="what the model hears; an ONNX graph with three axes is taken as log-mel"
+    )
     rate_hz: int = Field(16_000, ge=4000, le=192_000, description="sampling rate of the audio it hears")
-    frame_shift_samples: int = Field(320, ge=1, description="samples, at rate_hz, from one output frame to the next")
+    frame_shift_samples: int = Field(
+        320,
+        ge=1,
+        description="samples, at rate_hz, from one output frame to the next; measured with noise if left out",
+    )
     scale: Literal["unit", "int16"] = Field("unit", description="samples in -1 … 1, or in -32768 … 32767")
     normalise: bool = Field(False, description="mean 0 and variance 1 of each window: of its samples, or of each mel")
     mels: int = Field(80, ge=8, le=256, description="mel filters (log-mel input: 25 ms windows every 10 ms)")

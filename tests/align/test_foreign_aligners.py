@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tone_models import TOKENS, MelTones, Tones, onnx_model, torchscript
+from tone_models import TOKENS, MelTones, Tones, onnx_model, onnx_of_mels, torchscript
 from tones import LETTERS, RATE_HZ, sentences, speak, write, write_recordings
 
 from megahour.align.ctc import quantise
@@ -87,6 +87,18 @@ def test_an_onnx_model_of_another_rate_aligns(tmp_path: Path, tokens: Path, corp
     assert config["tokens"] == ["<blank>", " ", *LETTERS, "<unk>"]
     assert config["order"] == [8, 0, 1, 2, 3, 4, 5, 6, 7]
     assert_right(align(tmp_path / "alignment", corpus[0], aligner), corpus[1], 60)
+
+
+@pytest.mark.parametrize(("author", "high_hz"), [("k2-fsa", -400.0), ("", 0.0)])
+def test_an_onnx_graph_says_itself_what_it_hears(tmp_path: Path, tokens: Path, author: str, high_hz: float) -> None:
+    """Filters, their number, the length beside them, and the frames between two outputs; what the user says counts."""
+    model = onnx_of_mels(tmp_path / "mels.onnx", 80, 4, author)
+    config = imported(tmp_path / "aligner", model=model, tokens=tokens).read_json(0, ".model.json")
+    heard = {"input": "log-mel", "mels": 80, "frame_shift_samples": 640, "high_hz": high_hz}
+    assert heard.items() <= config["audio"].items()
+    assert config["run"]["length_name"] == "x_lens"
+    with pytest.raises(ConfigError, match=r"(?s)frame_shift_samples = 480.*looks like 640"):
+        imported(tmp_path / "other", model=model, tokens=tokens, frame_shift_samples=480)
 
 
 def test_a_torchscript_model_aligns(tmp_path: Path, corpus: Any) -> None:

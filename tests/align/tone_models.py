@@ -67,6 +67,32 @@ def onnx_model(path: Path, rate_hz: int, shift: int, random: float = 0.0) -> Pat
     return path
 
 
+def onnx_of_mels(path: Path, mels: int, shift: int, author: str = "") -> Path:
+    """x (1, T, F) and x_lens → log_probs (1, T', V), as icefall exports them: every `shift`-th frame is an output."""
+    rng = np.random.default_rng(4)
+    constants = {"weight": rng.normal(size=(mels, len(TOKENS))).astype(np.float32), "zero": np.array([0])}
+    constants |= {"end": np.array([1 << 40]), "axis": np.array([1]), "step": np.array([shift])}
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "end", "axis", "step"], ["fewer"]),
+        helper.make_node("MatMul", ["fewer", "weight"], ["logits"]),
+        helper.make_node("LogSoftmax", ["logits"], ["log_probs"], axis=2),
+        helper.make_node("Identity", ["x_lens"], ["log_probs_len"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "T", mels])
+    lengths = helper.make_tensor_value_info("x_lens", TensorProto.INT64, ["N"])
+    outputs = [
+        helper.make_tensor_value_info("log_probs", TensorProto.FLOAT, ["N", "S", len(TOKENS)]),
+        helper.make_tensor_value_info("log_probs_len", TensorProto.INT64, ["N"]),
+    ]
+    held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "mels", [x, lengths], outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    if author:
+        helper.set_model_props(model, {"model_author": author, "model_type": "zipformer2_ctc"})
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 class Tones(torch.nn.Module):
     """waveform (B, N) → log posteriors (B, T, V)."""
 
