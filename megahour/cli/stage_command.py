@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from megahour.cli.recipe import EngineParams, load_stage
+from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.cli.stage_table import NEXT, STAGES
 from megahour.core.config import parse
 from megahour.core.stage import Stage
@@ -124,7 +125,7 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
 
 
 def reference() -> str:
-    """Markdown reference of all stages."""
+    """Markdown reference of all stages, and of the tables that they hand on."""
     lines = [
         "# Stages",
         "",
@@ -138,7 +139,7 @@ def reference() -> str:
         lines += [f"## {name}", "", _summary(stage.params), "", f"Inputs: {roles}.", "", *_table_of(stage.params)]
         if name == "train":
             lines += _trainers()
-    return "\n".join(lines)
+    return "\n".join([*lines, *table_reference(), *side_reference()])
 
 
 def _summary(model: type[BaseModel]) -> str:

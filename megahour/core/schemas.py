@@ -133,6 +133,18 @@ DROPPED = pa.schema(
     ]
 )
 
+LEFT_OUT = pa.schema(
+    [
+        ("name", pa.string()),
+        ("source", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("bad", pa.bool_()),
+        ("licence", pa.string()),
+        ("seconds", pa.float64()),
+    ]
+)
+
 DUPLICATES = pa.schema(
     [("key", pa.int64()), ("duplicate_of", pa.int64()), ("kind", pa.string()), ("similarity", pa.float32())]
 )

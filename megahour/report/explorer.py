@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     parts: list[Markup | None] = []
     if surveyed is not None:
         parts += [overview.hours(surveyed, choice.top), overview.spread(surveyed)]
-    parts.append(overview.left_out(kept_out))
+    parts.append(overview.left_out(kept_out, _rate_hz([recordings, artifact])))
     if table is not None:
         rows, heard = table
         parts.append(overview.table(len(rows), len(heard), surveyed.records if surveyed else 0))
@@ -111,6 +112,15 @@ def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
         ):
             artifacts[role] = beside
     return artifacts
+
+
+def _rate_hz(artifacts: Sequence[Artifact | None]) -> int:
+    """The sampling rate of the first row that has one: `ingest` gives all recordings one rate."""
+    for artifact in filter(None, artifacts):
+        for receipt in artifact.receipts() if "rate_hz" in columns_of(artifact) else ():
+            if rates := artifact.read_table(receipt.shard, columns=["rate_hz"])["rate_hz"][:1].to_pylist():
+                return int(rates[0])
+    return 0
 
 
 def _examples(stage: Artifact, recordings: Artifact | None, choice: Choice) -> dict[str, list[Lost]]:

@@ -13,6 +13,7 @@ from megahour.report.clips import ClipSpan, Coding, ReportClip, spans
 from megahour.report.counters import Sample
 
 MOST_REASONS = 200  # that examples are kept for
+CueTimes = dict[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Lost:
     detail: str
     start_s: float | None = None
     end_s: float | None = None
+    cue: tuple[int, int] | None = None  # of recording and cue
+    cue_s: tuple[float, float] | None = None  # where its transcript has it
     clip: ReportClip | None = None
     span: ClipSpan | None = None
 
@@ -82,6 +85,7 @@ def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
                 row["name"] or "",
                 row["text"] or "",
                 row["detail"] or "",
+                cue=(key, row["cue"]) if row["cue"] >= 0 else None,
                 span=span if 0 <= span.start < span.stop else None,
             )
 
@@ -89,9 +93,14 @@ def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
 def with_sound(
     found: dict[str, list[Lost]], recordings: Artifact, *, longest_s: float, coding: Coding
 ) -> dict[str, list[Lost]]:
-    """The same examples with their places in seconds, and the first `longest_s` seconds of their sound."""
-    rates = _rates(recordings, {lost.span.recording for here in found.values() for lost in here if lost.span})
-    placed = {reason: [_placed(lost, rates) for lost in here] for reason, here in found.items()}
+    """The same examples with their places in seconds, those of their cues, and the first `longest_s` of their sound.
+
+    What has no place of its own is heard where its transcript has it.
+    """
+    every = [lost for here in found.values() for lost in here]
+    keys = {lost.span.recording for lost in every if lost.span} | {lost.cue[0] for lost in every if lost.cue}
+    rates, cues = _rates(recordings, keys), _cue_times(recordings, {lost.cue for lost in every if lost.cue})
+    placed = {reason: [_placed(lost, rates, cues) for lost in here] for reason, here in found.items()}
     wanted = {}
     for lost in (lost for here in placed.values() for lost in here):
         if lost.span and lost.start_s is not None:
@@ -104,11 +113,52 @@ def with_sound(
     }
 
 
-def _placed(lost: Lost, rates: dict[int, int]) -> Lost:
+def _placed(lost: Lost, rates: dict[int, int], cues: CueTimes) -> Lost:
+    if lost.cue in cues and lost.cue is not None and (rate := rates.get(lost.cue[0])):
+        start, stop = cues[lost.cue]
+        span = ClipSpan(f"c{lost.cue[0]}-{lost.cue[1]}", lost.cue[0], start, stop)
+        lost = replace(lost, cue_s=(start / rate, stop / rate), span=lost.span or span)
     if lost.span is None or lost.span.recording not in rates:
         return lost
     rate = rates[lost.span.recording]
     return replace(lost, start_s=lost.span.start / rate, end_s=lost.span.stop / rate)
+
+
+def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
+    """Times in samples of those cues that have both."""
+    times: CueTimes = {}
+    keys: Any = np.array(sorted({key for key, _ in wanted}), np.int64)
+    for receipt in recordings.receipts() if wanted else ():
+        if ".cues.parquet" in receipt.files:
+            names = ["key", "cue", "start_samples", "end_samples"]
+            table = recordings.read_table(receipt.shard, ".cues.parquet", columns=names)
+            for row in table.filter(np.isin(table["key"].to_numpy(), keys)).to_pylist():
+                if (row["key"], row["cue"]) in wanted and 0 <= row["start_samples"] < row["end_samples"]:
+                    times[row["key"], row["cue"]] = row["start_samples"], row["end_samples"]
+    return times
+
+
+def hours_by_reason(artifact: Artifact, rate_hz: int) -> tuple[dict[str, float], float]:
+    """Hours that a stage left out by reason, as far as its tables know them, and the hours that came in.
+
+    rate_hz: of the times in these tables, that of the recordings.
+    """
+    hours: dict[str, float] = {}
+    came_in = 0.0
+    for receipt in artifact.receipts():
+        came_in += float(receipt.stats.get("audio_s", 0.0)) / 3600
+        for suffix in receipt.files.keys() & {".left_out.parquet", ".dropped.parquet", ".segments.parquet"}:
+            table = artifact.read_table(receipt.shard, suffix)
+            if suffix == ".left_out.parquet":
+                seconds = np.nan_to_num(table["seconds"].to_numpy())
+                came_in += float(seconds.sum()) / 3600
+            else:
+                start, end = (table[f"{name}_samples"].to_numpy() for name in ("start", "end"))
+                seconds = np.where((start >= 0) & (end > start), (end - start) / max(rate_hz, 1), 0.0)
+            left = ~table["kept"].to_numpy() if "kept" in table.schema.names else np.ones(len(seconds), bool)
+            for reason, value in zip(table["reason"].to_numpy()[left], seconds[left], strict=True):
+                hours[reason] = hours.get(reason, 0.0) + float(value) / 3600
+    return hours, came_in
 
 
 def _rates(recordings: Artifact, keys: set[int]) -> dict[int, int]:

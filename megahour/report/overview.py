@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from megahour.core.store import Artifact
 from megahour.report import figures
 from megahour.report.counters import GroupTotals, Heaviest
-from megahour.report.losses import Lost
+from megahour.report.losses import Lost, hours_by_reason
 from megahour.report.markup import Child, Markup, tag
 from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
@@ -122,29 +122,50 @@ def spread(found: Survey) -> Markup | None:
     return section("spread", "Distributions", note, tag("div", panels, class_="pair")) if panels else None
 
 
-def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]]) -> Markup | None:
-    """Counts by reason for each stage, and examples of each."""
+def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]], rate_hz: int) -> Markup | None:
+    """Hours and counts by reason for each stage, and examples of each. rate_hz: of the recordings."""
     panels = []
     for stage, reasons in stages:
         counts = stage.manifest.counts
-        if not counts.dropped:
+        hours, came_in = hours_by_reason(stage, rate_hz)
+        if not counts.dropped and not any(hours.values()):
             continue
         rows = [
-            [text(reason), count(n), percent(n / max(counts.came_in, 1), 2)]
-            for reason, n in sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
+            [
+                text(reason),
+                _hours(hours.get(reason)),
+                _share(hours.get(reason), came_in),
+                _records(counts.dropped, reason),
+            ]
+            for reason in sorted({*counts.dropped, *hours}, key=lambda reason: (-hours.get(reason, 0.0), reason))
         ]
         quotes = [
             tag("details", tag("summary", f"{reason}: examples"), _quotes(here))
             for reason, here in sorted(reasons.items())
         ]
-        lead = f"{counts.came_in:,} in, {counts.kept:,} kept, {counts.bad:,} bad."
-        title = f"{stage.manifest.stage}: {sum(counts.dropped.values()):,} left out"
-        table = sortable(["Reason", "Records", "Of what came in"], rows)
+        lead = f"{counts.came_in:,} records in, {counts.kept:,} kept, {counts.bad:,} bad; {came_in:,.2f} h in."
+        n = sum(counts.dropped.values())
+        title = f"{stage.manifest.stage}: {sum(hours.values()):,.2f} h and {n:,} records left out"
+        table = sortable(["Reason", "Hours", "Of the hours", "Records"], rows)
         panels.append(panel(tag("p", lead, class_="note"), table, quotes, title=title))
     note = (
-        "Records that each stage left out, as its receipts count them, with examples where the stage wrote them down."
+        "Hours that each stage left out, where it knows them (– where it does not), and records as its receipts count "
+        "them: recordings, or utterances and stretches of sound. Examples are heard where they were placed, else where "
+        "the transcript has them."
     )
     return section("losses", "What was left out", note, panels) if panels else None
+
+
+def _hours(value: float | None) -> TableCell:
+    return TableCell(f"{value:,.2f}", value) if value else TableCell("–", float("nan"))
+
+
+def _share(value: float | None, of: float) -> TableCell:
+    return percent(value / of if value and of else None, 2)
+
+
+def _records(dropped: Mapping[str, int], reason: str) -> TableCell:
+    return count(dropped[reason]) if reason in dropped else TableCell("–", float("nan"))
 
 
 def _quotes(found: Sequence[Lost]) -> Markup:
@@ -157,6 +178,7 @@ def _quotes(found: Sequence[Lost]) -> Markup:
             else tag("span", class_="mute")
         )
         about: list[Child] = [tag("bdi", _cut(lost.name)), f" · {where}" if where else None]
+        about += [f" · in the transcript {lost.cue_s[0]:,.1f} to {lost.cue_s[1]:,.1f} s"] if lost.cue_s else []
         about += [" · ", tag("bdi", _cut(lost.detail))] if lost.detail else []
         words = tag("div", tag("div", _cut(lost.text), dir="auto"), tag("div", about, class_="about"))
         items.append(tag("li", button, words))

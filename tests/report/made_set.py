@@ -10,7 +10,7 @@ import pyarrow as pa
 import soundfile
 from made_run import HOSTILE, RATE_HZ, artifact, spoken
 
-from megahour.core.schemas import DROPPED, RECORDINGS, UTTERANCES
+from megahour.core.schemas import CUES, DROPPED, LEFT_OUT, RECORDINGS, UTTERANCES
 from megahour.core.store import Artifact, Manifest
 from megahour.core.transfer import publish_text
 from megahour.core.writer import ShardWriter
@@ -97,6 +97,17 @@ def fill_recordings(out: ShardWriter) -> None:
             texts = {field.name: "" for field in RECORDINGS if pa.types.is_string(field.type)}
             rows.append({**row, **texts, "samples": len(signal), "rate_hz": RATE_HZ, "language": "en"})
     out.table(pa.Table.from_pylist(rows, RECORDINGS))
+    cues = [
+        {"key": i % 3, "cue": i, "start_samples": 500 * i, "end_samples": 500 * i + 8000, "raw": "", "transcript": 0}
+        for i in range(0, 60, 4)
+    ]
+    out.table(pa.Table.from_pylist(cues, CUES), ".cues.parquet")
+    lost = [
+        {"name": HOSTILE, "reason": "truncated-audio", "bad": True, "seconds": 1800.0},
+        {"name": "talk", "reason": "licence-unknown", "bad": False, "seconds": float("nan")},
+    ]
+    out.table(pa.Table.from_pylist(lost, LEFT_OUT), ".left_out.parquet")
+    out.stat("audio_s", 5400.0)
     out.came_in(5)
     out.kept(3)
     out.quarantine(HOSTILE, "truncated-audio", f"{HOSTILE}: ends early")

@@ -13,7 +13,7 @@ from chromium import fits_a_phone, looks, measured, opened, until
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from made_run import artifact, fill_model, fill_utterances, spoken
+from made_run import RATE_HZ, artifact, fill_model, fill_utterances, spoken
 from made_set import HOSTILE, LONG, REASONS, make_set
 
 from megahour.cli.main import app
@@ -22,7 +22,7 @@ from megahour.core.store import Artifact
 from megahour.report.clips import PEAKS, encode
 from megahour.report.counters import Heaviest, Sample
 from megahour.report.explorer import Choice, explore
-from megahour.report.losses import examples, with_sound
+from megahour.report.losses import examples, hours_by_reason, with_sound
 from megahour.report.survey import median, survey
 
 streams = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 50)), max_size=80)
@@ -120,11 +120,28 @@ def test_each_reason_has_examples_that_can_be_heard(data: Artifact) -> None:
         assert (lost.clip is None) == (lost.span is None)  # unspoken text has no place
         assert lost.clip is None or lost.clip.seconds == pytest.approx(0.25, abs=0.001)
     assert any(lost.clip for here in heard.values() for lost in here)
+    cues = [lost for here in heard.values() for lost in here if lost.cue_s]
+    assert cues
+    for lost in cues:
+        assert lost.cue is not None
+        assert lost.cue_s == (500 * lost.cue[1] / RATE_HZ, (500 * lost.cue[1] + 8000) / RATE_HZ)
+        assert lost.start_s == (1000 * lost.cue[1] / RATE_HZ if lost.cue[1] % 2 else lost.cue_s[0])
     of_files = examples(recordings, each=4, seed=0)
     assert of_files["truncated-audio"][0].name == HOSTILE
     (by_policy,) = of_files["licence-unknown"]
     assert (by_policy.name, by_policy.detail) == (f"talk {HOSTILE}", "ask Bob")
     assert set(survey(recordings, rows=0, seed=0, advance=silent).histograms["minutes"].series) == {"recordings"}
+
+
+def test_hours_of_what_was_left_out(data: Artifact, html: str) -> None:
+    recordings = Artifact(data.url.replace("utterances", "recordings"))
+    hours, came_in = hours_by_reason(recordings, RATE_HZ)
+    assert (hours, came_in) == ({"truncated-audio": 0.5, "licence-unknown": 0.0}, 2.0)
+    of_utterances, _ = hours_by_reason(data, RATE_HZ)
+    known = [9000 for i in range(60) if i % 3 == 0 and i % 2]  # of the others no one knows where they begin
+    assert of_utterances[REASONS[0]] == pytest.approx(2 * sum(known) / RATE_HZ / 3600)
+    assert "ingest: 0.50 h and 2 records left out" in html
+    assert re.search(r"truncated-audio</td>.*?0\.50</td>.*?25\.00 %</td>.*?>1</td>", html.replace("\n", ""))
 
 
 def test_recordings_must_be_recordings(data: Artifact, tmp_path: Path) -> None:

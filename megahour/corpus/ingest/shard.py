@@ -2,7 +2,7 @@
 
 Keys are `key_of("recording", corpus, path, channel)`, where `path` is the place inside the source (for archives
 ``archive!member``): two recordings of different shards cannot share a key unless they share a path. Within a shard
-equal names and equal audio are found and quarantined as ``duplicate-id``.
+equal names are quarantined as ``duplicate-id``; of equal audio the first stays, with the better transcript of them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 import pyarrow as pa
 
@@ -28,7 +27,9 @@ from megahour.corpus.ingest.audio_language import Head
 from megahour.corpus.ingest.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
 from megahour.corpus.ingest.candidates import read_candidates as read_all
 from megahour.corpus.ingest.counts import IngestCounts
+from megahour.corpus.ingest.cue_rows import count_words, cue_rows, worth
 from megahour.corpus.ingest.items import Items
+from megahour.corpus.ingest.left_out import LeftOut
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
@@ -43,11 +44,13 @@ from megahour.corpus.transcripts.read import read_table
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons of good records that may not or cannot be used: dropped, not bad.
-POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch")
+POLICY = (
+    *("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch", "same-audio"),
+)
 
 
 def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:
-    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`."""
+    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`."""
     with out.open(".tar") as file, tar_writer(file) as tar:
         shard = _Shard(p, out, tar, work, _transcript_table(p))
         for item in items:
@@ -67,14 +70,18 @@ def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) ->
                 name, source = (item.name, item.source) if isinstance(item, Item) else (bad.record, bad.record)
                 if isinstance(bad, LicenceRefused):
                     shard.tally.refused(bad.licence)
-                if bad.reason.startswith(POLICY):
+                by_policy = bad.reason.startswith(POLICY)
+                shard.left_out.add(item if isinstance(item, Item) else None, bad, is_bad=not by_policy)
+                if by_policy:
                     out.drop(bad.reason)
                     shard.tally.example(bad.reason, name, bad.detail)
                 else:
                     out.quarantine(name, bad.reason, bad.detail, source)
     shard.tally.write(out)
     out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
-    out.table(pa.Table.from_pylist(shard.cues, schema=CUES), ".cues.parquet")
+    cues = [cue for own in shard.cues.values() for cue in own]
+    out.table(pa.Table.from_pylist(cues, schema=CUES), ".cues.parquet")
+    shard.left_out.write(out)
 
 
 @dataclass
@@ -87,6 +94,14 @@ class _Encoded:
     peaks: list[int]
 
 
+class _Kept(NamedTuple):
+    """A recording that is in the shard: its name, its rows of the index, and how much its transcript says."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    worth: tuple[int, int]
+
+
 @dataclass
 class _Shard:
     p: IngestParams
@@ -95,10 +110,11 @@ class _Shard:
     work: Path
     table: dict[str, str]
     index: list[dict[str, Any]] = field(default_factory=list)
-    cues: list[dict[str, Any]] = field(default_factory=list)
+    cues: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by the key of the recording
     tally: IngestCounts = field(default_factory=IngestCounts)
+    left_out: LeftOut = field(default_factory=LeftOut)
     names: set[str] = field(default_factory=set)
-    digests: dict[str, str] = field(default_factory=dict)
+    by_sound: dict[str, _Kept] = field(default_factory=dict)
 
     def add(self, item: Item) -> None:
         """Ingest one recording, cheapest checks first. Raises BadRecord with nothing written."""
@@ -114,12 +130,13 @@ class _Shard:
                 encoded = self._encode(item, stack, head)
                 stats = encoded.stats
                 whole = "".join(encoded.digests)
-                if whole in self.digests:
-                    raise BadRecord("duplicate-id", f"the same samples as {self.digests[whole]}")
                 fit_candidates(candidates, stats.samples_out, p.rate_hz)
                 language = self._language(info, candidates, head)
-                self.digests[whole] = item.name
+                if whole in self.by_sound:
+                    self._same_audio(whole, language, candidates)
+                first = len(self.index)
                 self._write(item, replace(info, language=language), candidates, encoded)
+                self.by_sound[whole] = _Kept(item.name, self.index[first:], worth(candidates))
         finally:
             for name, n in candidates.counts.items():
                 self.out.stat(name, n)
@@ -128,6 +145,28 @@ class _Shard:
         self.out.stat("clipped_samples", stats.clipped)
         self.out.stat("dates_not_read", int(info.has_odd_date))
         self.tally.media(stats.format, stats.subtype)
+
+    def _same_audio(self, whole: str, language: str, found: Candidates) -> NoReturn:
+        """Raises BadRecord ``same-audio``, once the recording that is there has the better one of both transcripts."""
+        kept = self.by_sound[whole]
+        detail = f"the same samples as {kept.name}"
+        fits = all(same_language(row["language"], language) for row in kept.rows)
+        if kept.rows and fits and worth(found) > kept.worth:
+            for row in kept.rows:
+                before, cues = self.cues[row["key"]], list(cue_rows(row["key"], found))
+                check_rows(cues, CUES)
+                self.cues[row["key"]] = cues
+                row["text_language"] = found.kept[0].found.language
+                row["text_language_probability"] = found.kept[0].found.probability
+                for name, more in (
+                    ("cues", len(cues) - len(before)),
+                    ("words", count_words(cues) - count_words(before)),
+                ):
+                    self.out.stat(name, more)
+            self.out.stat("transcripts_of_same_audio", len(kept.rows))
+            self.by_sound[whole] = kept._replace(worth=worth(found))
+            detail += ", which got this one's transcript: it has times, or more words"
+        raise BadRecord("same-audio", detail)
 
     def _written(self, item: Item, info: SideInfo) -> list[Written]:
         """An item's candidate transcripts, unread."""
@@ -194,9 +233,11 @@ class _Shard:
         for channel, flac in enumerate(encoded.flacs):
             if encoded.peaks[channel] < self.p.silent_peak * 32768:
                 self.out.drop("silent-channel")
+                self.left_out.channel(item, channel, "silent-channel", encoded.stats.seconds_in)
                 continue
             if encoded.digests[channel] in encoded.digests[:channel]:
                 self.out.drop("identical-channel")
+                self.left_out.channel(item, channel, "identical-channel", encoded.stats.seconds_in)
                 continue
             key = key_of("recording", self.p.corpus, item.source, channel)
             row = {
@@ -215,13 +256,13 @@ class _Shard:
                 "text_language": written.language,
                 "text_language_probability": written.probability,
             }
-            cues = list(_cue_rows(key, found))
+            cues = list(cue_rows(key, found))
             check_rows([row], RECORDINGS)
             check_rows(cues, CUES)
             row["offset"], row["size"] = self.tar.add(f"{key}.flac", flac)
             self.index.append(row)
-            self.cues += cues
-            self.out.stat("words", sum(len(spoken.tokens) for candidate in found.kept for spoken in candidate.spoken))
+            self.cues[key] = cues
+            self.out.stat("words", count_words(cues))
             self.out.stat("cues", len(cues))
             self.out.stat("transcripts", len(found.kept))
             if n := sum(map(replaced, (row, *cues))):
@@ -229,25 +270,6 @@ class _Shard:
             self.out.kept()
             self.out.stat("audio_samples_out", encoded.stats.samples_out)
             self.tally.kept(info, encoded.stats.samples_out / self.p.rate_hz)
-
-
-def _cue_rows(key: int, found: Candidates) -> Iterator[dict[str, Any]]:
-    """Rows of the cue table; numbers go through all of the recording's transcripts."""
-    numbers = count()
-    for transcript, candidate in enumerate(found.kept):
-        for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
-            yield {
-                "key": key,
-                "cue": next(numbers),
-                "start_samples": cue.start_samples,
-                "end_samples": cue.end_samples,
-                "raw": cue.raw,
-                "text": spoken.text,
-                "offsets": spoken.offsets,
-                "ends": spoken.ends,
-                "speaker": cue.speaker,
-                "transcript": transcript,
-            }
 
 
 def _is_transcript(data: bytes) -> bool:

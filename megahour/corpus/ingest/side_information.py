@@ -10,7 +10,7 @@ from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import load_json
-from megahour.corpus.ingest.licences import check_licence
+from megahour.corpus.ingest.licences import LicenceRefused, check_licence
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item
 from megahour.corpus.media.addresses import masked
@@ -58,7 +58,13 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
     values = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
     created_s = _unix_time(values["created_s"])
-    licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
+    try:
+        licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
+    except LicenceRefused as refused:
+        if item.info and not values["licence"]:  # as in what a recogniser wrote: it is looked at, and says nothing
+            has = ", ".join(list(fields)[:8]) or "nothing"
+            refused.detail += f"; {item.info.path} has {has}, and none of {', '.join(ALIASES['licence'])}"
+        raise
     return SideInfo(
         speaker=_text(values["speaker"])
         or _speaker_in_path(item.source, p.speaker_pattern)

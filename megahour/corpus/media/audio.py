@@ -7,6 +7,7 @@ Every check runs on the way: what a header says is never believed until the samp
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
@@ -183,6 +184,11 @@ class Decoder:
         declared = "" if self._sound.declared is None else f" of {self._sound.declared}"
         counted = f"{message or 'decoder error'}: {self.stats.samples_in}{declared} samples decoded"
         return f"{counted}; {self.complaints}" if self.complaints.count else counted
+
+    @property
+    def declared_s(self) -> float:
+        """Seconds that the header says; NaN where it does not."""
+        return math.nan if self._sound.declared is None else self._sound.declared / self.stats.rate_hz_in
 
     @property
     def complaints(self) -> Complaints:

@@ -42,7 +42,7 @@ def engine() -> Iterator[LocalEngine]:
 
 def ingest(tmp_path: Path, engine: LocalEngine, max_bad: float = 0.99, **params: Any) -> Artifact:
     out = Artifact(tmp_path / "out")
-    p = IngestParams(source=str(tmp_path / "in"), licence="CC0", max_bad=max_bad, **params)
+    p = IngestParams(source=str(tmp_path / "in"), max_bad=max_bad, **{"licence": "CC0", **params})
     run_stage(Ingest(), p, {}, out, engine, work=tmp_path / "work")
     assert verify(out) == []
     return out
@@ -153,10 +153,51 @@ def test_duplicate_ids_are_found_by_name_and_by_samples(tmp_path: Path, engine: 
     add(root, "b")
     out = ingest(tmp_path, engine)
     assert sorted(names(out)) == ["a", "b"]
-    assert [(bad["source"], bad["reason"]) for bad in out.bad_records()] == [
-        ("a.wav", "duplicate-id"),
-        ("copy_of_a_as_flac.flac", "duplicate-id"),
-    ]
+    assert [(bad["source"], bad["reason"]) for bad in out.bad_records()] == [("a.wav", "duplicate-id")]
+    assert out.manifest.counts.dropped == {"duplicate-id": 1, "same-audio": 1}
+
+
+def test_of_equal_sound_the_better_transcript_stays(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "in"
+    timed = "1\n00:00:00,100 --> 00:00:00,900\nHello there.\n"
+    for name, text, suffix in (("a", "Hello.", ".txt"), ("b", timed, ".srt"), ("c", "Hello there, all.", ".txt")):
+        add(root, name, encode(murmur(1)), text, suffix)
+    out = ingest(tmp_path, engine)
+    assert names(out) == ["a"]
+    (cue,) = out.read_table(0, ".cues.parquet").to_pylist()
+    assert (cue["raw"], cue["start_samples"], cue["key"]) == ("Hello there.", 1600, out.read_table(0)["key"][0].as_py())
+    assert (out.summary["cues"], out.summary["words"], out.manifest.counts.bad) == (1, 2, 0)
+    b, c = left_out(out)
+    assert (b["name"], b["reason"], b["seconds"], b["bad"]) == ("b", "same-audio", 1.0, False)
+    assert b["detail"] == "the same samples as a, which got this one's transcript: it has times, or more words"
+    assert c["detail"] == "the same samples as a"
+
+
+def left_out(out: Artifact) -> list[dict[str, Any]]:
+    return [row for r in out.receipts() for row in out.read_table(r.shard, ".left_out.parquet").to_pylist()]
+
+
+def test_all_that_is_left_out_is_listed_with_its_length_where_its_header_says(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    for number in range(8):
+        add(tmp_path / "in", f"{number}", encode(murmur(1, seed=number)))
+        put(tmp_path / "in", f"{number}.json", json.dumps({"licence": "CC-BY-NC-4.0", "language": "en"}))
+    put(tmp_path / "in", "7.json", json.dumps({"text": "Hello.", "segments": [], "language": "en"}))
+    add(tmp_path / "in", "cut", encode(murmur(2))[:30_000])
+    add(tmp_path / "in", "no", b"no sound")
+    add(tmp_path / "in", "stereo", encode(np.stack([murmur(1), np.zeros(16_000, np.int16)], axis=1)))
+    for name in ("cut", "no", "stereo"):
+        put(tmp_path / "in", f"{name}.json", '{"licence": "CC0"}')
+    out = ingest(tmp_path, engine, channels="split", licence="")
+    rows = {row["name"]: row for row in left_out(out)}
+    assert len(rows) == sum(out.manifest.counts.dropped.values()) == 11
+    assert [rows[f"{n}"]["licence"] for n in range(8)] == ["CC-BY-NC-4.0"] * 7 + ["NOASSERTION"]
+    assert {rows[name]["seconds"] for name in map(str, range(8))} == {1.0}
+    whisper = rows["7"]["detail"]
+    assert whisper.endswith(
+        "; 7.json has text, segments, language, and none of licence, license, licenseurl, license_url"
+    )
 
 
 def test_names_that_lie_about_the_format_do_no_harm(tmp_path: Path, engine: LocalEngine) -> None:
