@@ -207,6 +207,17 @@
         return [make("span", { class: kind, title: label }, kind === "del" ? words[i] : spoken[j]), " "];
       }) : [heard]);
     }
+    // The whole recording: what was kept and left out of it, and this row's place.
+    const strip = [];
+    if (data.strips && data.start) {
+      const [seconds, cells] = data.strips.of[data.strips.at[row]];
+      const place = (from, to) => `left: ${(100 * from) / seconds}%; width: ${(100 * (to - from)) / seconds}%`;
+      const each = seconds / cells.length;
+      const bar = make("div", { class: "strip", role: "img", "aria-label": `The whole recording, ${seconds.toFixed(0)} s, with what was kept, what was left out, and this utterance from ${data.start[row].toFixed(1)} s` });
+      for (const run of cells.matchAll(/1+|2+/g)) bar.append(make("i", { class: run[0][0] === "2" ? "in" : "out", style: place(run.index * each, (run.index + run[0].length) * each) }));
+      bar.append(make("i", { class: "here", style: place(data.start[row], data.start[row] + numbers.seconds[row]) }));
+      strip.push(make("p", { class: "facts" }, `The whole recording, ${seconds.toFixed(0)} s: kept, left out, and framed what is shown here.`), bar);
+    }
     const facts = [`key ${data.key[row]}`];
     for (const column of ["name", "speaker", "language", "licence", "attribution", "source", "condition"]) if (data.names[column] && name(column, row)) facts.push(`${column} ${name(column, row)}`);
     if (data.start) facts.push(`from ${data.start[row].toFixed(2)} s of the recording`);
@@ -215,7 +226,7 @@
     const scroll = make("div", { class: "scroll" }, track);
     const top = sound || timed ? [make("div", { class: "line" }, ...(sound ? [player(id)] : []), scroll)] : [];
     if (!sound) top.push(make("p", { class: "facts" }, "The sound of this row is not in the page."));
-    const holder = make("tr", { class: "detail" }, make("td", { colspan: body.parentNode.tHead.rows[0].cells.length + 1 }, make("div", { class: "player" }, ...top, readings, make("p", { class: "facts" }, facts.join(" · ")))));
+    const holder = make("tr", { class: "detail" }, make("td", { colspan: body.parentNode.tHead.rows[0].cells.length + 1 }, make("div", { class: "player" }, ...top, readings, ...strip, make("p", { class: "facts" }, facts.join(" · ")))));
 
     if (playable) for (const group of [track, ...readings.querySelectorAll("p")]) roving(group, ".at, .word");
     let lit = -1;

@@ -15,6 +15,7 @@ from megahour.report.losses import Lost
 from megahour.report.markup import Markup, join, tag
 from megahour.report.page import data_block, document, navigation
 from megahour.report.rows import chosen_rows, clips, payload
+from megahour.report.strips import strips
 from megahour.report.survey import Advance, Survey, columns_of, survey
 
 NAMES = {"hours": "Hours", "spread": "Distributions", "losses": "Left out", "explore": "Utterances", "made": "Made by"}
@@ -75,7 +76,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
         sounds |= {clip.name: clip for clip in heard.values()}
     parts.append(overview.made(artifact))
     title = choice.title or artifact.url.rsplit("/", 1)[-1]
-    data = payload(*table) if table is not None else {}
+    data = payload(*table) | strips(artifact, table[0], recordings) if table is not None else {}
     body = [overview.header(title, artifact, surveyed), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
     text = join([*body, data_block("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
     scripts, styles = ("page.js", "paged.js", "explorer.js"), ("style.css", "paged.css", "explorer.css")

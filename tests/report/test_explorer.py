@@ -23,6 +23,7 @@ from megahour.report.clips import PEAKS, encode
 from megahour.report.counters import Heaviest, Sample
 from megahour.report.explorer import Choice, explore
 from megahour.report.losses import examples, hours_by_reason, with_sound
+from megahour.report.strips import CELLS, _cells, strips
 from megahour.report.survey import median, survey
 
 streams = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 50)), max_size=80)
@@ -142,6 +143,22 @@ def test_hours_of_what_was_left_out(data: Artifact, html: str) -> None:
     assert of_utterances[REASONS[0]] == pytest.approx(2 * sum(known) / RATE_HZ / 3600)
     assert "ingest: 0.50 h and 2 records left out" in html
     assert re.search(r"truncated-audio</td>.*?0\.50</td>.*?25\.00 %</td>.*?>1</td>", html.replace("\n", ""))
+
+
+def test_a_recording_as_a_strip(data: Artifact) -> None:
+    recordings = Artifact(data.url.replace("utterances", "recordings"))
+    rows = [{"recording": key % 3, "start_samples": 0, "rate_hz": RATE_HZ} for key in (2, 1, 2)]
+    found = strips(data, rows, recordings)["strips"]
+    length = recordings.read_table(0)["samples"][0].as_py()
+    assert (found["at"], [seconds for seconds, _ in found["of"]]) == ([1, 0, 1], [round(length / RATE_HZ, 2)] * 2)
+    lost = [1000 * i for i in range(60) if i % 3 == 2 and i % 2]
+    cells = found["of"][1][1]
+    assert len(cells) == CELLS
+    assert set(cells) <= {"0", "1", "2"}
+    for start in (at for at in lost if at + 9000 < length):
+        assert cells[start * CELLS // length] == "1"
+    assert strips(data, [{"key": 1}], None) == {}
+    assert _cells([(1, 0, 100), (2, 50, 51)], 200).tolist() == [1] * 50 + [2] + [1] * 49 + [0] * 100
 
 
 def test_recordings_must_be_recordings(data: Artifact, tmp_path: Path) -> None:
@@ -317,6 +334,11 @@ def test_a_row_plays_and_its_words_light_up_in_turn(page: Any) -> None:
     page.locator("#utterances tr[data-row] .open").first.click()
     detail = page.locator("tr.detail")
     spoken = detail.locator(".track .at").all_inner_texts()
+    strip = detail.locator(".strip")
+    assert strip.get_attribute("aria-label").startswith("The whole recording, ")
+    assert strip.locator(".out").count() >= 1
+    box, here = strip.bounding_box(), strip.locator(".here").bounding_box()
+    assert box["x"] - 1 <= here["x"] < here["x"] + here["width"] <= box["x"] + box["width"] + 1
     detail.locator(".play").click()
     until(page, "document.querySelector('.track .at.lit') !== null")
     assert detail.locator(".play").get_attribute("aria-label") == "Pause"
