@@ -21,15 +21,20 @@ from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, spans
 
 @dataclass(frozen=True, slots=True)
 class Anchoring:
-    """length: characters of a k-mer. every_frames: shortest piece. max_hint_frames: how far subtitle times may be off.
-    max_cells: frames x tokens of a piece above which it is refused. max_refused: share of the tokens in refused pieces
-    above which the whole is."""
+    """length: characters of a k-mer. every_frames: shortest piece. max_hint_frames: how far subtitle times may be off;
+    second_frames: frames of a second. max_cells: frames x tokens of a piece above which it is refused. max_refused:
+    share of the tokens in refused pieces above which the whole is."""
 
     length: int = 10
     every_frames: int = 1500
     max_hint_frames: float = 2000.0
+    second_frames: float = 1000 / 30
     max_cells: float = 4e9
     max_refused: float = 0.5
+
+
+MOST_REPEATED = 0.85  # share of the k-mers around an anchor that occur again; random orders of lines have less
+AROUND = 15  # lengths of a k-mer on either side that are around it
 
 
 class NoAnchorsError(NoPathError):
@@ -62,6 +67,8 @@ def find_anchors(
     text_hash, path_hash = kmers(problem.tokens[solid], length), kmers(units[heard], length)
     expected = None if hint_frames is None else _expected(hint_frames, problem.boundaries, solid[: len(text_hash)])
     in_text, in_path = _matches(text_hash, path_hash, frames[heard], expected, settings.max_hint_frames)
+    varied = _varied(text_hash, expected, settings.max_hint_frames, AROUND * length)[in_text]
+    in_text, in_path = in_text[varied], in_path[varied]
     chain = longest_chain(in_path)
     middle = length // 2
     anchors: list[tuple[int, int]] = []
@@ -219,6 +226,28 @@ def _matches(
     once_text = np.bincount(in_text, minlength=1)[in_text] == 1
     once_path = np.bincount(in_path, minlength=1)[in_path] == 1
     return in_text[once_text & once_path], in_path[once_text & once_path]
+
+
+def _varied(
+    text_hash: NDArray[np.uint64], expected: NDArray[np.float64] | None, max_hint_frames: float, around: int
+) -> NDArray[np.bool_]:
+    """Which k-mers stand in a text that does not just repeat itself: within `around` of them on either side.
+
+    In a text that repeats itself in order, what occurs once does so by an accident: a missing line makes neighbours of
+    two others in the text, a line that was not spoken makes neighbours of the same two elsewhere in the sound. With
+    times, what comes again far from a place is no repetition there.
+    """
+    order = np.argsort(text_hash, kind="stable")
+    same = text_hash[order][1:] == text_hash[order][:-1]
+    if expected is not None:
+        same &= np.abs(np.diff(expected[order])) <= 2 * max_hint_frames
+    again = np.zeros(len(text_hash), bool)
+    again[order[1:][same]] = again[order[:-1][same]] = True
+    total = np.concatenate([[0], np.cumsum(again)])
+    at = np.arange(len(again))
+    low, high = np.maximum(at - around, 0), np.minimum(at + around + 1, len(again))
+    varied: NDArray[np.bool_] = (total[high] - total[low]) <= MOST_REPEATED * (high - low)
+    return varied
 
 
 def longest_chain(positions: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import AlignmentPath, Problem, cue_frames, scale_of
 from megahour.align.document import BLANK, Document
+from megahour.align.evidence import dearer
 from megahour.align.hints import heed_hints
 from megahour.align.partial_cues import leave_out_unsaid
 from megahour.align.recover_cues import look_again
+from megahour.align.time_cuts import with_cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class Costs:
     """Nats: `star` per frame of untranscribed speech; `skip_cue` + `skip_token` per token of an unspoken cue.
 
     `skip_token` is where calibration starts, high enough that nothing spoken is skipped; it ends at `skip_ratio` times
-    the document's own median loss per token, between `least_token` and `skip_token`.
+    the document's own median loss per token, but at `least_token` at least, and at most where `toward_wrong` of what
+    any other text would cost more is reached.
     """
 
     star: float = 1.0
@@ -29,6 +32,7 @@ class Costs:
     skip_token: float = 4.0
     skip_ratio: float = 2.0
     least_token: float = 0.75
+    toward_wrong: float = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,12 @@ def align_document(
     anchoring = anchoring or Anchoring()
     problem = first_problem(document, costs)
     anchors = anchors_of(posteriors, problem, anchoring, hint_frames)
+    if hint_frames is not None:
+        anchors = with_cuts(posteriors, problem, anchors, hint_frames, anchoring)
     path, refused = align_pieces(posteriors, problem, anchors, anchoring)
     aligned = _aligned(posteriors, problem, path, costs.skip_token, refused)
-    fitted = float(np.clip(costs.skip_ratio * aligned.median_loss, costs.least_token, costs.skip_token))
-    fits = fitted >= 0.9 * costs.skip_token
+    fitted = _fitted(posteriors, aligned, costs)
+    fits = 0.9 <= fitted / costs.skip_token <= 1.0
     skip_token = costs.skip_token if fits else fitted
     problem = _problem(document, costs, skip_token)
     free = [] if exact else unforced(anchors, problem, aligned.cue_loss)
@@ -93,6 +99,16 @@ def align_document(
     path = leave_out_unsaid(posteriors, problem, path, aligned.frame_loss)
     path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance, said_chance)
     return aligned if path is aligned.path else _aligned(posteriors, problem, path, skip_token, refused)
+
+
+def _fitted(posteriors: NDArray[Any], aligned: Aligned, costs: Costs) -> float:
+    """Cost per token of leaving out a cue, by what the tokens of said cues and of other texts cost in this document."""
+    usual = aligned.median_loss
+    if not np.isfinite(usual):
+        return costs.skip_token
+    most = usual + costs.toward_wrong * dearer(posteriors, aligned.problem, aligned.path)
+    most = most if np.isfinite(most) else costs.skip_token
+    return float(np.clip(costs.skip_ratio * usual, costs.least_token, max(costs.least_token, most)))
 
 
 def unforced(anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray[np.float64]) -> list[tuple[int, int]]:

@@ -95,8 +95,9 @@ def deviation(place: CuePlace, elsewhere: Sequence[CuePlace], own: Ints, text: I
     here = place.excess(texts)
     there = np.stack([each.excess(texts) for each in elsewhere])  # (places, texts)
     mine, theirs = there[:, 0], there[:, 1:]
-    spread = float(np.std(theirs - theirs.mean(axis=0) - theirs.mean(axis=1, keepdims=True) + theirs.mean()))
-    value = float(here[0] - here[1:].mean() - mine.mean() + theirs.mean())
+    with np.errstate(invalid="ignore"):  # more tokens than frames
+        spread = float(np.std(theirs - theirs.mean(axis=0) - theirs.mean(axis=1, keepdims=True) + theirs.mean()))
+        value = float(here[0] - here[1:].mean() - mine.mean() + theirs.mean())
     return value / spread if spread > 0 and np.isfinite(value) else 0.0
 
 

@@ -29,10 +29,10 @@ class AlignParams(Params):
         description="cost of leaving out a cue that was not spoken; lower it where transcripts have invented lines",
     )
     skip_token_nats: float = Field(
-        4.0, gt=0, description="cost per token of such a cue, at most; each recording calibrates its own below that"
+        4.0, gt=0, description="cost per token of such a cue until each recording has calibrated its own"
     )
     skip_ratio: float = Field(
-        2.0,
+        3.0,
         gt=0,
         description="calibrated cost per token, in medians of the recording's loss; raise it to keep more cues",
     )
@@ -64,9 +64,9 @@ class AlignParams(Params):
         description="frames x tokens between two anchors above which a recording is refused; raise it if memory allows",
     )
     max_loss_nats: float = Field(
-        3.0,
+        100.0,
         gt=0,
-        description="median loss per token above which a recording is refused; raise it for noisy audio",
+        description="median loss per token above which a recording is refused, whatever the aligner; 100 asks for none",
     )
     decoy_margin: float = Field(
         0.2,
@@ -80,14 +80,30 @@ class AlignParams(Params):
         le=1,
         description="least share of the transcript's tokens spoken; below, the transcript is refused as another's",
     )
+    false_accept: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="share of cues not said where they are placed that pass, by comparing each with other texts there; "
+        "lower it for cleaner text; 0 compares nothing",
+    )
+    false_reject: float = Field(
+        0.02,
+        ge=0,
+        lt=0.5,
+        description="share of said cues dropped where that drops more of those not said, by the document's own cues; "
+        "0 goes by false_accept alone",
+    )
     min_confidence: float = Field(
-        0.4,
+        0.0,
         ge=0,
         le=1,
-        description="least mean posterior of a cue; lower it to keep more cues, with more wrong ones among them",
+        description="least mean posterior of a cue, whatever the aligner; 0 asks for none",
     )
     max_cue_loss_nats: float = Field(
-        6.0, gt=0, description="loss per token above which a cue is dropped; raise it for noisy audio"
+        100.0,
+        gt=0,
+        description="loss per token above which a cue is dropped, whatever the aligner; 100 asks for none",
     )
     longest_word_s: float = Field(
         6.0, gt=0, description="cues with a longer word are dropped: usually they span a passage without text"

@@ -17,6 +17,7 @@ from megahour.align.candidates import choose
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
+from megahour.align.evidence import deviations, is_of_another, unheard
 from megahour.align.frontend import FrontEnd
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
@@ -35,6 +36,7 @@ from megahour.serve.spec import ModelSpec
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
 LEAST_FRAMES = 8  # output frames of the shortest recording that a model is asked about
+AROUND_S = 0.25  # beside a cue that belong to its place
 LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
 
 
@@ -172,7 +174,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     out.stat("transcripts", len(transcripts))
     try:
         chosen, doubtful = best_transcript(p, transcripts, units)
-        aligned = trusted(p, heard, chosen.document, work.front.shift_s, doubtful=doubtful)
+        aligned, unsure = trusted(p, heard, chosen.document, work.front.shift_s, doubtful=doubtful)
     except Refused as refused:
         _refuse(work, row, refused.reason)
         return
@@ -188,7 +190,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
         timed,
         chosen.left_out,
         clock,
-        Trust(p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s),
+        Trust(unsure, p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s),
     )
     words = words_of(chosen.document, aligned, timed, segments, clock)
     work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))
@@ -214,14 +216,18 @@ def best_transcript(
     return written[best], not scores.sure
 
 
-def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool) -> Aligned:
-    """Align a document, or raise Refused with the reason why it cannot be believed.
+def trusted(
+    p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool
+) -> tuple[Aligned, NDArray[np.bool_]]:
+    """Align a document, or raise Refused with the reason why it cannot be believed; and (J,) cues that are not heard.
 
     A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another text would:
     of speech in noise the reading may show nothing either.
     """
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
-    anchoring = Anchoring(p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, p.max_cells)
+    anchoring = Anchoring(
+        p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, 1 / frame_s, p.max_cells
+    )
     try:
         aligned = align_document(
             heard.posteriors,
@@ -239,7 +245,11 @@ def trusted(p: AlignParams, heard: Heard, document: Document, frame_s: float, *,
         raise Refused("no-anchors") from None
     except NoPathError:
         raise Refused("no-path") from None
-    spoken = float(np.diff(document.boundaries)[aligned.spoken].sum()) / len(document.tokens)
+    lengths = np.diff(document.boundaries)
+    spoken = float(lengths[aligned.spoken].sum()) / len(document.tokens)
     if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
         raise Refused("text-mismatch")
-    return aligned
+    z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
+    if p.false_accept > 0 and is_of_another(z, lengths, p.min_spoken):
+        raise Refused("wrong-transcript")
+    return aligned, unheard(z, lengths, p.false_accept, p.false_reject)

@@ -54,8 +54,12 @@ class Clock:
 
 @dataclass(frozen=True)
 class Trust:
-    """What a cue must show to be kept, and how much speech between cues counts (`AlignParams`)."""
+    """What a cue must show to be kept, and how much speech between cues counts (`AlignParams`).
 
+    unsure: (J,) cues that are not heard where they are (`evidence`).
+    """
+
+    unsure: NDArray[np.bool_]
     min_confidence: float
     max_loss_nats: float
     longest_word_s: float
@@ -103,7 +107,8 @@ def segments_of(
         max_loss_nats=trust.max_loss_nats,
         longest_word_frames=round(trust.longest_word_s / clock.shift_s),
     )
-    reasons = np.where((reasons == "") & (confidence < trust.min_confidence), "low-confidence", reasons)
+    doubtful = trust.unsure | (confidence < trust.min_confidence)
+    reasons = np.where((reasons == "") & doubtful, "low-confidence", reasons)
     start = np.minimum.reduceat(np.where(timed.start < 0, NEVER, timed.start), first_word)
     end = np.maximum.reduceat(timed.end, first_word)
     start = np.where(end < 0, -1, start)

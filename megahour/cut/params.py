@@ -28,7 +28,7 @@ class CutParams(Params):
         0.5,
         ge=0,
         le=1,
-        description="least mean word confidence of an utterance; raise it for cleaner text, at the cost of hours",
+        description="least mean word confidence of an utterance, or of most of its recording's if that is less",
     )
     clean_cer: float = Field(
         0.2, ge=0, description="largest character error rate of the second reading in the tier clean"
@@ -36,7 +36,21 @@ class CutParams(Params):
     dirty_cer: float = Field(
         0.36,
         ge=0,
-        description="character error rate above which an utterance is dropped; 100 drops none, for a weak aligner",
+        description="character error rate above which an utterance is dropped; of recordings read worse than that, a limit "
+        "by false_reject; 100 drops none",
+    )
+    false_reject: float = Field(
+        0.02,
+        ge=0,
+        lt=0.5,
+        description="share of right utterances dropped for their readings, by recording; raise it for cleaner text; "
+        "0 asks for dirty_cer and min_confidence whatever the aligner",
+    )
+    false_accept: float = Field(
+        0.02,
+        ge=0,
+        lt=0.5,
+        description="share of wrong texts that may pass where an aligner reads badly; 0 goes by false_reject alone",
     )
     clean_edge_cer: float = Field(
         0.6,

@@ -22,6 +22,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
 from megahour.cut.aligned import AlignedRecording, Tables
+from megahour.cut.limits import Limits, limits_of
 from megahour.cut.params import CutParams
 from megahour.cut.pauses import CutLimits, Span, plan_spans
 from megahour.cut.second_reading import rates
@@ -43,6 +44,7 @@ class Losses:
 
     def add(self, row: Row, reason: str, detail: str, start: int, end: int, text: str = "", cue: int = -1) -> None:
         self.out.drop(reason)
+        self.out.stat(f"dropped_s_{reason}", round((end - start) / row["rate_hz"], 3))
         where = {"recording": row["key"], "name": row["name"], "cue": cue, "start_samples": start, "end_samples": end}
         self.rows.append({**where, "text": text, "reason": reason, "detail": detail})
 
@@ -60,11 +62,13 @@ def cut_shard(
         for done, row in enumerate(index, start=1):
             own = cues.get(row["key"], [])
             if tables is None:
-                utterances = _whole(p, row, own, losses)
+                utterances = list(_whole(p, row, own, losses))
             else:
-                utterances = _spans(p, row, tables.of(row["key"], own), losses)
+                utterances = list(_spans(p, row, tables.of(row["key"], own), losses))
+            limits = limits_of(p, utterances)
+            _count_read(out, utterances)
             for utterance in utterances:
-                if stored := _stored(p, utterance, row, audio, tar, losses):
+                if stored := _stored(p, utterance, limits, row, audio, tar, losses):
                     rows.append(stored)
                     out.kept()
                     out.stat("audio_samples", stored["samples"])
@@ -116,14 +120,11 @@ def _spans(p: CutParams, row: Row, spoken: AlignedRecording, losses: Losses) -> 
     for span in plan_spans(spoken.start, spoken.end, split_before, busy, row["samples"], limits):
         losses.out.came_in()
         confidence = float(np.mean(spoken.confidence[span.first : span.last]))
-        detail = f"{(span.end - span.start) / row['rate_hz']:.2f} s, the limits are {p.min_s:g} to {p.max_s:g} s"
-        reason: str = span.verdict
-        if not reason and confidence < p.min_confidence:
-            reason, detail = "low-confidence", f"{confidence:.3f}, the limit min_confidence is {p.min_confidence:g}"
-        if reason:
+        if span.verdict:
+            detail = f"{(span.end - span.start) / row['rate_hz']:.2f} s, the limits are {p.min_s:g} to {p.max_s:g} s"
             text = " ".join(spoken.text[span.first : span.last].to_pylist())
             cue = int(spoken.cue[span.first])
-            losses.add(row, reason, detail, span.start, span.end, text, cue)
+            losses.add(row, span.verdict, detail, span.start, span.end, text, cue)
         else:
             yield _utterance(p, speakers, spoken, span, confidence)
 
@@ -212,12 +213,26 @@ def _split_before(spoken: AlignedRecording, busy: NDArray[np.int64], least_pause
     return np.insert(apart.astype(bool), 0, True)[: len(cue)]
 
 
-def _stored(p: CutParams, utterance: Row, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses) -> Row | None:
+def _count_read(out: ShardWriter, utterances: Sequence[Row]) -> None:
+    """Characters that were read a second time, and those of them that were read otherwise."""
+    for row in utterances:
+        if row["cer"] == row["cer"]:  # NaN without a reading
+            out.stat("characters_read", len(row["text"]))
+            out.stat("characters_misread", round(row["cer"] * len(row["text"]), 1))
+
+
+def _stored(
+    p: CutParams, utterance: Row, limits: Limits, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses
+) -> Row | None:
     """The utterance with its measured sound and its place in the tar, or None if it is in no tier."""
     start, end = utterance["start_samples"], utterance["end_samples"]
+    if utterance["confidence"] < limits.confidence:
+        detail = f"{utterance['confidence']:.3f}, the limit is {limits.confidence:.3g}"
+        losses.add(row, "low-confidence", detail, start, end, utterance["text"], utterance["cue"])
+        return None
     samples = audio.read(row["offset"], row["size"], start, end)
     measured = {**utterance, "snr_db": snr_db(samples, row["rate_hz"]), "clipped_share": clipped_share(samples)}
-    reason, detail = why_dropped(p, measured)
+    reason, detail = why_dropped(p, measured, limits)
     if reason:
         losses.add(row, reason, detail, start, end, utterance["text"], utterance["cue"])
         return None

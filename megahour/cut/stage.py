@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
+LOG = logging.getLogger(__name__)
+
 
 class Cut(Stage[CutParams]):
     """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
 
     name = "cut"
-    version = 7
+    version = 8
     params = CutParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
 
@@ -42,4 +45,22 @@ class Cut(Stage[CutParams]):
         }
 
     def finish(self, p: CutParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
-        return dict(sorted(summed(receipt.stats for receipt in receipts).items()))
+        summary: dict[str, Any] = dict(sorted(summed(receipt.stats for receipt in receipts).items()))
+        if doubt := doubts(summary):
+            LOG.warning("cut: %s", doubt)
+            summary["doubt"] = doubt
+        return summary
+
+
+MOST_MISREAD = 0.6  # of all characters, above which texts cannot be told apart
+
+
+def doubts(summary: Mapping[str, Any]) -> str:
+    """What to look at where the aligner hardly reads what the texts have; "" otherwise."""
+    read, misread = summary.get("characters_read", 0), summary.get("characters_misread", 0.0)
+    if misread <= MOST_MISREAD * read:
+        return ""
+    return (
+        f"the aligner reads {misread / read:.0%} of the characters otherwise than the texts have them, too many for"
+        " texts to be told apart by it: use one that fits the language and the sound"
+    )

@@ -7,26 +7,29 @@ from typing import Any
 
 from megahour.core.records import key_of
 from megahour.corpus.transcripts.speaker_names import one_name
+from megahour.cut.limits import Limits
 from megahour.cut.params import CutParams
 
 HASHES = 1 << 63  # of `key_of`
 
 
-def why_dropped(p: CutParams, row: dict[str, Any]) -> tuple[str, str]:
+def why_dropped(p: CutParams, row: dict[str, Any], own: Limits) -> tuple[str, str]:
     """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason.
 
-    Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the edges.
+    own: of the utterance's recording. Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the
+    edges.
     """
+    length = len(row["text"].replace(" ", ""))
     limits = (
-        ("high-cer", "cer", p.dirty_cer),
-        ("high-edge-cer", "edge_cer", p.dirty_edge_cer if p.dirty_cer < 1 else math.inf),
+        ("high-cer", "cer", own.cer(length)),
+        ("high-edge-cer", "edge_cer", own.edge_cer(length)),
         ("untranscribed-sound", "wildcard_share", p.max_wildcard_share),
         ("clipped", "clipped_share", p.max_clipped_share),
     )
     for reason, name, most in limits:
         if row[name] > most:
             why = ": another text is heard, or another language" if reason == "high-cer" else ""
-            return reason, f"{name} {row[name]:.3f}, the limit is {most:g}{why}"
+            return reason, f"{name} {row[name]:.3f}, the limit is {most:.3g}{why}"
     if row["snr_db"] < p.min_snr_db:
         return "low-snr", f"snr_db {row['snr_db']:.1f}, the limit min_snr_db is {p.min_snr_db:g}"
     return "", ""

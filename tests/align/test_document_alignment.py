@@ -133,7 +133,9 @@ def test_speech_without_text_counts_from_its_smallest_length_on(rng: np.random.G
     timed = time_words(text, aligned, np.full(2 * len(aligned.frame_loss), 10.0, np.float32), clock)
 
     def found(least_s: float) -> list[tuple[int, int]]:
-        rows = segments_of(text, aligned, timed, {}, clock, Trust(0.0, 100.0, 60.0, least_s)).to_pylist()
+        rows = segments_of(
+            text, aligned, timed, {}, clock, Trust(np.zeros(len(text.cues), bool), 0.0, 100.0, 60.0, least_s)
+        ).to_pylist()
         return [(row["start_samples"], row["end_samples"]) for row in rows if row["reason"] == "untranscribed"]
 
     assert found(0.02 * starred) == [(320 * begin, 320 * end)]

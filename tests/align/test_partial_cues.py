@@ -31,7 +31,9 @@ def said_words(document: Document, found: Aligned, cue: int) -> list[str]:
     clock = Clock(0.01, 8000, 8000 * 1000)
     level = np.zeros(len(found.frame_loss), np.float32)
     timed = time_words(document, found, level, clock)
-    segments = segments_of(document, found, timed, {}, clock, Trust(0.1, 20.0, 60.0, 0.3))
+    segments = segments_of(
+        document, found, timed, {}, clock, Trust(np.zeros(len(document.cues), bool), 0.1, 20.0, 60.0, 0.3)
+    )
     row = segments.to_pylist()[cue]
     words = [word for word in words_of(document, found, timed, segments, clock).to_pylist() if word["cue"] == cue]
     assert row["kept"] == bool(words)

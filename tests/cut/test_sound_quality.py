@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from megahour.core.schemas import HEARD
 from megahour.corpus.text.edit_distance import distance
+from megahour.cut.limits import Limits
 from megahour.cut.params import CutParams
 from megahour.cut.second_reading import Reading, rates
 from megahour.cut.sound_quality import clipped_share, snr_db
@@ -123,7 +124,14 @@ def test_what_is_heard_outside_of_words_is_the_wildcards_share() -> None:
     assert Reading.of(HEARD.empty_table()).between(0, 100) == ""
 
 
-GOOD = {"cer": 0.1, "edge_cer": 0.2, "wildcard_share": 0.0, "clipped_share": 0.0, "snr_db": 25.0}
+GOOD: dict[str, Any] = {
+    "text": "good morning",
+    "cer": 0.1,
+    "edge_cer": 0.2,
+    "wildcard_share": 0.0,
+    "clipped_share": 0.0,
+    "snr_db": 25.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,7 @@ GOOD = {"cer": 0.1, "edge_cer": 0.2, "wildcard_share": 0.0, "clipped_share": 0.0
 )
 def test_tiers_follow_the_declared_limits(change: dict[str, float], tier: str, reason: str) -> None:
     p, row = CutParams.model_validate({"min_snr_db": 5}), {**GOOD, **change}
-    found, detail = why_dropped(p, row)
+    found, detail = why_dropped(p, row, Limits(p, p.min_confidence))
     assert found == reason
     if reason:
         assert "the limit" in detail
@@ -155,8 +163,9 @@ def test_tiers_follow_the_declared_limits(change: dict[str, float], tier: str, r
 
 def test_who_takes_any_reading_takes_that_of_the_edges() -> None:
     row = {**GOOD, "cer": 0.9, "edge_cer": 1.0}
-    assert why_dropped(CutParams(dirty_cer=100), row) == ("", "")
-    assert why_dropped(CutParams(dirty_cer=0.95), row)[0] == "high-edge-cer"
+    any_reading, some = CutParams(dirty_cer=100), CutParams(dirty_cer=0.95)
+    assert why_dropped(any_reading, row, Limits(any_reading, 0.5)) == ("", "")
+    assert why_dropped(some, row, Limits(some, 0.5))[0] == "high-edge-cer"
 
 
 def test_without_a_second_reading_there_is_no_tier() -> None:

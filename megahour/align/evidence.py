@@ -1,0 +1,117 @@
+"""Which cues of a path are heard where it puts them, by what the same model makes of other texts at the same place.
+
+A posterior or a loss means something else with each model: one that reads half of all letters wrong is unsure of what
+is surely said. So a cue's cost D (see `decoys`) is measured in standard deviations of the costs that other texts of the
+document, as long as it, have at its place:
+
+    z = (D(cue) - mean D(others)) / deviation D(others)
+
+A text that is not said there has 0, or somewhat less, since the path chose the place for it; one that is said is below
+that by the root of its length times what its letters weigh, which the document's own cues tell. A cue is refused if
+
+    z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
+
+where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript is another
+recording's if less than `MOSTLY` of what the path places is `SURE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.ctc import AlignmentPath, Problem, cue_frames
+from megahour.align.decoys import CuePlace, decoys
+
+OTHERS = 30  # texts that a cue is compared with
+FEWEST_OTHERS = 10
+FEWEST_CUES = 12  # of a document whose own weights are used
+FEWEST_TOKENS = 4  # of a cue that tells a weight
+SURE = -4.0  # deviations: a text that is not said comes there by chance once in ten, whatever the model
+MOSTLY = 0.5
+SAMPLED = 40  # cues that tell what other texts cost
+MOST_CELLS = 4e5  # frames x tokens of a cue that is looked at
+
+Floats = NDArray[np.float64]
+
+
+def deviations(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> Floats:
+    """(J,) z of each cue on the path; NaN for others, and where there is nothing to compare with.
+
+    posteriors: (T, V) as for `ctc.align`. around: frames beside a cue that belong to its place, up to the next cue.
+    """
+    z = np.full(len(problem.skip_nats), np.nan)
+    for cue, own, others in _compared(posteriors, problem, path, around, 1):
+        if others.std() > 0:
+            z[cue] = (own - others.mean()) / others.std()
+    return z
+
+
+def dearer(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> float:
+    """Nats per token, in the median over some cues of the path, by which other texts cost more at their places."""
+    placed = int((path.start_frames[problem.boundaries[:-1]] >= 0).sum())
+    lengths = np.diff(problem.boundaries)
+    compared = _compared(posteriors, problem, path, 0, max(1, placed // SAMPLED))
+    gains = [(others.mean() - own) / lengths[cue] for cue, own, others in compared]
+    return max(0.0, float(np.median(gains))) if gains else float("inf")
+
+
+def _compared(
+    posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int, every: int
+) -> Iterator[tuple[int, float, Floats]]:
+    """Every `every`-th cue on the path, its cost D at its place, and those of other texts there."""
+    bounds = problem.boundaries
+    first, last = cue_frames(path, bounds)
+    placed = np.flatnonzero(first >= 0)
+    ends, starts = np.insert(last[placed], 0, 0), np.append(first[placed], len(posteriors))
+    for i in range(0, len(placed), every):
+        cue = int(placed[i])
+        low, high = max(int(ends[i]), int(first[cue]) - around), min(int(starts[i + 1]), int(last[cue]) + around)
+        said = path.start_frames[bounds[cue] : bounds[cue + 1]] >= 0
+        own = problem.tokens[bounds[cue] : bounds[cue + 1]][said]
+        if high - low < len(own) or (high - low) * len(own) > MOST_CELLS:
+            continue
+        place = CuePlace.of(posteriors, problem, low, high, timed=False)
+        costs = place.excess(np.vstack([own[None], _others(problem.tokens, own)])).astype(np.float64)
+        others = costs[1:][np.isfinite(costs[1:])]
+        if len(others) >= FEWEST_OTHERS and np.isfinite(costs[0]):
+            yield cue, float(costs[0]), others
+
+
+def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(N, U) texts as long as `own` (U,): stretches of `text`, or its own tokens in other orders where it has few."""
+    others = decoys(text, own) if len(text) > len(own) else np.zeros((0, len(own)), np.int32)
+    if len(others) < FEWEST_OTHERS:
+        return np.random.default_rng(len(own)).permuted(np.tile(own, (OTHERS, 1)), axis=1)
+    return others[:: max(1, len(others) // OTHERS)]
+
+
+def unheard(
+    z: Floats, lengths: NDArray[np.integer[Any]], false_accept: float, false_reject: float
+) -> NDArray[np.bool_]:
+    """(J,) which cues are refused, of `lengths` tokens; none where z is NaN, and none by a rate of 0."""
+    limit = np.full(len(z), NormalDist().inv_cdf(false_accept) if false_accept > 0 else np.inf)
+    weighed = np.isfinite(z) & (lengths >= FEWEST_TOKENS)
+    if weighed.sum() >= FEWEST_CUES and false_reject > 0:
+        weight = -z[weighed] / np.sqrt(lengths[weighed])
+        usual = np.median(weight)
+        spread = 1.4826 * float(np.median(np.abs(weight - usual)))
+        least = max(0.0, usual + NormalDist().inv_cdf(false_reject) * spread)
+        limit = np.minimum(limit, np.maximum(SURE, -np.sqrt(lengths) * least))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(z > limit)
+
+
+def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:
+    """Whether the cues on the path, of `lengths` tokens, are mostly unsure, or the sure ones less than `least` of all.
+
+    A text without enough to compare with is not judged.
+    """
+    judged = np.isfinite(z)
+    sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())
+    placed = float(lengths[judged].sum())
+    return placed > 0 and sure < max(MOSTLY * placed, least * float(lengths.sum()))

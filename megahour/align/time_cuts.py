@@ -1,0 +1,110 @@
+"""Places at which a long stretch may be cut by its cue times, where the sound offers no anchor.
+
+A text whose sentences repeat, or a model that hears too little for a whole k-mer, leaves stretches without an anchor.
+Around every `EVERY_S` of such a stretch, the cues whose times lie near are aligned on their own, with their times
+(`timed`); a cue in the middle is a place to cut if most of its neighbours are found, too, and are as far from their
+times as it is. So a time is never believed alone: where the sound does not bear it out, nothing is cut.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import Anchoring, part
+from megahour.align.ctc import NoPathError, Problem
+from megahour.align.timed import align_timed, time_costs
+
+CELLS = 5e8  # frames x tokens of a stretch that is aligned without cuts
+EVERY_S, WINDOW_S, SIGMA_S = 300.0, 45.0, 5.0  # between cuts; of cues on either side of one; of their times
+FEWEST = 6  # cues in a window
+LEAST_FOUND = 0.6  # share of these that must be found
+MOST_CELLS = 2e7  # of a window
+MOST_TRIES = 6  # windows for one cut
+
+Anchors = list[tuple[int, int]]
+
+
+def with_cuts(
+    posteriors: NDArray[Any], problem: Problem, anchors: Anchors, hints: NDArray[np.float64], settings: Anchoring
+) -> Anchors:
+    """`anchors` (token, frame) and cuts between them, in order, wherever two are too far apart.
+
+    posteriors: (T, V) as for `ctc.align`. hints: (J,) frame at which each cue starts by its time, NaN unknown.
+    """
+    edges = [(0, 0), *anchors, (len(problem.tokens), len(posteriors))]
+    found = list(anchors)
+    for (token, frame), (next_token, next_frame) in pairwise(edges):
+        if (next_frame - frame) * (next_token - token) > min(CELLS, settings.max_cells):
+            first = int(np.searchsorted(problem.boundaries, token))
+            last = int(np.searchsorted(problem.boundaries, next_token))
+            found += _cuts(posteriors, problem, hints, (first, last), (frame, next_frame), settings)
+    return sorted(found)
+
+
+def _cuts(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    hints: NDArray[np.float64],
+    cues: tuple[int, int],
+    frames: tuple[int, int],
+    settings: Anchoring,
+) -> Anchors:
+    """Cuts among `cues` [first, last) in `frames` [begin, end)."""
+    second = settings.second_frames
+    timed = cues[0] + np.flatnonzero(np.isfinite(hints[cues[0] : cues[1]]))
+    found: Anchors = []
+    due, tries = frames[0] + EVERY_S * second, 0
+    while due < frames[1] - WINDOW_S * second:
+        near = timed[np.abs(hints[timed] - due) <= WINDOW_S * second]
+        cut = _cut(posteriors, problem, hints, near, frames, second) if len(near) >= FEWEST else None
+        tries += 1
+        if cut is not None and (not found or (cut[0] > found[-1][0] and cut[1] > found[-1][1])):
+            found.append(cut)
+            due, tries = cut[1] + EVERY_S * second, 0
+        else:
+            due += (WINDOW_S if tries < MOST_TRIES else EVERY_S) * second
+    return found
+
+
+def _cut(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    hints: NDArray[np.float64],
+    near: NDArray[np.intp],
+    frames: tuple[int, int],
+    second: float,
+) -> tuple[int, int] | None:
+    """(token, frame) at which a cue in the middle of the cues `near` begins; None where they are not found."""
+    bounds = problem.boundaries
+    first, last = int(near[0]), int(near[-1]) + 1
+    low = int(np.clip(hints[near].min() - WINDOW_S * second, *frames))
+    high = int(np.clip(hints[near].max() + WINDOW_S * second, *frames))
+    if not 0 < (high - low) * (bounds[last] - bounds[first]) <= MOST_CELLS:
+        return None
+    room = np.full(last - first, float(high - low))
+    entry = time_costs(hints[first:last] - low, room, SIGMA_S * second, high - low)
+    try:
+        states, _ = align_timed(posteriors[low:high], part(problem, int(bounds[first]), int(bounds[last])), entry)
+    except NoPathError:
+        return None
+    starts = np.array([_first(states, int(token - bounds[first])) for token in bounds[first:last]])
+    said = np.flatnonzero((starts >= 0) & np.isfinite(hints[first:last]))
+    if len(said) < max(FEWEST, LEAST_FOUND * len(near)):
+        return None
+    off = starts[said] + low - hints[first + said]
+    usual = np.abs(off - np.median(off)) <= SIGMA_S * second
+    middle = said[usual & (np.abs(said - (last - first) / 2) <= (last - first) / 4)]
+    if usual.sum() < LEAST_FOUND * len(near) or not len(middle):
+        return None
+    cue = int(middle[np.argmin(np.abs(off[np.searchsorted(said, middle)] - np.median(off)))])
+    return int(bounds[first + cue]), low + int(starts[cue])
+
+
+def _first(states: NDArray[np.int32], token: int) -> int:
+    """First frame of `token`, -1 where it is not spoken."""
+    at = np.flatnonzero(states == token)
+    return int(at[0]) if len(at) else -1

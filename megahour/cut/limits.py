@@ -1,0 +1,98 @@
+"""How far the second reading of a recording's utterances may be from their texts, by what it makes of right and wrong.
+
+An aligner that hears badly reads right texts badly, too, so a limit that is right for one is wrong for another. Of a
+recording, the median error rate c is what the reading usually has. Among right texts of n characters it varies by
+
+    s(n) = sqrt(CLUSTERED c (1 - c) / n)
+
+for errors come in clusters. Texts of other places of the recording, held against the same readings, have the mean m and
+the deviation d / sqrt(n). An utterance is dropped above
+
+    max(dirty_cer, min(c + q(1 - false_reject) s(n), m + q(false_accept) d / sqrt(n)))
+
+q being quantiles of the normal distribution: `dirty_cer` is for aligners that read better than that. Where c is above
+`UNREADABLE`, a reading tells no text from another, and `dirty_cer` stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from megahour.corpus.text.edit_distance import distance
+from megahour.cut.params import CutParams
+
+CLUSTERED = 4.0  # times the variance of errors that fall one by one
+UNREADABLE = 0.65  # error rate; any two texts of a language have 0.7 to 0.85
+MAD = 1.4826  # deviations in a median absolute deviation
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an utterance of one recording must show. NaN, where nothing was read, drops nothing.
+
+    usual, wrong: error rates of the readings, and against other texts. spread: d, the deviation of `wrong` for a text
+    of one character.
+    """
+
+    p: CutParams
+    confidence: float
+    usual: float = math.nan
+    wrong: float = math.nan
+    spread: float = 0.0
+
+    def cer(self, characters: int) -> float:
+        """Error rate above which a text of so many characters is dropped."""
+        if not self.usual <= UNREADABLE or not self.p.false_reject:
+            return self.p.dirty_cer
+        length = max(1, characters)
+        varies = math.sqrt(CLUSTERED * self.usual * max(0.0, 1 - self.usual) / length)
+        most = self.usual + NormalDist().inv_cdf(1 - self.p.false_reject) * varies
+        if self.p.false_accept and not math.isnan(self.wrong):
+            most = min(most, self.wrong + NormalDist().inv_cdf(self.p.false_accept) * self.spread / math.sqrt(length))
+        return max(self.p.dirty_cer, most)
+
+    def edge_cer(self, characters: int) -> float:
+        """The same of the edges: five characters tell nothing of a reading that `dirty_cer` is too strict for."""
+        limit = self.cer(characters)
+        return self.p.dirty_edge_cer if limit <= self.p.dirty_cer and limit < 1 else math.inf
+
+
+def limits_of(p: CutParams, utterances: Sequence[Row]) -> Limits:
+    """Limits for the utterances of one recording, rows with `text`, `heard`, `cer` and `confidence`."""
+    confidence = np.array([row["confidence"] for row in utterances])
+    if not p.false_reject or not len(confidence):
+        return Limits(p, p.min_confidence)
+    usual = float(np.median(confidence))
+    least = usual + NormalDist().inv_cdf(p.false_reject) * MAD * float(np.median(np.abs(confidence - usual)))
+    read = [row for row in utterances if not math.isnan(row["cer"])]
+    if not read:
+        return Limits(p, min(p.min_confidence, least))
+    wrong, lengths = _against_others(read)
+    middle = float(np.median(wrong)) if len(wrong) else math.nan
+    spread = float(np.sqrt(np.mean((wrong - middle) ** 2 * lengths))) if len(wrong) else 0.0
+    return Limits(p, min(p.min_confidence, least), float(np.median([row["cer"] for row in read])), middle, spread)
+
+
+def _against_others(read: Sequence[Row]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Error rate of each reading against a text as long from half the recording away, and the text's length.
+
+    Readings whose half a recording away is their own text, in a very short one, are left out.
+    """
+    texts = [row["text"].replace(" ", "") for row in read]
+    every = "".join(texts)
+    begins = np.cumsum([0, *map(len, texts)])
+    rates, lengths = [], []
+    for row, text, begin in zip(read, texts, begins, strict=False):
+        at = (int(begin) + len(every) // 2) % len(every)
+        other = (every + every)[at : at + len(text)]
+        if len(every) >= 2 * len(text):
+            rates.append(distance(other, row["heard"].replace(" ", "")) / len(text))
+            lengths.append(len(text))
+    return np.array(rates), np.array(lengths)

@@ -1,0 +1,80 @@
+"""Whether a cue is heard at its place, by what the same model makes of other texts there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from speech import UNITS, say, sentences
+
+from megahour.align.anchors import Anchoring
+from megahour.align.confidence import Aligned, Costs, align_document
+from megahour.align.ctc import quantise
+from megahour.align.document import Document, spell
+from megahour.align.evidence import SURE, dearer, deviations, is_of_another, unheard
+from megahour.align.params import AlignParams
+from megahour.align.posteriors import Heard
+from megahour.align.shard import Refused, trusted
+
+ERRORS = [0.05, 0.3, 0.5]
+
+
+def lines(seed: int, count: int = 30) -> list[str]:
+    return sentences(count, np.random.default_rng(seed), words=4)
+
+
+def made(spoken: list[str], written: list[str], errors: float, ratio: float = 3.0) -> tuple[Aligned, Document, Heard]:
+    said = say(spoken, np.random.default_rng(5), errors)
+    text, posteriors = spell([(i, float("nan"), line) for i, line in enumerate(written)], UNITS), said.log_probs
+    heard = Heard(quantise(posteriors), np.zeros(1, np.float32))
+    return align_document(heard.posteriors, text, Costs(skip_ratio=ratio), Anchoring()), text, heard
+
+
+@pytest.mark.parametrize("errors", ERRORS)
+def test_said_and_unsaid_cues_lie_apart_whatever_the_model(errors: float) -> None:
+    """The same limits of deviations hold for a model that reads one letter of twenty wrong, and one of two."""
+    right, _, heard = made(lines(1), lines(1), errors)
+    z = deviations(heard.posteriors, right.problem, right.path, 8)
+    assert np.median(z) < SURE
+    assert np.quantile(z, 0.9) < -2
+    foreign, _, _ = made(lines(1), lines(2), errors)
+    z = deviations(heard.posteriors, foreign.problem, foreign.path, 8)
+    assert np.nanmedian(z) > SURE / 2
+    assert dearer(heard.posteriors, right.problem, right.path) > 0.5
+
+
+@pytest.mark.parametrize("errors", ERRORS)
+def test_a_foreign_transcript_is_refused_and_the_own_one_is_not(errors: float) -> None:
+    p = AlignParams(decoy_margin=0)
+    _, text, heard = made(lines(1), lines(1), errors)
+    aligned, unsure = trusted(p, heard, text, 0.03, doubtful=True)
+    assert np.mean(aligned.spoken & ~unsure) >= 0.9
+    _, foreign, _ = made(lines(1), lines(2), errors)
+    with pytest.raises(Refused, match="wrong-transcript"):
+        trusted(p, heard, foreign, 0.03, doubtful=True)
+    trusted(p.model_copy(update={"false_accept": 0}), heard, foreign, 0.03, doubtful=True)
+
+
+def test_the_rates_set_the_limits() -> None:
+    lengths = np.full(20, 16)
+    z = np.r_[np.linspace(-9, -7, 18), -3.5, -1.0]
+    assert list(np.flatnonzero(unheard(z, lengths, 0.1, 0.0))) == [19]
+    assert list(np.flatnonzero(unheard(z, lengths, 0.1, 0.02))) == [18, 19]
+    assert not unheard(z, lengths, 0.49, 0.0)[18:19].any()
+    assert not unheard(np.full(20, np.nan), lengths, 0.1, 0.02).any()
+    assert not unheard(z[-2:], lengths[-2:], 0.2, 0.4).any(), "two cues tell nothing of their document"
+
+
+def test_a_transcript_is_anothers_by_what_is_placed_and_by_the_whole() -> None:
+    lengths = np.full(10, 20)
+    sure, unsure, absent = -8.0, -1.0, np.nan
+    assert not is_of_another(np.array([sure] * 4 + [absent] * 6), lengths, 0.3)
+    assert is_of_another(np.array([sure] * 2 + [absent] * 8), lengths, 0.3)
+    assert is_of_another(np.array([sure] * 4 + [unsure] * 6), lengths, 0.3)
+    assert not is_of_another(np.full(10, np.nan), lengths, 0.3), "nothing to compare with"
+
+
+def test_a_single_cue_is_compared_with_its_own_letters_in_other_orders() -> None:
+    aligned, _, heard = made(lines(1)[:1], lines(1)[:1], 0.3)
+    assert deviations(heard.posteriors, aligned.problem, aligned.path, 8)[0] < SURE
+    other, _, _ = made(lines(1)[:1], lines(2)[:1], 0.3, ratio=100.0)
+    assert not deviations(heard.posteriors, other.problem, other.path, 8)[0] < SURE
