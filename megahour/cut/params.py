@@ -36,7 +36,7 @@ class CutParams(Params):
     dirty_cer: float = Field(
         0.36,
         ge=0,
-        description="character error rate above which an utterance is dropped; of recordings read worse than that, a limit "
+        description="character error rate above which an utterance is dropped; of recordings read worse, a limit "
         "by false_reject; 100 drops none",
     )
     false_reject: float = Field(
