@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +108,7 @@ def _speaker_in_path(source: str, pattern: str) -> str:
 def _unix_time(value: Any) -> int | None:
     """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise); None of what is no date, 0 of nothing."""
     if isinstance(value, int | float):
-        return int(value) if math.isfinite(value) and abs(value) < MAX_UNIX_S else None
+        return int(value) if abs(value) < MAX_UNIX_S else None  # NaN is not; an integer may be too long for a float
     if not (text := str(value).strip()):
         return 0
     if re.fullmatch(r"\d{4}(?:-\d\d)?", text):  # a year or a month, as archives have them
