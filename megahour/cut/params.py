@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from megahour.core.config import Params
 
+NO_ANCHORS = "the text repeats itself, or hardly any of it is heard: give cue times, or raise align's --max-cells"
+
 
 class CutParams(Params):
     """Utterances from aligned recordings, cut in the middle of pauses."""

@@ -23,7 +23,7 @@ from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
 from megahour.cut.aligned import AlignedRecording, Tables
 from megahour.cut.limits import Limits, limits_of
-from megahour.cut.params import CutParams
+from megahour.cut.params import NO_ANCHORS, CutParams
 from megahour.cut.pauses import CutLimits, Span, plan_spans
 from megahour.cut.second_reading import rates
 from megahour.cut.sound_quality import clipped_share, snr_db
@@ -139,6 +139,7 @@ def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
             detail = "speech that no cue writes down"
         elif cue < 0:
             detail = f"the whole recording of {len(spoken.cues)} cues, refused by align"
+            detail += f": {NO_ANCHORS}" if segment["reason"] == "no-anchors" else ""
         else:
             detail = f"cue {cue}, confidence {segment['confidence']:.3f}"
         text = spoken.cues[cue]["text"] if cue in spoken.cues else ""

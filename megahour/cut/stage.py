@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.counts import summed
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
-from megahour.cut.params import CutParams
+from megahour.cut.params import NO_ANCHORS, CutParams
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
@@ -35,9 +35,12 @@ class Cut(Stage[CutParams]):
             "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses with --alignment only",
             "too-short": f"--min-s is {p.min_s:g}",
             "no-transcript": "cues come from ingest: see what it counted",
-            "low-confidence-cue": "--min-confidence of align says which cues it keeps",
+            "low-confidence-cue": "--false-accept and --false-reject of align say which cues it keeps",
             "low-confidence": f"--min-confidence is {p.min_confidence:g}",
-            "high-cer": f"--dirty-cer is {p.dirty_cer:g}; another language or another recording's transcript?",
+            "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; another language or"
+            " another recording's transcript?",
+            "wrong-transcript": "the transcripts are of other recordings, or the aligner does not hear these",
+            "no-anchors": NO_ANCHORS,
             "high-edge-cer": f"--dirty-edge-cer is {p.dirty_edge_cer:g}",
             "untranscribed-sound": f"--max-wildcard-share is {p.max_wildcard_share:g}",
             "clipped": f"--max-clipped-share is {p.max_clipped_share:g}",
