@@ -30,7 +30,9 @@ SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
 settings.load_profile("megahour")
 RUN = Path("end_to_end", "test_small_run.py")  # makes a run that other files there compare theirs with
-COMPILED = (Path("decode", "test_lattice_search.py"), Path("decode", "test_ctc_beam.py"))
+COMPILED = tuple(
+    map(Path, ("decode/test_lattice_search.py", "decode/test_ctc_beam.py", "lm/estimate/test_estimate.py"))
+)
 """Files whose kernels take a minute to compile, once: later files find them, where two at a time would both wait."""
 LONGEST = ("train", "end_to_end", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
 

@@ -37,7 +37,7 @@ def write_artifact(
                 else:
                     (out.table if isinstance(content, pa.Table) else out.json)(content, suffix)
                 if isinstance(content, pa.Table) and "frames" in content.column_names:
-                    out.stats["frames"] = sum(content["frames"].to_pylist())
+                    out.stats["frames"] = sum(filter(None, content["frames"].to_pylist()))
             receipts.append(out.commit())
     digest = content_digest(receipts, dict(summary))
     finish(

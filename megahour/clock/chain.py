@@ -20,7 +20,6 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from megahour.clock import published
-from megahour.clock.fit import fit
 from megahour.clock.terms import Terms, speedup
 
 LOGIT_BYTES = 4  # a place and a value in half precision
@@ -106,4 +105,6 @@ def gpus_that_explain(c: Chain) -> float:
 @functools.cache
 def table_one_terms() -> Terms:
     """The clock's constants of Table I."""
+    from megahour.clock.fit import fit  # scipy, which the command line has not without its extra
+
     return fit(published.TABLE_I, Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK))

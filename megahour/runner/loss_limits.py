@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from megahour.core.counts import summed
 from megahour.core.errors import NothingKept, TooManyBad
 from megahour.core.store import Artifact, Counts, Receipt
 
@@ -83,8 +82,10 @@ def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: 
         return f"{stage} keeps nothing: there is no record in what it reads"
     hours = sum(float(receipt.stats.get("audio_s", 0.0)) for receipt in receipts) / 3600
     heard = f" ({hours:,.2f} h of audio)" if hours >= 0.01 else ""
-    seconds = summed(receipt.stats for receipt in receipts)
-    lost = {reason: float(seconds.get(f"dropped_s_{reason}", 0.0)) / 3600 for reason, _ in reasons}
+    lost = {
+        reason: sum(float(receipt.stats.get(f"dropped_s_{reason}", 0.0)) for receipt in receipts) / 3600
+        for reason, _ in reasons
+    }
     listed = ", ".join(
         f"{reason} {n:,}" + (f" ({lost[reason]:,.2g} h)" if lost[reason] else "") for reason, n in reasons
     )
