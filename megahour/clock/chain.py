@@ -65,7 +65,7 @@ class Chain(BaseModel):
 PAPERS = Chain.model_validate({})
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """A step of the chain, and the machines that it has."""
 
     name: str
@@ -74,7 +74,7 @@ class Part(NamedTuple):
     data: bool  # of the data pipeline, not of training
 
 
-def parts(c: Chain) -> list[Part]:
+def parts(c: Chain) -> list[ChainPart]:
     """The steps in their order. Selection, of 200 GB of metadata, counts as nothing."""
     requests_s = 3600 / c.utterance_s * c.request_s
     features_s = requests_s + (c.audio_mb + 3 * c.features_mb) / c.store_mb_s + 3600 / c.feature_rate
@@ -87,11 +87,11 @@ def parts(c: Chain) -> list[Part]:
     smbr = c.smbr_epochs * c.labelled_hours * c.smbr_cost
     cores = f"{c.cores:,} cores"
     return [
-        Part("features", c.hours * features_s / c.cores / 86_400, cores, True),
-        Part("targets", inferred / (c.teacher_rate * c.target_gpus) / 24, f"{c.target_gpus} GPUs", True),
-        Part("repartition", c.hours * repartition_s / c.cores / 86_400, cores, True),
-        Part("student", trained / (student * bmuf) / 24, f"{c.student_gpus} GPUs, BMUF", False),
-        Part("sMBR", smbr / (student * gtc) / 24, f"{c.smbr_gpus} GPUs, GTC", False),
+        ChainPart("features", c.hours * features_s / c.cores / 86_400, cores, True),
+        ChainPart("targets", inferred / (c.teacher_rate * c.target_gpus) / 24, f"{c.target_gpus} GPUs", True),
+        ChainPart("repartition", c.hours * repartition_s / c.cores / 86_400, cores, True),
+        ChainPart("student", trained / (student * bmuf) / 24, f"{c.student_gpus} GPUs, BMUF", False),
+        ChainPart("sMBR", smbr / (student * gtc) / 24, f"{c.smbr_gpus} GPUs, GTC", False),
     ]
 
 

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReadingLimits:
     """What an utterance of one recording must show. NaN, where nothing was read, drops nothing.
 
     usual, wrong: error rates of the readings, and against other texts. spread: d, the deviation of `wrong` for a text
@@ -64,20 +64,22 @@ class Limits:
         return self.p.dirty_edge_cer if limit <= self.p.dirty_cer and limit < 1 else math.inf
 
 
-def limits_of(p: CutParams, utterances: Sequence[Row]) -> Limits:
+def limits_of(p: CutParams, utterances: Sequence[Row]) -> ReadingLimits:
     """Limits for the utterances of one recording, rows with `text`, `heard`, `cer` and `confidence`."""
     confidence = np.array([row["confidence"] for row in utterances])
     if not p.false_reject or not len(confidence):
-        return Limits(p, p.min_confidence)
+        return ReadingLimits(p, p.min_confidence)
     usual = float(np.median(confidence))
     least = usual + NormalDist().inv_cdf(p.false_reject) * MAD * float(np.median(np.abs(confidence - usual)))
     read = [row for row in utterances if not math.isnan(row["cer"])]
     if not read:
-        return Limits(p, min(p.min_confidence, least))
+        return ReadingLimits(p, min(p.min_confidence, least))
     wrong, lengths = _against_others(read)
     middle = float(np.median(wrong)) if len(wrong) else math.nan
     spread = float(np.sqrt(np.mean((wrong - middle) ** 2 * lengths))) if len(wrong) else 0.0
-    return Limits(p, min(p.min_confidence, least), float(np.median([row["cer"] for row in read])), middle, spread)
+    return ReadingLimits(
+        p, min(p.min_confidence, least), float(np.median([row["cer"] for row in read])), middle, spread
+    )
 
 
 def _against_others(read: Sequence[Row]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -22,7 +22,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
 from megahour.cut.aligned import AlignedRecording, Tables
-from megahour.cut.limits import Limits, limits_of
+from megahour.cut.limits import ReadingLimits, limits_of
 from megahour.cut.params import NO_ANCHORS, CutParams
 from megahour.cut.pauses import CutLimits, Span, plan_spans
 from megahour.cut.second_reading import rates
@@ -223,7 +223,7 @@ def _count_read(out: ShardWriter, utterances: Sequence[Row]) -> None:
 
 
 def _stored(
-    p: CutParams, utterance: Row, limits: Limits, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses
+    p: CutParams, utterance: Row, limits: ReadingLimits, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses
 ) -> Row | None:
     """The utterance with its measured sound and its place in the tar, or None if it is in no tier."""
     start, end = utterance["start_samples"], utterance["end_samples"]

@@ -7,13 +7,13 @@ from typing import Any
 
 from megahour.core.records import key_of
 from megahour.corpus.transcripts.speaker_names import one_name
-from megahour.cut.limits import Limits
+from megahour.cut.limits import ReadingLimits
 from megahour.cut.params import CutParams
 
 HASHES = 1 << 63  # of `key_of`
 
 
-def why_dropped(p: CutParams, row: dict[str, Any], own: Limits) -> tuple[str, str]:
+def why_dropped(p: CutParams, row: dict[str, Any], own: ReadingLimits) -> tuple[str, str]:
     """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason.
 
     own: of the utterance's recording. Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the

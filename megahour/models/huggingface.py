@@ -27,7 +27,7 @@ SEVERAL = "it has adapters for several languages"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CtcCheckpoint:
     """architecture: `config.json`. extractor: settings of the feature extractor. tokens: in the order of the outputs.
 
     blank: the number of the blank. weights: a safetensors file.
@@ -84,7 +84,7 @@ def is_checkpoint(url: str) -> bool:
     return bool(fs.isdir(inner)) and bool(fs.exists(f"{inner.rstrip('/')}/{CONFIG}"))
 
 
-def read_checkpoint(url: str, language: str = "") -> Checkpoint:
+def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     """All of a checkpoint's folder. language: which of its adapters, for one that has several (MMS: `deu`).
 
     Raises
@@ -109,7 +109,7 @@ def read_checkpoint(url: str, language: str = "") -> Checkpoint:
     blank = architecture.get("pad_token_id")
     if not isinstance(blank, int) or not 0 <= blank < rows:
         raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))
-    return Checkpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights)
+    return CtcCheckpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights)
 
 
 def check_architecture(architecture: Mapping[str, Any], *, where: str) -> None:

@@ -14,7 +14,7 @@ from megahour.models.token_list import ordered, read_file, read_tokens
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.models.huggingface import Checkpoint
+    from megahour.models.huggingface import CtcCheckpoint
     from megahour.models.params import ImportAlignerParams
 
 MAX_MODEL_BYTES = 2 << 30
@@ -115,7 +115,7 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
     return round(samples / max(1, frames))
 
 
-def _checkpoint(p: ImportAlignerParams, kind: str) -> Checkpoint:
+def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
     from megahour.models.huggingface import read_checkpoint
     from megahour.models.nemo import read_nemo
 

@@ -15,7 +15,7 @@ import yaml
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, Checkpoint
+from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 NAMES = {
@@ -59,7 +59,7 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 """Values without which it would be another network, the first where the file does not say."""
 
 
-def read_nemo(url: str) -> Checkpoint:
+def read_nemo(url: str) -> CtcCheckpoint:
     """A `.nemo` file as a checkpoint.
 
     Raises
@@ -82,7 +82,7 @@ def read_nemo(url: str) -> Checkpoint:
         architecture, extractor = _architecture(config["encoder"], len(tokens) + 1), _extractor(config)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{CONFIG} does not describe the encoder: {error!r}", where=url) from None
-    return Checkpoint(architecture, extractor, [*tokens, "<blank>"], len(tokens), _weights(members[WEIGHTS], url))
+    return CtcCheckpoint(architecture, extractor, [*tokens, "<blank>"], len(tokens), _weights(members[WEIGHTS], url))
 
 
 def _members(url: str) -> dict[str, bytes]:

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 Place = tuple[str, int]  # a set, and a period of it
 
 
-class Rows(NamedTuple):
+class UsableRows(NamedTuple):
     """Usable utterances of a set in one shard, (n,) each."""
 
     set: str
@@ -38,23 +38,23 @@ class Rows(NamedTuple):
     time_us: Ints
 
 
-def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> Rows:
+def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> UsableRows:
     """Of a table with the columns key, created_s, samples and rate_hz."""
     salt = np.uint64(key_of("draw", seed))
     hashes = scattered(table["key"].to_numpy().astype(np.uint64) ^ salt) >> np.uint64(1)
     created_s = table["created_s"].to_numpy()
     period = created_s // period_s if period_s else np.zeros_like(created_s)
-    return Rows(name, hashes.astype(np.int64), period, times_us(table).to_numpy())
+    return UsableRows(name, hashes.astype(np.int64), period, times_us(table).to_numpy())
 
 
-def taken(rows: Rows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
+def taken(rows: UsableRows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
     """(n,) which of them are drawn."""
     periods, inverse = np.unique(rows.period, return_inverse=True)
     own = np.array([limits.get((rows.set, period), -1) for period in periods.tolist()], np.int64)
     return np.asarray(rows.hash <= own[inverse], np.bool_)
 
 
-def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[Rows]]) -> dict[Place, int]:
+def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRows]]) -> dict[Place, int]:
     """The largest hash that is drawn at each place; `passes` begins a pass over the usable utterances of these sets.
 
     A set's hours are those wanted to half an utterance, and those of each period to one.

@@ -14,7 +14,7 @@ from megahour.core.schemas import SELECTION
 from megahour.core.stage import Batches, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.select.draw import Rows, rows_of, taken
+from megahour.select.draw import UsableRows, rows_of, taken
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
@@ -39,7 +39,7 @@ def census(p: SelectParams, inputs: Inputs) -> Census:
     return counted
 
 
-def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[Rows]:
+def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[UsableRows]:
     """The usable utterances of the sets that are drawn, read shard by shard."""
     utterances = inputs["utterances"]
     for receipt in utterances.receipts():

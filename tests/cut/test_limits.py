@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from megahour.corpus.text.edit_distance import distance
-from megahour.cut.limits import Limits, limits_of
+from megahour.cut.limits import ReadingLimits, limits_of
 from megahour.cut.params import CutParams
 from megahour.cut.stage import doubts
 from megahour.cut.tiers import why_dropped
@@ -33,7 +33,7 @@ def row(text: str, heard: str, confidence: float = 0.8) -> dict[str, Any]:
     return {"text": text, "heard": heard, "cer": distance(text, heard) / len(text), "confidence": confidence, **sound}
 
 
-def kept(rows: list[dict[str, Any]], own: Limits) -> float:
+def kept(rows: list[dict[str, Any]], own: ReadingLimits) -> float:
     return float(np.mean([not why_dropped(own.p, each, own)[0] for each in rows]))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from megahour.core.schemas import HEARD
 from megahour.corpus.text.edit_distance import distance
-from megahour.cut.limits import Limits
+from megahour.cut.limits import ReadingLimits
 from megahour.cut.params import CutParams
 from megahour.cut.second_reading import Reading, rates
 from megahour.cut.sound_quality import clipped_share, snr_db
@@ -153,7 +153,7 @@ GOOD: dict[str, Any] = {
 )
 def test_tiers_follow_the_declared_limits(change: dict[str, float], tier: str, reason: str) -> None:
     p, row = CutParams.model_validate({"min_snr_db": 5}), {**GOOD, **change}
-    found, detail = why_dropped(p, row, Limits(p, p.min_confidence))
+    found, detail = why_dropped(p, row, ReadingLimits(p, p.min_confidence))
     assert found == reason
     if reason:
         assert "the limit" in detail
@@ -164,8 +164,8 @@ def test_tiers_follow_the_declared_limits(change: dict[str, float], tier: str, r
 def test_who_takes_any_reading_takes_that_of_the_edges() -> None:
     row = {**GOOD, "cer": 0.9, "edge_cer": 1.0}
     any_reading, some = CutParams(dirty_cer=100), CutParams(dirty_cer=0.95)
-    assert why_dropped(any_reading, row, Limits(any_reading, 0.5)) == ("", "")
-    assert why_dropped(some, row, Limits(some, 0.5))[0] == "high-edge-cer"
+    assert why_dropped(any_reading, row, ReadingLimits(any_reading, 0.5)) == ("", "")
+    assert why_dropped(some, row, ReadingLimits(some, 0.5))[0] == "high-edge-cer"
 
 
 def test_without_a_second_reading_there_is_no_tier() -> None:

@@ -15,7 +15,7 @@ from made_utterances import merge_by_hand, utterance, write_utterances
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.select.draw import Rows, limits_of, taken
+from megahour.select.draw import UsableRows, limits_of, taken
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
 
@@ -36,7 +36,7 @@ def test_a_sets_hours_are_exact_to_half_an_utterance_and_periods_equal(
     hashes, periods, times = (np.array(column, np.int64) for column in zip(*made, strict=True))
     hashes <<= 63 - 12  # in all buckets
     bounds = sorted({0, len(made), *(min(cut, len(made)) for cut in cuts)})
-    shards = [Rows("u", hashes[a:b], periods[a:b], times[a:b]) for a, b in pairwise(bounds)]
+    shards = [UsableRows("u", hashes[a:b], periods[a:b], times[a:b]) for a, b in pairwise(bounds)]
     wanted_us = int(share * times.sum())
     limits = limits_of({"u": wanted_us / 3.6e9}, lambda: shards)
     drawn = np.concatenate([taken(rows, limits) for rows in shards])
@@ -53,8 +53,8 @@ def test_a_sets_hours_are_exact_to_half_an_utterance_and_periods_equal(
 
 def test_a_period_makes_good_what_the_one_before_it_gave_too_much() -> None:
     """Of 11 s the first period, of utterances of 10 s, gives 10, and the second, of 1 s, the rest."""
-    long = Rows("u", np.array([1, 2]) << 53, np.array([0, 0]), np.array([10, 10]) * 1_000_000)
-    short = Rows("u", np.arange(20) << 53, np.full(20, 1), np.full(20, 1_000_000))
+    long = UsableRows("u", np.array([1, 2]) << 53, np.array([0, 0]), np.array([10, 10]) * 1_000_000)
+    short = UsableRows("u", np.arange(20) << 53, np.full(20, 1), np.full(20, 1_000_000))
     limits = limits_of({"u": 11 / 3600}, lambda: [long, short])
     assert [int(taken(rows, limits).sum()) for rows in (long, short)] == [1, 1]
 
@@ -127,7 +127,7 @@ def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: 
         Select().partitions(params(draw_hours={"unlabelled": 9}), inputs)
     moments = np.arange(10_001)
     with pytest.raises(ConfigError, match="more than 10,000 periods"):
-        limits_of({"all": 1}, lambda: [Rows("all", moments, moments, moments)])
+        limits_of({"all": 1}, lambda: [UsableRows("all", moments, moments, moments)])
     for values, message in (
         ({"draw_hours": {"moon": 1}}, "no sets"),
         ({"draw_hours": {"test": 0}}, "above 0"),
