@@ -45,7 +45,7 @@ MEANING: dict[str, str] = {
     "start_samples": "first sample in the recording; -1 unknown; in `heard` of each token",
     "end_samples": "sample behind the last one; -1 unknown",
     "raw": "as it was written, with its markup",
-    "text": "words that are said, a space between two; of a word the word",
+    "text": "spoken words, a space between two; of a word, the word itself",
     "offsets": "first character in `raw` of each word of `text`",
     "ends": "character behind the last one",
     "transcript": "number of the candidate transcript",

@@ -18,7 +18,7 @@ class ApplyParams(Params):
         "be able to import it",
     )
     table: Literal["rows", "cues"] = Field(
-        "rows", description="rows: the artifact's own table; cues: of recordings, what is said in them"
+        "rows", description="rows: the artifact's own table; cues: the transcripts of recordings"
     )
     batch_rows: int = Field(
         4096,
