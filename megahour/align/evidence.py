@@ -7,7 +7,8 @@ document, as long as it, have at its place:
     z = (D(cue) - mean D(others)) / deviation D(others)
 
 A text that is not spoken there has 0, or somewhat less, since the path chose the place for it; one that is spoken is
-below that by the root of its length times what its letters weigh, which the document's own cues tell. A cue is refused if
+below that by the root of its length times what its letters weigh, which the document's own cues tell. A cue is refused
+if
 
     z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
 
