@@ -30,7 +30,7 @@ class Mutator:
         self._random = random.Random(seed)
 
     def bytes(self, data: bytes, head: int = 0) -> bytes:
-        """`data` with one to four changes; with `head`, most of them within so many first bytes, as headers are."""
+        """`data` with one to four changes; with `head`, most of them within the first bytes, as headers are."""
         for _ in range(self._random.choice((1, 1, 1, 2, 4))):
             data = self._random.choice(_CHANGES)(self._random, data, head)
         return data

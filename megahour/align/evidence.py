@@ -36,6 +36,7 @@ SURE = -4.0  # deviations: a text that is not said comes there by chance once in
 MOSTLY = 0.5
 SAMPLED = 40  # cues that tell what other texts cost
 MOST_CELLS = 4e5  # frames x tokens of a cue that is looked at
+MAD = 1.4826  # deviations in a median absolute deviation
 
 Floats = NDArray[np.float64]
 
@@ -94,17 +95,21 @@ def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32
 def unheard(
     z: Floats, lengths: NDArray[np.integer[Any]], false_accept: float, false_reject: float
 ) -> NDArray[np.bool_]:
-    """(J,) which cues are refused, of `lengths` tokens; none where z is NaN, and none by a rate of 0."""
-    limit = np.full(len(z), NormalDist().inv_cdf(false_accept) if false_accept > 0 else np.inf)
+    """(J,) which cues are refused, of `lengths` tokens; none where z is NaN, and none by a `false_reject` of 0."""
+    limit = np.full(len(z), NormalDist().inv_cdf(false_accept))
     weighed = np.isfinite(z) & (lengths >= FEWEST_TOKENS)
     if weighed.sum() >= FEWEST_CUES and false_reject > 0:
         weight = -z[weighed] / np.sqrt(lengths[weighed])
-        usual = np.median(weight)
-        spread = 1.4826 * float(np.median(np.abs(weight - usual)))
-        least = max(0.0, usual + NormalDist().inv_cdf(false_reject) * spread)
+        least = max(0.0, usual_quantile(weight, false_reject))
         limit = np.minimum(limit, np.maximum(SURE, -np.sqrt(lengths) * least))
     with np.errstate(invalid="ignore"):
         return np.asarray(z > limit)
+
+
+def usual_quantile(values: Floats, share: float) -> float:
+    """A quantile of the normal distribution that most of `values` come from, by median and absolute deviations."""
+    usual = float(np.median(values))
+    return usual + NormalDist().inv_cdf(share) * MAD * float(np.median(np.abs(values - usual)))
 
 
 def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:

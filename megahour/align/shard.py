@@ -249,7 +249,9 @@ def trusted(
     spoken = float(lengths[aligned.spoken].sum()) / len(document.tokens)
     if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
         raise Refused("text-mismatch")
+    if not p.false_accept:
+        return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if p.false_accept > 0 and is_of_another(z, lengths, p.min_spoken):
+    if is_of_another(z, lengths, p.min_spoken):
         raise Refused("wrong-transcript")
     return aligned, unheard(z, lengths, p.false_accept, p.false_reject)

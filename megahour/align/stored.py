@@ -94,7 +94,7 @@ def open_posteriors(artifact: Artifact, shard: int, front: FrontEnd, aligner_dig
     ------
     ConfigError: the alignment has none, or they are another aligner's.
     """
-    receipt = next((r for r in artifact.receipts() if r.shard == shard), None)
+    receipt = artifact.receipt(shard)
     if receipt is None or SUFFIX not in receipt.files:
         raise ConfigError(
             f"shard {shard} has no {SUFFIX}", where=artifact.url, remedy="make it with write_posteriors: true"

@@ -70,10 +70,10 @@ def kind_of(artifact: Artifact) -> str:
     manifest = artifact.manifest
     if kind := made_by(manifest.stage, manifest.params):
         return kind
-    first = artifact.receipt(0) if manifest.shards else None
-    files = first.files if first else {}
     if manifest.stage == "apply":  # its output is of its input's kind
         return str(manifest.summary.get("kind", ""))
+    first = artifact.receipt(0) if manifest.shards else None
+    files = first.files if first else {}
     own = next((kind for suffix, kind in _OWN_FILES.items() if suffix in files), "")
     return own or ("utterances" if {".tar", ".parquet"} <= set(files) else "")
 

@@ -228,6 +228,14 @@ class Artifact:
         except (ValueError, *UNREADABLE):
             return None
 
+    def receipt_of(self, shard: int) -> Receipt:
+        """The receipt of one shard of a finished artifact, by one small read: tasks that each read all receipts would
+        make their work quadratic in shards. Raises StoreError: there is no such shard."""
+        found = self.receipt(shard) or next((r for r in self.each_receipt() if r.shard == shard), None)
+        if found is None:
+            raise StoreError(f"no shard {shard}", where=self.url, remedy=f"megahour verify {self.url}")
+        return found
+
     def open(self, shard: int, suffix: str) -> BinaryIO:
         try:
             return cast(BinaryIO, self.fs.open(self.shard_path(shard, suffix), "rb"))

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from megahour.align.evidence import usual_quantile
 from megahour.corpus.text.edit_distance import distance
 from megahour.cut.params import CutParams
 
 CLUSTERED = 4.0  # times the variance of errors that fall one by one
 UNREADABLE = 0.65  # error rate; any two texts of a language have 0.7 to 0.85
-MAD = 1.4826  # deviations in a median absolute deviation
 Row = dict[str, Any]
 
 
@@ -48,7 +48,7 @@ class ReadingLimits:
     spread: float = 0.0
 
     def cer(self, characters: int) -> float:
-        """Error rate above which a text of so many characters is dropped."""
+        """Error rate above which a text of `characters` is dropped."""
         if not self.usual <= UNREADABLE or not self.p.false_reject:
             return self.p.dirty_cer
         length = max(1, characters)
@@ -69,8 +69,7 @@ def limits_of(p: CutParams, utterances: Sequence[Row]) -> ReadingLimits:
     confidence = np.array([row["confidence"] for row in utterances])
     if not p.false_reject or not len(confidence):
         return ReadingLimits(p, p.min_confidence)
-    usual = float(np.median(confidence))
-    least = usual + NormalDist().inv_cdf(p.false_reject) * MAD * float(np.median(np.abs(confidence - usual)))
+    least = usual_quantile(confidence, p.false_reject)
     read = [row for row in utterances if not math.isnan(row["cer"])]
     if not read:
         return ReadingLimits(p, min(p.min_confidence, least))

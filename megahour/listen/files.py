@@ -73,9 +73,7 @@ class Uploads:
             name = request.query.get("name", "")[:200]
             work = functools.partial(transcribe, given, self._recogniser, name=name, ends=self._ends)
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            running.add_done_callback(
-                lambda end: end.cancelled() or end.exception()
-            )  # nobody waits at the server's end
+            running.add_done_callback(lambda end: end.cancelled() or end.exception())  # unawaited when the server ends
             while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
                 upload.left = upload.left or request.transport is None or request.transport.is_closing()
             try:

@@ -1,4 +1,4 @@
-"""Stage `repartition`: features and targets together, mixed anew into shards of equal hours."""
+"""Stage `repartition`: features and targets together, shuffled into shards of equal hours."""
 
 from __future__ import annotations
 

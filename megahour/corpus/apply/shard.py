@@ -29,7 +29,7 @@ FIXED = ("key", "cue", "recording", "offset", "size", "samples", "rate_hz", "cha
 
 def apply_shard(p: ApplyParams, source: Artifact, shard: int, out: ShardWriter) -> None:
     """Write the shard again, with the rows that `p.function` gives. Cues of recordings that are left out go too."""
-    receipt = next(receipt for receipt in source.receipts() if receipt.shard == shard)
+    receipt = source.receipt_of(shard)
     changed = {ROWS, CUES} if p.table == "rows" and CUES in receipt.files else {CUES if p.table == "cues" else ROWS}
     for suffix in sorted(receipt.files.keys() - changed):
         _same_file(source, shard, suffix, out.path(suffix))

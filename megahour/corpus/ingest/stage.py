@@ -61,7 +61,7 @@ class Ingest(Stage[IngestParams]):
         from megahour.corpus.ingest.shard import ingest_shard
 
         if raw := inputs.get("raw"):
-            out.tags.update(next(receipt.tags for receipt in raw.receipts() if receipt.shard == task["shard"]))
+            out.tags.update(raw.receipt_of(task["shard"]).tags)
         with task_items(p, raw, task.spec, ctx.work) as items:
             ingest_shard(p, items, out, ctx.work)
 

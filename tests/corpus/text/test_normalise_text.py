@@ -134,7 +134,7 @@ def test_any_integer_is_read_in_words(n: int) -> None:
     ],
 )
 def test_numbers_of_more_languages(language: str, raw: str, spoken: str) -> None:
-    """What has a table is said with its signs, num2words' others as whole numbers; elsewhere digits stay digits."""
+    """Languages with a table read decimals and signs, num2words' others whole numbers; elsewhere digits stay digits."""
     assert normalise(raw, language).text == spoken
 
 
