@@ -59,6 +59,8 @@ def model(
         for name, parameter in module.named_parameters():
             if name in LOUD:
                 parameter.mul_(LOUD[name])
+            if name.startswith("tag_"):
+                parameter.normal_(generator=torch.Generator().manual_seed(7))  # not told anything yet, they are zeros
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
         out.json(config, ".model.json")

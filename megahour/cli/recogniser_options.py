@@ -29,6 +29,8 @@ _OPTIONS = (
     click.option("--low-order-lm", default="", help="Beside --lm: an *lm* of tokens that is taken off (LODR)."),
     click.option("--hot-words", default="", metavar="FILE",
                  help="Words and phrases to expect, one a line, `new york` or, with a weight, `new york :1.5`."),
+    click.option("--tell", default="", metavar="TAG",
+                 help="The language, or other tag, of all that comes, for a model trained with `tag_told`."),
     click.option("--set", "settings", multiple=True, metavar="PARAMETER=VALUE",
                  help="A parameter of stage `decode`, such as beams=8 or lm_scale=0.4; repeatable."),
     click.option("--threads", type=click.IntRange(1), default=1, show_default=True),
@@ -83,16 +85,25 @@ def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
 
 def recogniser_values(values: dict[str, Any]) -> dict[str, Any]:
     """Takes the arguments of `recogniser_of` out of a command's values."""
-    names = ("model", "step", "graph", "units", "lexicon", "lm", "low_order_lm", "hot_words", "settings")
+    names = ("model", "step", "graph", "units", "lexicon", "lm", "low_order_lm", "hot_words", "tell", "settings")
     return {name: values.pop(name) for name in (*names, "threads", "device")}
 
 
 def recogniser_of(
-    model: str, step: str, threads: int, device: str, *, hot_words: str = "", settings: Sequence[str] = (), **given: str
+    model: str,
+    step: str,
+    threads: int,
+    device: str,
+    *,
+    hot_words: str = "",
+    tell: str = "",
+    settings: Sequence[str] = (),
+    **given: str,
 ) -> Recogniser:
     """The recogniser that the options name.
 
-    given: graph, units, lexicon, lm, low_order_lm. hot_words: a file. settings: `parameter=value`, of stage `decode`.
+    given: graph, units, lexicon, lm, low_order_lm. hot_words: a file. tell: a tag. settings: `parameter=value`, of
+    stage `decode`.
 
     Raises
     ------
@@ -102,7 +113,7 @@ def recogniser_of(
     from megahour.transcribe.recogniser import Recogniser
 
     parts = _parts(model, step, given)
-    parts = replace(parts, search=_searched(parts.search, hot_words, settings))
+    parts = replace(parts, search=_searched(parts.search, hot_words, [*settings, *([f"tell={tell}"] if tell else [])]))
     return Recogniser(parts, threads=threads, device=of_machine((device,), 1)[0])
 
 

@@ -105,6 +105,12 @@ class DecodeParams(Params):
         "once more; 0: not asked. Needs a model that was trained with one; try 0.5 and beams of 10",
         json_schema_extra=LATER,
     )
+    tell: str = Field(
+        "",
+        description="tag, such as the language `de`, of all utterances, which a model that was trained with `tag_told` "
+        "then need not guess; empty: it hears for itself",
+        json_schema_extra=LATER,
+    )
     nbest: int = Field(
         0,
         ge=0,

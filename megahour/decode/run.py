@@ -152,7 +152,7 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
     config = read_config(model)
     if output_without_graph(config, attention=p.attention_weight > 0) == "log_probs":
         return TokenSearcher(config, None, p, inputs)
-    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url).eval()
+    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url, tell=p.tell).eval()
     return TokenSearcher(config, module, p, inputs)
 
 

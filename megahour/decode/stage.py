@@ -10,7 +10,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
 from megahour.core.stage import Context, Input, Inputs, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
-from megahour.models.configuration import read_config
+from megahour.models.configuration import read_config, tag_number
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
@@ -97,6 +97,7 @@ class Decode(Stage[DecodeParams]):
 
         check_match(inputs)
         check_features(inputs)
+        tag_number(read_config(inputs["model"]), p.tell, where=inputs["model"].url)
         if "graph" not in inputs:
             from megahour.decode.fusion import check_fusion
 
@@ -109,7 +110,11 @@ class Decode(Stage[DecodeParams]):
 
         config = read_config(inputs["model"])
         attention = p.attention_weight > 0
-        more = {} if "graph" in inputs else {"outputs": output_without_graph(config, attention=attention)}
+        more: dict[str, Any] = (
+            {} if "graph" in inputs else {"outputs": output_without_graph(config, attention=attention)}
+        )
+        if p.tell:
+            more["tell"] = p.tell
         return model_spec(inputs["model"], p.batch_frames, precision=p.precision, **more)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -120,6 +125,8 @@ class Decode(Stage[DecodeParams]):
     def finish(self, p: DecodeParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)
         summary: dict[str, Any] = {"model": p.model_name, "sets": sorted(p.sets), **numbers}
+        if tag := read_config(inputs["model"]).get("tag"):
+            summary["tag"] = tag
         if p.lattice:
             from megahour.lattices.table import density_summary
 

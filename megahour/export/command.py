@@ -28,7 +28,7 @@ def export_model(
     ------
     ConfigError: no model of tokens, no clips, `out` is there, or the bundle does not say what the model says.
     """
-    model = TrainedModel(parts_of(address, step))
+    model = TrainedModel(parts_of(address, step), tell=params.tell)
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
     clips = clips_of_files(golden, rate_hz) if golden else golden_clips(origin, params, rate_hz)
     if not clips:

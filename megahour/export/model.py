@@ -36,7 +36,8 @@ class TrainedModel:
     ConfigError: a model of senones, one from elsewhere, or one that does not say how it hears audio.
     """
 
-    def __init__(self, parts: RecogniserParts, *, threads: int = 1) -> None:
+    def __init__(self, parts: RecogniserParts, *, threads: int = 1, tell: str = "") -> None:
+        """tell: a tag that it is told for good."""
         self.artifact = Artifact(parts.model)
         self.config: dict[str, Any] = read_config(self.artifact)
         if parts.precision or "stats" not in self.config or "tokens" not in self.config:
@@ -58,7 +59,7 @@ class TrainedModel:
                 where=parts.model,
                 remedy="train with criterion_options: {predictor: stateless}",
             )
-        self.recogniser = Recogniser(greedy(parts), threads=threads)
+        self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
         module = loaded.module
@@ -133,9 +134,9 @@ class TrainedModel:
         return np.concatenate(list(self.recogniser.front.rows_of(iter([samples.astype(np.float32)]), [])))
 
 
-def greedy(parts: RecogniserParts) -> RecogniserParts:
+def greedy(parts: RecogniserParts, tell: str = "") -> RecogniserParts:
     """The model with the search that every runtime has: no graph, language model, hot words or rescoring."""
-    search = DecodeParams.model_validate({"beams": 1})
+    search = DecodeParams.model_validate({"beams": 1, "tell": tell})
     return RecogniserParts(parts.model, model_name=parts.model_name, precision=parts.precision, search=search)
 
 

@@ -20,6 +20,9 @@ class ExportModelParams(BaseModel):
         description="activations are measured as they come (dynamic), or beforehand on calibration clips (static: "
         "faster on some devices); mixed: dynamic, but layers that change the texts of these clips stay fp32",
     )
+    tell: str = Field(
+        "", description="language, or other tag, that the bundle's model is told, of one trained with `tag_told`"
+    )
     chunk: int = Field(
         16, ge=1, le=250, description="output frames (40 ms, times `stack`) of a stream's chunk: shorter ones hear less"
     )

@@ -18,7 +18,7 @@ KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "mlp": Mlp,
 WITH_LOOKAHEAD = ("lstm", "mlp")
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
-MORE = ("smoothing", "intermediate", "tag_weight")  # weights that are of no head
+MORE = ("smoothing", "intermediate", "tag_weight", "tag_told")  # weights that are of no head
 MOST_TAGS = 1000
 HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
@@ -65,6 +65,9 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     if predictor not in PREDICTORS:
         raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
     units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
+    tags = _tags(config.get("tags", []))
+    if config.get("tag_told") and not tags:
+        raise ConfigError("tag_told of a model without tags", remedy="give it tags")
     prune = _size({"prune": 0, **config}, "prune", {"prune": (0, 1_000)})
     return {
         "units": units,
@@ -74,7 +77,7 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
         "decoder_layers": layers,
         **{name: float(config.get(name, 0.0)) for name in MORE},
         "prune": prune,
-        "tags": _tags(config.get("tags", [])),
+        "tags": tags,
     }
 
 

@@ -51,6 +51,25 @@ def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
     return config
 
 
+def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | None:
+    """The number of the tag `tell`; None where it is "".
+
+    Raises
+    ------
+    ConfigError: the model was not trained to be told a tag, or not this one.
+    """
+    if not tell:
+        return None
+    names = config.get("tags", []) if config.get("tag_told") else []
+    if tell in names:
+        return int(names.index(tell))
+    remedy = "train it with criterion_options: {tag: language, tag_told: 0.5}, or tell it nothing"
+    if names:
+        shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+        remedy = f"it was trained with {config.get('tag', 'tags')} {shown}"
+    raise ConfigError(f"the model cannot be told {tell!r}", where=where, remedy=remedy)
+
+
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
     """Mean and inv_std (F,) of the frames that the model takes, and how many of these it takes together.
 

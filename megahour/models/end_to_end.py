@@ -11,7 +11,6 @@ A head is there when its weight in the loss is above 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from megahour.losses.ctc import ctc_loss
 from megahour.losses.fused_transducer import fused_transducer_loss
 from megahour.losses.pruned_transducer import pruned_transducer_loss, simple_transducer_loss
 from megahour.losses.transducer import check_tokens
+from megahour.models.attention_decoder import EDGE, AttentionDecoder
 from megahour.models.encoders import Encoder, dropped_out, recurrent
 
 HEADS = ("transducer", "ctc", "attention")
@@ -109,51 +109,12 @@ class LstmPredictor(Predictor):
 PREDICTORS: dict[str, Callable[[int, int, int], Predictor]] = {"stateless": StatelessPredictor, "lstm": LstmPredictor}
 
 
-class AttentionDecoder(nn.Module):
-    """A transformer that reads what the encoder gives and writes token after token, token 0 after the last."""
-
-    def __init__(self, outputs: int, units: int, layers: int, smoothing: float) -> None:
-        super().__init__()
-        self.smoothing = smoothing
-        self.embedding = nn.Embedding(outputs, units)
-        heads = max(1, units // 64)
-        self.layers = nn.ModuleList(
-            nn.TransformerDecoderLayer(units, heads, 4 * units, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(layers)
-        )
-        self.norm, self.out = nn.LayerNorm(units), nn.Linear(units, outputs)
-
-    def forward(self, tokens: Tensor, encoded: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (B, U + 1, V) of what follows 0 … U of `tokens` (B, U); `encoded` (B, T, D) of `lengths` (B,)."""
-        x = self.embedding(functional.pad(tokens, (1, 0), value=BLANK))
-        x = x * math.sqrt(x.shape[2]) + _positions(x.shape[1], x.shape[2]).to(x)
-        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
-        padding = torch.arange(encoded.shape[1], device=encoded.device)[None, :] >= lengths[:, None]
-        for layer in self.layers:
-            x = layer(x, encoded, tgt_mask=later, memory_key_padding_mask=padding)
-        return self.out(self.norm(x))  # type: ignore[no-any-return]
-
-    def log_likelihoods(
-        self, tokens: Tensor, token_lengths: Tensor, encoded: Tensor, lengths: Tensor, smoothing: float = 0.0
-    ) -> Tensor:
-        """(B,): log probability of each row of `tokens` and of its end, in nats."""
-        logits = self(tokens, encoded, lengths).float()
-        u = torch.arange(logits.shape[1], device=tokens.device)[None, :]
-        ended = functional.pad(tokens, (0, 1)).masked_fill(u >= token_lengths[:, None], BLANK)
-        each = functional.cross_entropy(logits.transpose(1, 2), ended, reduction="none", label_smoothing=smoothing)
-        return -each.masked_fill(u > token_lengths[:, None], 0.0).sum(1)
-
-
-def _positions(length: int, units: int) -> Tensor:
-    """(L, D): sines and cosines (Vaswani et al., 2017)."""
-    angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, units, 2) / units)
-    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :units]
-
-
 class EndToEnd(nn.Module):
     """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0.
 
-    tags: how many the `tagger` tells apart, with `tag_weight` in the loss; 0: there is none.
+    tags: how many the `tagger` tells apart, with `tag_weight` in the loss; 0: there is none. tag_told: share of the
+    utterances whose heads are told the tag in training, by a vector on each encoded frame and on what the attention
+    decoder begins with (as Whisper's prefix tokens, Radford et al., 2023, and the prompts of multilingual transducers).
     intermediate: weight of CTC, by the same head, on the encoder's middle layer (Lee and Watanabe, "Intermediate loss
     regularization for CTC-based speech recognition", 2021). It and `prune` count in training alone.
     """
@@ -176,10 +137,11 @@ class EndToEnd(nn.Module):
         intermediate: float = 0.0,
         tags: int = 0,
         tag_weight: float = 1.0,
+        tag_told: float = 0.0,
     ) -> None:
         super().__init__()
         self.encoder, self.outputs, self.weights = encoder, outputs, dict(weights)
-        self.intermediate, self.tags, self.tag_weight = intermediate, tags, tag_weight
+        self.intermediate, self.tags, self.tag_weight, self.tag_told = intermediate, tags, tag_weight, tag_told
         if "transducer" in weights:
             self.predictor: Predictor = PREDICTORS[predictor](outputs, units, context)
             self.joiner = nn.Linear(units, outputs)
@@ -192,10 +154,14 @@ class EndToEnd(nn.Module):
             self.decoder = AttentionDecoder(outputs, units, decoder_layers, smoothing)
         if tags:
             self.tagger = nn.Linear(units, tags)
+        if tag_told:
+            self.tag_prompt = _zeros(tags, units)
+            if "attention" in weights:
+                self.tag_start = _zeros(tags, units)
 
     subsample = property(lambda self: self.encoder.subsample)
     device = property(lambda self: self.joiner.weight.device)
-    draws = property(lambda self: self.encoder.draws)
+    draws = property(lambda self: self.encoder.draws or bool(self.tag_told))
     streams = property(lambda self: self.encoder.streams)
     dropout = property(lambda self: self.encoder.dropout)
 
@@ -216,6 +182,24 @@ class EndToEnd(nn.Module):
         valid = torch.arange(encoded.shape[1], device=encoded.device)[None, :] < lengths[:, None]
         mean = (encoded * valid[:, :, None]).sum(1) / lengths[:, None].clamp(min=1)
         return self.tagger(mean)  # type: ignore[no-any-return]
+
+    def tell(self, tag: int) -> None:
+        """From now on every utterance is of `tag`, and the model as if it had been trained for this one alone.
+
+        The vectors go into biases, so that searches, streams and exports need not know of it; `tagged` stays as it was.
+        """
+        with torch.no_grad():
+            prompt = self.tag_prompt.weight[tag]
+            self.encoder.head.bias.add_(prompt)
+            self.tagger.bias.sub_(self.tagger.weight @ prompt)
+            if "attention" in self.weights:
+                self.decoder.embedding.weight[EDGE].add_(self.tag_start.weight[tag])
+
+    def _told(self, tags: Tensor, generator: torch.Generator | None) -> Tensor:
+        """(B,): whether the heads are told each utterance's tag; none is without a generator, as of held-out data."""
+        if generator is None:
+            return torch.zeros_like(tags, dtype=torch.bool)
+        return (tags >= 0) & (torch.rand(len(tags), generator=generator, device=tags.device) < self.tag_told)
 
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
         """The transducer's logits (…, V) of frames (…, D) and what the predictor says (…, D)."""
@@ -263,7 +247,15 @@ class EndToEnd(nn.Module):
         lengths, tokens, token_lengths = (targets[name] for name in ("lengths", "tokens", "token_lengths"))
         check_tokens((*encoded.shape[:2], tokens.shape[1] + 1, self.outputs), lengths, tokens, token_lengths, keys=keys)
         here = tokens.to(encoded.device, non_blocking=True)
-        loss = encoded.new_zeros(len(encoded))
+        loss, first = encoded.new_zeros(len(encoded)), None
+        if self.tags:
+            wanted, frames = (targets[name].to(encoded.device, non_blocking=True) for name in ("tags", "lengths"))
+            found = self.tagged(encoded, frames)
+            loss = self.tag_weight * functional.cross_entropy(found, wanted, reduction="none", ignore_index=-1)
+            if self.tag_told:
+                told, rows = self._told(wanted, generator)[:, None], wanted.clamp(min=0)
+                encoded = encoded + (self.tag_prompt(rows) * told)[:, None]
+                first = self.tag_start(rows) * told if "attention" in self.weights else None
         for head, weight in self.weights.items():
             if head == "transducer":
                 predicted = dropped_out(self.predictor(here), self.dropout, generator)
@@ -283,10 +275,13 @@ class EndToEnd(nn.Module):
                 each = ctc_loss(self.ctc(encoded), lengths, tokens, token_lengths, keys=keys)
             else:
                 ends, frames = (each.to(encoded.device, non_blocking=True) for each in (token_lengths, lengths))
-                each = -self.decoder.log_likelihoods(here, ends, encoded, frames, self.decoder.smoothing)
+                each = -self.decoder.log_likelihoods(here, ends, encoded, frames, self.decoder.smoothing, first)
             loss = loss + weight * each.to(loss)
-        if self.tags:
-            wanted, frames = (targets[name].to(encoded.device, non_blocking=True) for name in ("tags", "lengths"))
-            found = self.tagged(encoded, frames)
-            loss = loss + self.tag_weight * functional.cross_entropy(found, wanted, reduction="none", ignore_index=-1)
         return loss
+
+
+def _zeros(tags: int, units: int) -> nn.Embedding:
+    """A vector for each tag, at first of a model that is told nothing."""
+    made = nn.Embedding(tags, units)
+    nn.init.zeros_(made.weight)
+    return made

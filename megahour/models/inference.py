@@ -16,7 +16,7 @@ from torch import nn
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import build, shapes
-from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, parse_config, read_config
+from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, parse_config, read_config, tag_number
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
@@ -93,17 +93,18 @@ def load(
     k: int = 20,
     shard: int = 0,
     precision: str = "fp32",
+    tell: str = "",
 ) -> Model | ForeignModel:
     """The model of a *model* artifact, as the accelerator service loads it: loader ``megahour.models.inference:load``.
 
     `threads` sets torch's threads for the whole process (0 leaves them). k larger than V is lowered to V. An imported
-    model (`import-aligner`) is run by its own library and gives log_probs or costs.
+    model (`import-aligner`) is run by its own library and gives log_probs or costs. tell: a tag, as of `restore`.
 
     Raises
     ------
     StoreError: a damaged, hostile or mismatched file, with what is wrong.
     ConfigError: top_k or another precision of an imported model, or its library is missing; posteriors of a model that
-        is a transducer alone.
+        is a transducer alone; a tag that it cannot be told.
     """
     artifact = Artifact(url)
     if threads:
@@ -116,6 +117,7 @@ def load(
     if outputs == "encoded" and not heads:
         raise ConfigError("the model has no heads that search what its encoder gives", where=url)
     if config.get("kind") in SUFFIX:
+        tag_number(config, tell, where=url)
         if outputs == "top_k" or outputs == "encoded":
             raise ConfigError(f"an imported model gives no {outputs}", where=url, remedy="use a trained model")
         if precision != "fp32":
@@ -123,7 +125,7 @@ def load(
             raise ConfigError(what, where=url, remedy="leave precision out")
         data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
-    module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url)
+    module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url, tell=tell)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 
@@ -132,8 +134,8 @@ def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) 
     return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"
 
 
-def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
-    """The module of `config` with the weights in `data` (a safetensors file).
+def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "") -> nn.Module:
+    """The module of `config` with the weights in `data` (a safetensors file); `tell`: a tag that it is told for good.
 
     Names, shapes and dtypes in the file's header are compared with the configuration before any tensor is made.
     """
@@ -163,6 +165,9 @@ def restore(config: Mapping[str, Any], data: bytes, *, where: str) -> nn.Module:
     with torch.device("meta"):
         module = build(config)
     module.load_state_dict(tensors, assign=True)
+    if (tag := tag_number(config, tell, where=where)) is not None:
+        assert isinstance(module, EndToEnd)
+        module.tell(tag)
     return module
 
 

@@ -130,6 +130,29 @@ def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
     return section("speakers", "Speakers", note, panel(sortable(heads, cells)))
 
 
+def tags(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
+    """How often each system says rightly what an utterance is, such as its language."""
+    if not found:
+        return None
+    panels = []
+    for system, each in found.items():
+        rows: dict[str, Counter[str]] = {}
+        for known, said, n in each["heard"]:
+            rows.setdefault(known, Counter())[said] += n
+        cells = []
+        for known, heard in sorted(rows.items()):
+            wrong = sorted(
+                ((n, said) for said, n in heard.items() if said != known), key=lambda item: (-item[0], item[1])
+            )
+            shown = ", ".join(f"{said or 'nothing'} {n:,}" for n, said in wrong[:5])
+            cells.append([text(known), count(heard.total()), percent(heard[known] / heard.total()), text(shown or "–")])
+        last = [text("all"), count(each["utterances"]), percent(each["accuracy"]), text("")]
+        heads = [str(each["column"]).replace("_", " ").capitalize(), "Utterances", "Right", "Otherwise heard as"]
+        panels.append(panel(sortable(heads, cells, last), title=system))
+    note = "What the model says of whole utterances beside their words, against what the selection says they are."
+    return section("tags", "What utterances are", note, tag("div", panels, class_="pair"))
+
+
 def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
     """The commonest errors of each kind: each system's first ones, with the counts of all systems."""
     if not any(found.values()):

@@ -79,9 +79,11 @@ def _scores(
     if "score" not in inputs:
         return []
     score = inputs["score"]
+    about = score.read_json(0, ".json")
     return [
         errors.errors(rows, systems, int(score.manifest.params.get("draws", 1000))),
-        errors.speakers(score.read_json(0, ".json").get("speakers", []), systems),
+        errors.speakers(about.get("speakers", []), systems),
+        errors.tags(about.get("tags", {})),
         errors.confusions(readings.confusions, p.confusions),
         hypotheses.table(readings, f"00000{SIDECAR}"),
     ]
@@ -127,6 +129,7 @@ def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
 NAMES = {
     "errors": "Word error rates",
     "speakers": "Speakers",
+    "tags": "What utterances are",
     "confusions": "Confusions",
     "hypotheses": "Hypotheses",
     "utterances": "Hear and read",

@@ -21,7 +21,8 @@ class Score(SingleShard[ScoreParams]):
     """Writes `.json` (table, speakers), `.md` (the table) and `.parquet` (a row per utterance).
 
     References are the texts of `features` or `selection`; with `raw`, `recordings` and `utterances`, the true words
-    whose middle lies in the utterance. An utterance that a system has no hypothesis for counts as all deleted.
+    whose middle lies in the utterance. An utterance that a system has no hypothesis for counts as all deleted. Of
+    models that tell a tag the `.json` has `tags`, how often it is right; a language needs the input `selection`.
     """
 
     name = "score"
@@ -48,6 +49,7 @@ class Score(SingleShard[ScoreParams]):
         import pyarrow as pa
 
         from megahour.score.table import Scored, to_markdown
+        from megahour.score.tags import tag_scores
 
         references = _references(p, inputs)
         systems = {role: _texts(inputs[role]) for role in ("baseline", "student", "teacher") if role in inputs}
@@ -64,6 +66,8 @@ class Score(SingleShard[ScoreParams]):
             "missing_hypotheses": scored.missing,
             "table": table,
         }
+        if tags := tag_scores(references, inputs.get("selection"), {role: inputs[role] for role in systems}):
+            about["tags"] = tags
         out.json({**about, "speakers": scored.speakers()}, ".json")
         out.text(to_markdown(table), ".md")
         columns: dict[str, Any] = {

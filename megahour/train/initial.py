@@ -22,7 +22,7 @@ PARAMETER = {"units": "hidden", "mels": "mels of the features"}
 OUTPUTS = ("tokens", "senones", "units_digest", "marks", "phones")
 """What must be equal for the layers that know the tokens or senones to fit."""
 KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
-KNOW_TAGS = ("tagger.",)
+KNOW_TAGS = ("tagger.", "tag_prompt.", "tag_start.")
 
 
 class InitialModel:

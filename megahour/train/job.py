@@ -169,7 +169,8 @@ def _heads(p: TrainParams) -> dict[str, Any]:
     if not p.goal.heads:
         return {}
     options = p.goal.model_dump(exclude={"consistency", "ctc", "attention", "prune_after"})
-    options = {name: value for name, value in options.items() if value or name not in ("prune", "intermediate", "tag")}
+    unsaid = ("prune", "intermediate", "tag", "tag_told")
+    options = {name: value for name, value in options.items() if value or name not in unsaid}
     if not p.tag:
         del options["tag_weight"]
     return {"predictor": "stateless", "context": 2, **options, "heads": p.goal.heads}

@@ -81,7 +81,20 @@ class AttentionOptions(CriterionOptions):
         le=1000,
         description="weight of the tag's cross entropy beside the loss of all of an utterance's tokens",
     )
+    tag_told: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the utterances whose tag the model is told in training, so that `tell` of decode and "
+        "transcribe can; 0.5 for a model that is also asked without. 0: it cannot be told",
+    )
     join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
+
+    @model_validator(mode="after")
+    def _told_a_tag(self) -> AttentionOptions:
+        if self.tag_told and not self.tag:
+            raise ValueError("tag_told is of a tag: set `tag`, such as language, too")
+        return self
 
 
 class CtcOptions(AttentionOptions):

@@ -58,7 +58,7 @@ def vtt(transcript: Transcription) -> str:
 
 def as_json(transcript: Transcription) -> str:
     """One object: file, model, seconds, text, and words with their times and confidence; what the model says of the
-    recording beside them, such as `language` and `language_probability`."""
+    recording beside them, such as `language` and `language_probability`, and what it was `told`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -69,6 +69,7 @@ def as_dict(transcript: Transcription) -> dict[str, Any]:
         "model": transcript.model,
         "seconds": transcript.seconds,
         **({tag: value, f"{tag}_probability": probability} if tag else {}),
+        **({"told": transcript.told} if transcript.told else {}),
         "text": transcript.text,
         "words": [word_dict(word) for word in transcript.words],
         "lost": transcript.lost,

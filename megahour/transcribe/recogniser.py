@@ -63,12 +63,16 @@ def _loaded(
         attention = parts.search.attention_weight > 0
         outputs: Outputs = "log_probs" if parts.graph else output_without_graph(config, attention=attention)
         precision = parts.search.precision
-        loaded = load(parts.model, threads=threads, device=device, precision=precision, outputs=outputs)
+        more: dict[str, Any] = {"precision": precision, "outputs": outputs, "tell": parts.search.tell}
+        loaded = load(parts.model, threads=threads, device=device, **more)
         return config, loaded, getattr(loaded, "module", None)
     if parts.graph:
         raise ConfigError(
             "a bundle is searched without a graph", where=parts.model, remedy="take --graph with the model artifact"
         )
+    if parts.search.tell:
+        what = f"a bundle cannot be told {parts.search.tell!r}"
+        raise ConfigError(what, where=parts.model, remedy="export the model once more, with --tell")
     bundle = Bundle.open(parts.model)
     model = bundle.model(parts.precision, threads=threads, device=device)
     return dict(model.config), model, bundle.transducer(parts.precision, threads=threads)
@@ -94,6 +98,7 @@ class Recogniser:
         self.phones = bool(config.get("phones"))
         self.tag: str = config.get("tag", "")
         self.tags: tuple[str, ...] = tuple(config.get("tags", ()))
+        self.told: str = parts.search.tell
         if not parts.graph and (self.phones or not self.tokens):
             raise ConfigError(
                 f"the model gives {'phones' if self.phones else 'senones'}, which only a graph makes words of",

@@ -33,7 +33,8 @@ class Transcription:
     """Words of a recording in order of time. lost: pieces that could not be searched, with the reason.
 
     tag: what the model says of the recording beside its words, such as its `language`, by name, with the mean of the
-    probabilities of its pieces, by their length; None of a model that says nothing, and of chunks.
+    probabilities of its pieces, by their length; None of a model that says nothing, and of chunks. told: the tag that
+    the model was told.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Transcription:
     words: list[TimedWord] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     tag: tuple[str, str, float] | None = None
+    told: str = ""
 
     @property
     def text(self) -> str:
@@ -90,7 +92,7 @@ def transcribe(
             how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
             return transcribe(file, recogniser, name=name or audio, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
-    result = Transcription(name, recogniser.parts.model_name)
+    result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
     if isinstance(audio, np.ndarray):
         blocks = _samples(audio, rate_hz, recogniser)
     elif rate_hz:

@@ -300,12 +300,28 @@ def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> No
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no golden clips"):
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
+    with pytest.raises(ConfigError, match="cannot be told 'de'"):
+        export_model(conformer.url, "", ExportModelParams(tell="de"), (), (), str(tmp_path / "bundle"))
     with pytest.raises(ConfigError, match="no audio here"):
         export_model(conformer.url, "", ExportModelParams(), (str(tmp_path),), (), str(tmp_path / "bundle"))
     for heads, why in (({"attention": 1.0}, "heads attention"), ({"transducer": 1.0}, "predictor is an LSTM")):
         made = model(tmp_path / why, "conformer", heads={"heads": heads, "predictor": "lstm"})
         with pytest.raises(ConfigError, match=why):
             TrainedModel(parts_of(made.url))
+
+
+def test_a_model_goes_out_as_one_that_was_told_its_tag(bundle: Bundle, tmp_path: Path) -> None:
+    """What it is told is in the biases of the graphs; a bundle cannot be told anything any more."""
+    tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "ru"], "tag_told": 0.5}
+    parts = parts_of(model(tmp_path / "model", "tdnn", heads=tags, layers=1).url)
+    trained = TrainedModel(parts, tell="ru")
+    outputs = [trained.output(CLIPS[0].samples), TrainedModel(parts).output(CLIPS[0].samples)]
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.1
+    params = ExportModelParams(tell="ru")
+    told, _ = write_bundle(trained, params, ORIGIN, CLIPS[:1], [], str(tmp_path / "bundle"))
+    assert transcribe(CLIPS[0].samples, told.url, rate_hz=8000, whole=True).text == trained.text(outputs[0])
+    with pytest.raises(ConfigError, match="a bundle cannot be told 'ru'"):
+        Recogniser(replace(parts_of(bundle.url), search=DecodeParams(tell="ru")))
 
 
 def test_a_program_of_torch_export_says_the_same(tmp_path: Path) -> None:

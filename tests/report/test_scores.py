@@ -10,7 +10,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.report.alignment import alignment
-from megahour.report.errors import errors, speakers
+from megahour.report.errors import errors, speakers, tags
 from megahour.report.hypotheses import payload, read
 from megahour.report.params import ReportParams
 from megahour.report.stage import Report
@@ -136,3 +136,11 @@ def test_scores_of_older_alignments_have_a_table_alone(run: dict[str, Artifact],
     assert "Start, median" in str(alignment(old))
     assert "worst" not in str(alignment(old))
     assert "<svg" not in str(alignment(old))
+
+
+def test_a_table_says_how_often_the_language_was_right() -> None:
+    heard = [["de", "de", 7], ["de", "ru", 2], ["de", "", 1], ["ru", "ru", 5]]
+    shown = str(tags({"student": {"column": "text_language", "utterances": 15, "accuracy": 0.8, "heard": heard}}))
+    for part in ("Text language", "70.0 %", "ru 2, nothing 1", "100.0 %", "80.0 %", "student"):
+        assert part in shown
+    assert tags({}) is None

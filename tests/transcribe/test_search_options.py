@@ -39,6 +39,12 @@ def test_hot_words_and_parameters_of_decode_change_what_is_found(tmp_path: Path)
     assert [word.start_s for word in found.words] == sorted(word.start_s for word in found.words)
 
 
+def test_a_model_without_vectors_of_tags_cannot_be_told_any(tmp_path: Path) -> None:
+    recogniser(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be told 'de'"):
+        recogniser_of(str(tmp_path / "model"), "", 1, "cpu", tell="de")
+
+
 def test_a_stream_finds_what_the_whole_search_finds(tmp_path: Path) -> None:
     """With prefixes, hot words and attention, chunk by chunk."""
     (tmp_path / "hot.txt").write_text("*fgf*\n", "utf-8")

@@ -1,0 +1,64 @@
+"""An attention decoder (Vaswani et al., 2017): a transformer that writes tokens in view of an encoder's frames."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+EDGE = 0
+"""What comes before the first token of a text, and after the last one."""
+
+
+class AttentionDecoder(nn.Module):
+    """A transformer that reads what the encoder gives and writes token after token, token 0 after the last."""
+
+    def __init__(self, outputs: int, units: int, layers: int, smoothing: float) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.embedding = nn.Embedding(outputs, units)
+        heads = max(1, units // 64)
+        self.layers = nn.ModuleList(
+            nn.TransformerDecoderLayer(units, heads, 4 * units, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(layers)
+        )
+        self.norm, self.out = nn.LayerNorm(units), nn.Linear(units, outputs)
+
+    def forward(self, tokens: Tensor, encoded: Tensor, lengths: Tensor, first: Tensor | None = None) -> Tensor:
+        """Logits (B, U + 1, V) of what follows 0 … U of `tokens` (B, U); `encoded` (B, T, D) of `lengths` (B,).
+
+        first: (B, D) that is added to what comes before the first token.
+        """
+        x = self.embedding(functional.pad(tokens, (1, 0), value=EDGE))
+        if first is not None:
+            x = torch.cat((x[:, :1] + first[:, None], x[:, 1:]), dim=1)
+        x = x * math.sqrt(x.shape[2]) + _positions(x.shape[1], x.shape[2]).to(x)
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        padding = torch.arange(encoded.shape[1], device=encoded.device)[None, :] >= lengths[:, None]
+        for layer in self.layers:
+            x = layer(x, encoded, tgt_mask=later, memory_key_padding_mask=padding)
+        return self.out(self.norm(x))  # type: ignore[no-any-return]
+
+    def log_likelihoods(
+        self,
+        tokens: Tensor,
+        token_lengths: Tensor,
+        encoded: Tensor,
+        lengths: Tensor,
+        smoothing: float = 0.0,
+        first: Tensor | None = None,
+    ) -> Tensor:
+        """(B,): log probability of each row of `tokens` and of its end, in nats; `first` as of `forward`."""
+        logits = self(tokens, encoded, lengths, first).float()
+        u = torch.arange(logits.shape[1], device=tokens.device)[None, :]
+        ended = functional.pad(tokens, (0, 1)).masked_fill(u >= token_lengths[:, None], EDGE)
+        each = functional.cross_entropy(logits.transpose(1, 2), ended, reduction="none", label_smoothing=smoothing)
+        return -each.masked_fill(u > token_lengths[:, None], 0.0).sum(1)
+
+
+def _positions(length: int, units: int) -> Tensor:
+    """(L, D): sines and cosines (Vaswani et al., 2017)."""
+    angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, units, 2) / units)
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :units]

@@ -1,0 +1,53 @@
+"""How often a model says rightly what an utterance is, such as its language."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megahour.core.store import Artifact
+from megahour.score.references import Reference
+
+
+def tag_scores(
+    references: Sequence[Reference], selection: Artifact | None, systems: Mapping[str, Artifact]
+) -> dict[str, Any]:
+    """By system: `column`, `utterances` whose tag is known, `right` ones, `accuracy`, and `heard`: [known, said, how
+    often].
+
+    Systems that say no tags, and tags that neither the references nor the `selection` know, are left out. What was not
+    decoded counts as said "".
+    """
+    found = {}
+    for name, hypotheses in systems.items():
+        column = hypotheses.summary.get("tag", "")
+        known = _known(references, selection, column)
+        said = _column(hypotheses, "tag") if known else {}
+        heard = Counter((known[key], said.get(key) or "") for r in references if known.get(key := r.key))
+        if utterances := heard.total():
+            right = sum(n for (tag, as_what), n in heard.items() if tag == as_what)
+            found[name] = {
+                "column": column,
+                "utterances": utterances,
+                "right": right,
+                "accuracy": round(right / utterances, 6),
+                "heard": [[*pair, n] for pair, n in sorted(heard.items())],
+            }
+    return found
+
+
+def _known(references: Sequence[Reference], selection: Artifact | None, column: str) -> dict[int, str]:
+    if column in ("speaker", "condition"):
+        return {each.key: getattr(each, column) for each in references}
+    return {} if selection is None or not column else _column(selection, column)
+
+
+def _column(artifact: Artifact, name: str) -> dict[int, str]:
+    """Values by key; none of shards without the column."""
+    values: dict[int, str] = {}
+    for receipt in artifact.each_receipt():
+        table = artifact.read_table(receipt.shard, columns=["key", name])
+        if name in table.column_names:
+            values.update(zip(table["key"].to_pylist(), table[name].to_pylist(), strict=True))
+    return values
