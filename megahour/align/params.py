@@ -111,6 +111,12 @@ class AlignParams(Params):
     min_untranscribed_s: float = Field(
         0.3, gt=0, description="shortest speech between cues that counts as untranscribed"
     )
+    recognised: Literal["reading", "missing", "better"] = Field(
+        "missing",
+        description="what a recogniser's text (ingest --recognised) is: the second reading; the transcript, too, where "
+        "no other stands; or also where it shows more of what is heard than the others do",
+        json_schema_extra=LATER,
+    )
     batch_frames: int = Field(
         8192, ge=1, description="stacked frames of an inference batch; halve it when memory runs out"
     )

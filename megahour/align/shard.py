@@ -10,23 +10,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, NoAnchorsError, greedy_path
-from megahour.align.candidates import choose
-from megahour.align.confidence import Aligned, Costs, align_document, first_problem
-from megahour.align.ctc import NoPathError
-from megahour.align.document import Document
-from megahour.align.evidence import deviations, is_of_another, unheard
+from megahour.align.anchors import greedy_path
+from megahour.align.choice import Placed, Refused, best_transcript, recognised
 from megahour.align.frontend import FrontEnd
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
+from megahour.align.recogniser_text import borne_out, reading_of
 from megahour.align.recording_audio import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
-from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal, segments_of, time_words, words_of
+from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal, segments_of, words_of
 from megahour.align.transcripts import COLUMNS, SpelledTranscript, Speller, by_recording, why_nothing
-from megahour.align.wrong_transcript import belongs
-from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
+from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, BY_RECOGNISER, HEARD
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -36,16 +31,6 @@ from megahour.serve.spec import ModelSpec
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
 LEAST_FRAMES = 8  # output frames of the shortest recording that a model is asked about
-AROUND_S = 0.25  # beside a cue that belong to its place
-LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
-
-
-class Refused(Exception):
-    """The alignment of a recording cannot be trusted; `reason` is counted."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass
@@ -170,88 +155,42 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     p, out = work.p, work.out
     clock = Clock(work.front.shift_s, row["rate_hz"], row["samples"])
     units, frames = greedy_path(heard.posteriors)
-    work.heard.append(keyed(row["key"], heard_of(units, frames, work.tokens, clock), HEARD))
-    out.stat("transcripts", len(transcripts))
+    reading = heard_of(units, frames, work.tokens, clock)
+    people = sum(each.number != BY_RECOGNISER for each in transcripts)
+    out.stat("transcripts", people)
     try:
-        chosen, doubtful = best_transcript(p, transcripts, units)
-        aligned, unsure = trusted(p, heard, chosen.document, work.front.shift_s, doubtful=doubtful)
+        chosen = best_transcript(p, transcripts, units, heard, clock)
     except Refused as refused:
+        work.heard.append(keyed(row["key"], reading, HEARD))
         _refuse(work, row, refused.reason)
         return
+    by_recogniser = chosen.transcript.number == BY_RECOGNISER
+    unsure = chosen.unsure
+    if not by_recogniser and (other := recognised(p, transcripts, units, heard, clock)):
+        reading = reading_of(other.transcript.document, other.timed, clock)
+        agree = borne_out(chosen.transcript.document, chosen.timed, other.transcript.document, other.timed)
+        unsure = unsure & ~agree
+        out.stat("read_by_recogniser", 1)
+    work.heard.append(keyed(row["key"], reading, HEARD))
+    out.stat("transcripts_left_out", people - (not by_recogniser))
+    out.stat("transcripts_by_recogniser", int(by_recogniser))
+    trust = Trust(unsure, p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s)
+    _write_row(work, row, chosen, trust, clock)
+
+
+def _write_row(work: Shard, row: Row, chosen: Placed, trust: Trust, clock: Clock) -> None:
+    """Words and segments of a recording that is aligned, and what they add up to."""
+    out, document, aligned = work.out, chosen.transcript.document, chosen.aligned
     out.kept()
     out.stat("audio_samples", row["samples"])
-    out.stat("cues", len(chosen.document.cues) + len(chosen.left_out))
+    out.stat("cues", len(document.cues) + len(chosen.transcript.left_out))
     out.stat("token_loss_sum", round(aligned.median_loss, 4))
-    out.stat("transcripts_left_out", len(transcripts) - 1)
-    timed = time_words(chosen.document, aligned, heard.level, clock)
-    segments = segments_of(
-        chosen.document,
-        aligned,
-        timed,
-        chosen.left_out,
-        clock,
-        Trust(unsure, p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s),
-    )
-    words = words_of(chosen.document, aligned, timed, segments, clock)
+    segments = segments_of(document, aligned, chosen.timed, chosen.transcript.left_out, clock, trust)
+    words = words_of(document, aligned, chosen.timed, segments, clock)
     work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))
     work.words.append(keyed(row["key"], words, ALIGNED_WORDS))
     kept = segments.filter(segments["kept"])["cue"].to_numpy()
-    out.stat("words_not_said", int(np.isin(chosen.document.word_cue, kept).sum()) - words.num_rows)
+    out.stat("words_not_said", int(np.isin(document.word_cue, kept).sum()) - words.num_rows)
     written = segments.filter(pa.compute.greater_equal(segments["cue"], 0))
     for reason, count in sorted(Counter(written["reason"].to_pylist()).items()):
         out.stat(f"cues_{reason or 'kept'}", count)
-
-
-def best_transcript(
-    p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32]
-) -> tuple[SpelledTranscript, bool]:
-    """The candidate that goes best with the greedy reading `units`, and whether that shows hardly anything of it.
-
-    Raises Refused where next to nothing was heard.
-    """
-    written = [each for each in transcripts if not why_nothing([each])]
-    best, scores = choose([each.document for each in written], units, p.anchor_length)
-    if len(units) < LEAST_HEARD * len(written[best].document.tokens):
-        raise Refused("no-speech")
-    return written[best], not scores.sure
-
-
-def trusted(
-    p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool
-) -> tuple[Aligned, NDArray[np.bool_]]:
-    """Align a document, or raise Refused with the reason why it cannot be believed; and (J,) cues that are not heard.
-
-    A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another text would:
-    of speech in noise the reading may show nothing either.
-    """
-    costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
-    anchoring = Anchoring(
-        p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, 1 / frame_s, p.max_cells
-    )
-    try:
-        aligned = align_document(
-            heard.posteriors,
-            document,
-            costs,
-            anchoring,
-            document.hint_s / frame_s,
-            hint_tolerance=p.hint_tolerance_s / frame_s,
-            said_chance=p.said_chance,
-        )
-        asked = doubtful and p.decoy_margin > 0
-        if asked and not belongs(heard.posteriors, first_problem(document, costs), anchoring, p.decoy_margin):
-            raise Refused("wrong-transcript")
-    except NoAnchorsError:
-        raise Refused("no-anchors") from None
-    except NoPathError:
-        raise Refused("no-path") from None
-    lengths = np.diff(document.boundaries)
-    spoken = float(lengths[aligned.spoken].sum()) / len(document.tokens)
-    if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
-        raise Refused("text-mismatch")
-    if not p.false_accept:
-        return aligned, np.zeros(len(lengths), bool)
-    z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if is_of_another(z, lengths, p.min_spoken):
-        raise Refused("wrong-transcript")
-    return aligned, unheard(z, lengths, p.false_accept, p.false_reject)

@@ -48,7 +48,7 @@ MEANING: dict[str, str] = {
     "text": "spoken words, a space between two; of a word, the word itself",
     "offsets": "first character in `raw` of each word of `text`",
     "ends": "character behind the last one",
-    "transcript": "number of the candidate transcript",
+    "transcript": "number of the candidate transcript that the text is from; -1: what a recogniser wrote",
     "word": "number of the word in its cue",
     "confidence": "of the alignment, 0 to 1",
     "token_start_samples": "start of each of the word's tokens",

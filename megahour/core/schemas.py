@@ -40,6 +40,9 @@ CUES = pa.schema(
     ]
 )
 
+BY_RECOGNISER = -1
+"""Number, in `transcript`, of what a recogniser wrote; the candidates that people gave count from 0."""
+
 TRUTH = pa.schema(
     [
         ("name", pa.string()),
@@ -117,6 +120,7 @@ UTTERANCES = pa.schema(
         ("snr_db", pa.float32()),
         ("clipped_share", pa.float32()),
         ("tier", pa.string()),
+        ("transcript", pa.int32()),
     ]
 )
 

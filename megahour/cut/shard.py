@@ -15,7 +15,7 @@ from megahour.align.shard import Row, cues_by_key
 from megahour.align.tables import UNTRANSCRIBED
 from megahour.core.errors import StoreError
 from megahour.core.records import key_of
-from megahour.core.schemas import DROPPED, UTTERANCES
+from megahour.core.schemas import BY_RECOGNISER, DROPPED, UTTERANCES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -73,6 +73,7 @@ def cut_shard(
                     out.kept()
                     out.stat("audio_samples", stored["samples"])
                     out.stat(f"tier_{stored['tier'] or 'unknown'}", 1)
+                    out.stat("texts_of_recogniser", int(stored["transcript"] == BY_RECOGNISER))
             out.stat("audio_s", round(row["samples"] / row["rate_hz"], 3))
             ctx.progress(done, len(index), "recordings")
     _check_keys(rows, recordings)
@@ -81,8 +82,11 @@ def cut_shard(
 
 
 def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[Row]:
-    """A short recording as one utterance. Its transcript is trusted; word times are unknown (-1)."""
+    """A short recording as one utterance. Its first transcript is trusted, a recogniser's where there is no other; word
+    times are unknown (-1)."""
     losses.out.came_in()
+    number = _first_transcript(cues)
+    cues = [cue for cue in cues if (cue.get("transcript") or 0) == number]
     places = [(cue["cue"], word) for cue in cues for word in range(len(cue["text"].split()))]
     raw, offsets, ends = raw_text(places, {cue["cue"]: cue for cue in cues})
     words = " ".join(cue["text"] for cue in cues).split()
@@ -106,7 +110,13 @@ def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[
         **{"word_start_samples": unknown, "word_end_samples": unknown},
         **{"word_confidence": [1.0] * len(words), "confidence": 1.0, "loss": UNKNOWN},
         **{"heard": "", "cer": UNKNOWN, "edge_cer": UNKNOWN, "wildcard_share": UNKNOWN},
+        "transcript": number,
     }
+
+
+def _first_transcript(cues: list[Row]) -> int:
+    numbers = {cue.get("transcript") or 0 for cue in cues}
+    return min(numbers - {BY_RECOGNISER}, default=BY_RECOGNISER if numbers else 0)
 
 
 def _spans(p: CutParams, row: Row, spoken: AlignedRecording, losses: Losses) -> Iterator[Row]:
@@ -176,6 +186,7 @@ def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span:
         "loss": spoken.loss(span.first, span.last),
         **{"heard": heard, "cer": second.cer, "edge_cer": second.edge_cer},
         "wildcard_share": spoken.reading.wildcard_share(span.start, span.end, times, slack),
+        "transcript": spoken.cues[int(spoken.cue[span.first])].get("transcript") or 0,
     }
 
 

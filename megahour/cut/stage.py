@@ -21,7 +21,7 @@ class Cut(Stage[CutParams]):
     """One task per recordings shard. Without an alignment each short recording becomes one utterance."""
 
     name = "cut"
-    version = 8
+    version = 9
     params = CutParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("recordings"), Input("alignment", optional=True))
 

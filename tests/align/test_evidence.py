@@ -7,13 +7,13 @@ import pytest
 from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring
+from megahour.align.choice import Refused, trusted
 from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import quantise
 from megahour.align.document import Document, spell
 from megahour.align.evidence import SURE, dearer, deviations, is_of_another, unheard
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
-from megahour.align.shard import Refused, trusted
 
 ERRORS = [0.05, 0.3, 0.5]
 

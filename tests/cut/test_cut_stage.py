@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tones import RATE_HZ, write
+from tones import RATE_HZ, write, write_recordings
 
 from megahour.align.tables import keyed, refusal
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, HEARD, RECORDINGS
@@ -255,3 +255,12 @@ def test_held_out_recordings_are_whole_and_the_same_in_a_larger_corpus(tmp_path:
     splits = {row["name"]: row["split"] for row in large}
     assert {row["split"] for row in large} == {"train", "dev", "test"}
     assert all(splits[row["name"]] == row["split"] for row in [*small, *large])
+
+
+def test_without_an_alignment_the_first_transcript_counts_and_a_recognisers_last(tmp_path: Path) -> None:
+    both = [(-1, 1, "another one"), (-1, 0, "good morning"), (-1, -1, "good mourning")]
+    sound = np.random.default_rng(0).normal(0, 3000, 3 * RATE_HZ).astype(np.int16)
+    made = [("both", sound, both, []), ("machine", sound, [(-1, -1, "good mourning")], [])]
+    kept, _, artifact = cut(tmp_path, {"recordings": write_recordings(tmp_path, made)[0]}, CutParams(min_snr_db=-100))
+    assert [(row["text"], row["transcript"]) for row in kept] == [("good morning", 0), ("good mourning", -1)]
+    assert artifact.receipts()[0].stats["texts_of_recogniser"] == 1

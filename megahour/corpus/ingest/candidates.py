@@ -8,7 +8,7 @@ goes to `align`, which hears which one is right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from megahour.core.errors import BadRecord
@@ -16,9 +16,9 @@ from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
-from megahour.corpus.transcripts.cues import Cue, fit_to_length
+from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed
 from megahour.corpus.transcripts.pairing import language_tag, split_suffix
-from megahour.corpus.transcripts.read import Transcript, read_transcript
+from megahour.corpus.transcripts.read import Transcript, read_recognised, read_transcript
 
 MAX_WORD = 1000  # characters; the longest words of any language with spaces have below 200
 MIN_SCRIPT_SHARE = 0.5  # of the letters; names and quotations in another script are far below
@@ -47,11 +47,20 @@ class Candidate:
 
 @dataclass
 class Candidates:
-    """What remains, in order; `counts` says what was repaired, and left out, by reason."""
+    """What remains, in order; `counts` says what was repaired, and left out, by reason.
+
+    recognised: what a recogniser wrote, which is no one's transcript unless `align` makes it one.
+    """
 
     kept: list[Candidate] = field(default_factory=list)
+    recognised: Candidate | None = None
     counts: Counter[str] = field(default_factory=Counter)
     problem: BadRecord | None = None  # of the first that was left out
+
+    @property
+    def best(self) -> Candidate | None:
+        """The first transcript; without one, the recogniser's."""
+        return self.kept[0] if self.kept else self.recognised
 
     def leave_out(self, bad: BadRecord) -> None:
         """Count a candidate that cannot be the recording's transcript."""
@@ -60,7 +69,7 @@ class Candidates:
 
     def need_one(self) -> None:
         """Raise the first candidate's problem when none remains."""
-        if not self.kept and self.problem:
+        if not self.best and self.problem:
             raise self.problem
 
 
@@ -75,8 +84,12 @@ def choose_by_tag(paths: Sequence[str], declared: str) -> list[int]:
     return exact or same or list(range(len(paths)))
 
 
-def read_candidates(written: Iterable[Written], declared: str, p: IngestParams) -> Candidates:
-    """Read all candidates of a recording.
+def read_candidates(
+    written: Iterable[Written], declared: str, p: IngestParams, recognised: Written | None = None
+) -> Candidates:
+    """Read all candidates of a recording, and what a recogniser wrote of it.
+
+    A recogniser's times are hints at best: where they contradict each other they go, and its words stay.
 
     Raises
     ------
@@ -92,13 +105,24 @@ def read_candidates(written: Iterable[Written], declared: str, p: IngestParams) 
         else:
             candidates.kept.append(candidate)
             candidates.counts.update(repairs)
+    if recognised is not None:
+        try:
+            candidates.recognised, _ = _read(recognised, declared, p, read_recognised)
+        except BadRecord as bad:
+            candidates.counts[f"recognised_{bad.reason}"] += 1
+            candidates.problem = candidates.problem or (bad if p.require_transcript else None)
     candidates.need_one()
     return candidates
 
 
-def _read(written: Written, declared: str, p: IngestParams) -> tuple[Candidate, dict[str, int]]:
+Reader = Callable[..., Transcript]
+
+
+def _read(
+    written: Written, declared: str, p: IngestParams, read: Reader = read_transcript
+) -> tuple[Candidate, dict[str, int]]:
     language = declared if declared != UNDETERMINED else language_id.canonical(written.tag) or UNDETERMINED
-    transcript = read_transcript(written.data, written.suffix, p.rate_hz, language=language)
+    transcript = read(written.data, written.suffix, p.rate_hz, language=language)
     for cue in transcript.cues:
         if length := language_id.endless_word(cue.raw, MAX_WORD):
             raise BadRecord("endless-word", f"a word of {length} characters, the limit is {MAX_WORD}")
@@ -165,7 +189,17 @@ def fit_candidates(found: Candidates, samples: int, rate_hz: int) -> None:
             found.counts["cues_past_end"] += sum(cue.start_samples >= samples for cue in candidate.cues)
             kept.append(replace(candidate, cues=fitted))
     found.kept = kept
+    if found.recognised:
+        found.recognised = replace(found.recognised, cues=_within(found.recognised.cues, samples))
     found.need_one()
+
+
+def _within(cues: list[Cue], samples: int) -> list[Cue]:
+    """Cues of a recogniser, without times where most of these lie behind the recording's end."""
+    try:
+        return fit_to_length(cues, samples)
+    except BadRecord:
+        return untimed(cues)
 
 
 def _last_start(candidate: Candidate) -> int:

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from megahour.core.schemas import BY_RECOGNISER
 from megahour.corpus.ingest.candidates import Candidates
 
 
 def cue_rows(key: int, found: Candidates) -> Iterator[dict[str, Any]]:
-    """Rows of the cue table; numbers go through all of the recording's transcripts."""
+    """Rows of the cue table; numbers go through all of the recording's transcripts, the recogniser's last."""
     numbers = count()
-    for transcript, candidate in enumerate(found.kept):
+    every = [*enumerate(found.kept), *((BY_RECOGNISER, each) for each in (found.recognised,) if each)]
+    for transcript, candidate in every:
         for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
             yield {
                 "key": key,
@@ -33,8 +35,8 @@ def count_words(cues: Iterable[dict[str, Any]]) -> int:
     return sum(len(cue["offsets"]) for cue in cues)
 
 
-def worth(found: Candidates) -> tuple[int, int]:
-    """How good the first transcript is: whether its cues have times, and its words."""
-    best = found.kept[0] if found.kept else None
+def worth(found: Candidates) -> tuple[int, int, int]:
+    """How good the best transcript is: whether it is no recogniser's, whether its cues have times, and its words."""
+    best = found.best
     timed = any(cue.start_samples >= 0 for cue in best.cues) if best else False
-    return int(timed), sum(len(spoken.tokens) for spoken in best.spoken) if best else 0
+    return int(bool(found.kept)), int(timed), sum(len(spoken.tokens) for spoken in best.spoken) if best else 0

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
 
@@ -26,6 +26,12 @@ class IngestParams(Params):
         description="transcripts of a medium: those of its name, or also those of its folder that name no medium",
     )
     transcripts: str = Field("", description='file of all transcripts, a line "name: text" or "name TAB text" each')
+    recognised: str = Field(
+        "",
+        description="folder of JSON that a recogniser such as Whisper wrote, NAME.json for each medium; `cut` checks "
+        "texts by it, and it is the transcript where there is no other; its times need not be right",
+        json_schema_extra=LATER,
+    )
     corpus: str = Field("", description="name of the corpus; part of every key")
     rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate of the recordings")
     channels: Literal["mix", "split"] = Field("mix", description="mix all channels, or make a recording of each")
@@ -70,5 +76,5 @@ class IngestParams(Params):
         from megahour.corpus.ingest.sources import media_digest, source_digest
 
         digests = [media_digest(self.source, self.pairing)] if self.source else []
-        digests += [source_digest(self.transcripts)] if self.transcripts else []
+        digests += [source_digest(each) for each in (self.transcripts, self.recognised) if each]
         return {**super().identity(), "digests": digests}

@@ -21,11 +21,10 @@ from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
 from megahour.core.rows import check_rows
 from megahour.core.schemas import CUES, RECORDINGS
-from megahour.core.unicode import load_json, replaced
+from megahour.core.unicode import replaced
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.audio_language import Head
-from megahour.corpus.ingest.candidates import Candidates, Written, choose_by_tag, fit_candidates, from_file, inline
-from megahour.corpus.ingest.candidates import read_candidates as read_all
+from megahour.corpus.ingest.candidates import Candidates, fit_candidates, read_candidates
 from megahour.corpus.ingest.counts import IngestCounts
 from megahour.corpus.ingest.cue_rows import count_words, cue_rows, worth
 from megahour.corpus.ingest.items import Items
@@ -34,13 +33,10 @@ from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
 from megahour.corpus.ingest.sources import Item, NotRead
+from megahour.corpus.ingest.written import WrittenTexts, no_transcript
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
 from megahour.corpus.media.tar import TarWriter, tar_writer
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
-from megahour.corpus.transcripts.json_cues import find
-from megahour.corpus.transcripts.pairing import split_suffix
-from megahour.corpus.transcripts.read import MAX_BYTES as MAX_TRANSCRIPT_BYTES
-from megahour.corpus.transcripts.read import read_table
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons of good records that may not or cannot be used: dropped, not bad.
@@ -52,7 +48,7 @@ POLICY = (
 def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:
     """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`."""
     with out.open(".tar") as file, tar_writer(file) as tar:
-        shard = _Shard(p, out, tar, work, _transcript_table(p))
+        shard = _Shard(p, out, tar, work, WrittenTexts.of(p))
         for item in items:
             if item is None:
                 out.stat("transcripts_without_audio", 1)
@@ -99,7 +95,7 @@ class _Kept(NamedTuple):
 
     name: str
     rows: list[dict[str, Any]]
-    worth: tuple[int, int]
+    worth: tuple[int, int, int]
 
 
 @dataclass
@@ -108,7 +104,7 @@ class _Shard:
     out: ShardWriter
     tar: TarWriter
     work: Path
-    table: dict[str, str]
+    written: WrittenTexts
     index: list[dict[str, Any]] = field(default_factory=list)
     cues: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by the key of the recording
     tally: IngestCounts = field(default_factory=IngestCounts)
@@ -123,7 +119,7 @@ class _Shard:
             raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
         self.names.add(item.name)
         info = side_info(item, p)
-        candidates = read_all(self._written(item, info), info.language, p)
+        candidates = self._candidates(item, info)
         try:
             with ExitStack() as stack:
                 head = Head(p.audio_language_seconds, p.rate_hz) if p.audio_language else None
@@ -151,13 +147,13 @@ class _Shard:
         kept = self.by_sound[whole]
         detail = f"the same samples as {kept.name}"
         fits = all(same_language(row["language"], language) for row in kept.rows)
-        if kept.rows and fits and worth(found) > kept.worth:
+        if found.best and kept.rows and fits and worth(found) > kept.worth:
             for row in kept.rows:
                 before, cues = self.cues[row["key"]], list(cue_rows(row["key"], found))
                 check_rows(cues, CUES)
                 self.cues[row["key"]] = cues
-                row["text_language"] = found.kept[0].found.language
-                row["text_language_probability"] = found.kept[0].found.probability
+                row["text_language"] = found.best.found.language
+                row["text_language_probability"] = found.best.found.probability
                 for name, more in (
                     ("cues", len(cues) - len(before)),
                     ("words", count_words(cues) - count_words(before)),
@@ -168,28 +164,21 @@ class _Shard:
             detail += ", which got this one's transcript: it has times, or more words"
         raise BadRecord("same-audio", detail)
 
-    def _written(self, item: Item, info: SideInfo) -> list[Written]:
-        """An item's candidate transcripts, unread."""
-        written = []
-        for number in choose_by_tag([blob.path for blob in item.transcripts], info.language):
-            blob = item.transcripts[number]
-            data = blob.read(MAX_TRANSCRIPT_BYTES)
-            if split_suffix(blob.path)[1] != ".json" or _is_transcript(data):
-                written.append(from_file(blob.path, data))
-        line = item.text or self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
-        if line and not written:
-            written.append(inline(line))
-        if not written and self.p.require_transcript:
-            beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
-            detail = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
-            raise BadRecord("no-transcript", detail)
-        return written
+    def _candidates(self, item: Item, info: SideInfo) -> Candidates:
+        """An item's candidate transcripts, read, and what a recogniser wrote of it."""
+        written = self.written.beside(item, info.language)
+        recognised = self.written.by_recogniser(item)
+        if not written and recognised is None and self.p.require_transcript:
+            raise no_transcript(item)
+        candidates = read_candidates(written, info.language, self.p, recognised)
+        candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
+        return candidates
 
     def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:
         """The recording's language: as declared, else as its text or its sound says."""
         language = info.language
-        if language == UNDETERMINED and found.kept:
-            language = found.kept[0].language
+        if language == UNDETERMINED and found.best:
+            language = found.best.language
         heard, probability = head.language(self.p.audio_language) if head else ("", 0.0)
         if not heard or probability < self.p.min_language_probability:
             return language
@@ -229,7 +218,7 @@ class _Shard:
     def _write(self, item: Item, info: SideInfo, found: Candidates, encoded: _Encoded) -> None:
         channels = len(encoded.flacs)
         self.out.came_in(channels - 1)
-        written = found.kept[0].found if found.kept else UNSURE
+        written = found.best.found if found.best else UNSURE
         for channel, flac in enumerate(encoded.flacs):
             if encoded.peaks[channel] < self.p.silent_peak * 32768:
                 self.out.drop("silent-channel")
@@ -272,15 +261,6 @@ class _Shard:
             self.tally.kept(info, encoded.stats.samples_out / self.p.rate_hz)
 
 
-def _is_transcript(data: bytes) -> bool:
-    """Whether a JSON file holds cues, besides or instead of side information; broken JSON is left to its reader."""
-    try:
-        value = load_json(data)
-    except (ValueError, RecursionError):
-        return True
-    return find(value) is not None
-
-
 @contextmanager
 def _scratch(folder: Path) -> Iterator[BinaryIO]:
     folder.mkdir(parents=True, exist_ok=True)  # a worker on another machine may be the first to need it
@@ -297,13 +277,3 @@ def _limits(p: IngestParams) -> AudioLimits:
         silent_peak=p.silent_peak,
         max_clipped=p.max_clipped,
     )
-
-
-def _transcript_table(p: IngestParams) -> dict[str, str]:
-    """Transcripts by name from the `transcripts` parameter's file."""
-    if not p.transcripts:
-        return {}
-    import fsspec
-
-    with fsspec.open(p.transcripts, "rb", compression="infer") as file:
-        return read_table(file.read(MAX_TRANSCRIPT_BYTES), language=p.language)

@@ -46,6 +46,10 @@ class Ingest(Stage[IngestParams]):
             from megahour.corpus.ingest.audio_language import load_hook
 
             load_hook(p.audio_language)
+        if p.recognised:
+            from megahour.corpus.ingest.written import recognised_folder
+
+            recognised_folder(p.recognised)
         if "raw" in inputs:
             return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].receipts()]
         from megahour.corpus.ingest.sources import plan_files

@@ -70,6 +70,11 @@ def _longest_non_decreasing(values: list[int]) -> list[int]:
     return chain[::-1]
 
 
+def untimed(cues: list[Cue]) -> list[Cue]:
+    """The cues in their order, without times."""
+    return [replace(cue, start_samples=-1, end_samples=-1) for cue in cues]
+
+
 def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
     """Move cues that stand out of order, but no farther than `reach_samples` from their place, to where their time is.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text, without_code
-from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, without_copies
+from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, untimed, without_copies
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues
 from megahour.corpus.transcripts.sentences import in_sentences
@@ -62,6 +62,16 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     if suffix in TIMED_SUFFIXES and absurd > len(cues) / 2:
         raise BadRecord("absurd-cue-times", f"{absurd} of {len(cues)} cues have a time that no clock shows")
     return tidy(cues, rate_hz)
+
+
+def read_recognised(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
+    """`read_transcript` of what a recogniser wrote: times that are out of order all over go, the words stay."""
+    try:
+        return read_transcript(data, suffix, rate_hz, language=language)
+    except BadRecord as bad:
+        if bad.reason != "cues-out-of-order":
+            raise
+    return tidy(untimed(json_cues(decode_text(data, language), rate_hz)), rate_hz)
 
 
 def tidy(found: list[Cue], rate_hz: int) -> Transcript:

@@ -79,6 +79,7 @@ def utterance(i: int, recording: str, at: int, **values: Any) -> Row:
         "snr_db": math.nan if unknown else float(np.float32(23.7)),
         "clipped_share": 0.0,
         "tier": ("clean", "dirty")[i % 4 == 1],
+        "transcript": i % 3 - 1,
     }
     return row | values
 

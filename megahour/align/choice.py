@@ -1,0 +1,129 @@
+"""Which transcript of a recording is aligned, and whether the alignment can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.align.anchors import Anchoring, NoAnchorsError
+from megahour.align.candidates import evidence
+from megahour.align.confidence import Aligned, Costs, align_document, first_problem
+from megahour.align.ctc import NoPathError
+from megahour.align.document import Document
+from megahour.align.evidence import deviations, is_of_another, unheard
+from megahour.align.params import AlignParams
+from megahour.align.posteriors import Heard
+from megahour.align.recogniser_text import in_turn
+from megahour.align.tables import Clock, Timed, time_words
+from megahour.align.transcripts import SpelledTranscript, why_nothing
+from megahour.align.wrong_transcript import belongs
+from megahour.core.schemas import BY_RECOGNISER
+
+AROUND_S = 0.25  # beside a cue that belong to its place
+LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
+
+
+class Refused(Exception):
+    """The alignment of a recording cannot be trusted; `reason` is counted."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A transcript that is aligned and believed; unsure: (J,) cues that are not heard where they are."""
+
+    transcript: SpelledTranscript
+    aligned: Aligned
+    unsure: NDArray[np.bool_]
+    timed: Timed
+
+
+def best_transcript(
+    p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
+) -> Placed:
+    """The candidate that goes best with the greedy reading `units`; the next one in turn where it cannot be believed.
+
+    Raises Refused with the first one's reason where none can, and where next to nothing was heard.
+    """
+    why = Refused("no-transcript")
+    for number, (transcript, doubtful) in enumerate(in_turn(p, transcripts, units)):
+        try:
+            return _placed(p, transcript, units, heard, clock, doubtful=doubtful)
+        except Refused as refused:
+            why = why if number else refused
+    raise why
+
+
+def recognised(
+    p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
+) -> Placed | None:
+    """What a recogniser wrote, aligned; None where there is none that can be believed."""
+    for transcript in transcripts:
+        if transcript.number == BY_RECOGNISER and not why_nothing([transcript]):
+            doubtful = not evidence(transcript.document, units, p.anchor_length).sure
+            try:
+                return _placed(p, transcript, units, heard, clock, doubtful=doubtful)
+            except Refused:
+                break
+    return None
+
+
+def _placed(
+    p: AlignParams,
+    transcript: SpelledTranscript,
+    units: NDArray[np.int32],
+    heard: Heard,
+    clock: Clock,
+    *,
+    doubtful: bool,
+) -> Placed:
+    if len(units) < LEAST_HEARD * len(transcript.document.tokens):
+        raise Refused("no-speech")
+    aligned, unsure = trusted(p, heard, transcript.document, clock.shift_s, doubtful=doubtful)
+    return Placed(transcript, aligned, unsure, time_words(transcript.document, aligned, heard.level, clock))
+
+
+def trusted(
+    p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool
+) -> tuple[Aligned, NDArray[np.bool_]]:
+    """Align a document, or raise Refused with the reason why it cannot be believed; and (J,) cues that are not heard.
+
+    A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another text would:
+    of speech in noise the reading may show nothing either.
+    """
+    costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
+    anchoring = Anchoring(
+        p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, 1 / frame_s, p.max_cells
+    )
+    try:
+        aligned = align_document(
+            heard.posteriors,
+            document,
+            costs,
+            anchoring,
+            document.hint_s / frame_s,
+            hint_tolerance=p.hint_tolerance_s / frame_s,
+            said_chance=p.said_chance,
+        )
+        asked = doubtful and p.decoy_margin > 0
+        if asked and not belongs(heard.posteriors, first_problem(document, costs), anchoring, p.decoy_margin):
+            raise Refused("wrong-transcript")
+    except NoAnchorsError:
+        raise Refused("no-anchors") from None
+    except NoPathError:
+        raise Refused("no-path") from None
+    lengths = np.diff(document.boundaries)
+    spoken = float(lengths[aligned.spoken].sum()) / len(document.tokens)
+    if aligned.median_loss > p.max_loss_nats or spoken < p.min_spoken:
+        raise Refused("text-mismatch")
+    if not p.false_accept:
+        return aligned, np.zeros(len(lengths), bool)
+    z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
+    if is_of_another(z, lengths, p.min_spoken):
+        raise Refused("wrong-transcript")
+    return aligned, unheard(z, lengths, p.false_accept, p.false_reject)

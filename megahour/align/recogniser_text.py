@@ -1,0 +1,79 @@
+"""What a recogniser wrote of a recording, as its second reading and, where no other stands, as its transcript.
+
+Sequence-to-sequence recognisers such as Whisper write good text, and times that may be seconds off. So their text is
+aligned to the audio as any transcript is: then its words have times, and a text that is not the recording's is refused.
+Where it is right, what it has at the place of an utterance is a better second reading than the aligner's own letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.align.candidates import Evidence, choose
+from megahour.align.document import Document
+from megahour.align.params import AlignParams
+from megahour.align.tables import Clock, Timed
+from megahour.align.transcripts import SpelledTranscript, why_nothing
+from megahour.core.schemas import BY_RECOGNISER, HEARD
+
+FEWEST_LETTERS = 4  # of a cue that a reading bears out: shorter ones stand anywhere
+BESIDE_FRAMES = 50  # of 10 ms, by which the recogniser's words may lie beside a cue that they bear out
+
+
+def in_turn(
+    p: AlignParams, transcripts: Sequence[SpelledTranscript], units: NDArray[np.int32]
+) -> list[tuple[SpelledTranscript, bool]]:
+    """The transcripts to try, in turn: the best that people gave, and the recogniser's where `p.recognised` has it so.
+
+    Each with whether the greedy reading `units` shows hardly anything of it.
+    """
+    written = [each for each in transcripts if not why_nothing([each])]
+    people = [each for each in written if each.number != BY_RECOGNISER]
+    groups = [people, [each for each in written if each.number == BY_RECOGNISER]]
+    if p.recognised == "reading":
+        groups = groups[:1]
+    best = [_best(group, units, p.anchor_length) for group in groups if group]
+    if p.recognised == "better":
+        best.sort(key=lambda each: -each[1].score)
+    return [(transcript, not score.sure) for transcript, score in best]
+
+
+def _best(
+    group: Sequence[SpelledTranscript], units: NDArray[np.int32], length: int
+) -> tuple[SpelledTranscript, Evidence]:
+    at, score = choose([each.document for each in group], units, length)
+    return group[at], score
+
+
+def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
+    """HEARD (without the key) of one recording: one row, of the recogniser's words that the audio has."""
+    said = np.flatnonzero(timed.start >= 0)
+    words = [f" {document.words[word]}" for word in said.tolist()]
+    starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[said]))
+    columns = [pa.array([words], pa.list_(pa.string())), pa.array([starts], pa.list_(pa.int64()))]
+    return pa.table(columns, schema=pa.schema([HEARD.field("tokens"), HEARD.field("start_samples")]))
+
+
+def borne_out(document: Document, timed: Timed, other: Document, other_timed: Timed) -> NDArray[np.bool_]:
+    """(J,) cues of `document` that the recogniser, in `other`, has word for word at the place where the path has them.
+
+    Two readings that agree outweigh what a weak aligner makes of the sound.
+    """
+    said = np.flatnonzero(other_timed.start >= 0)
+    starts = np.maximum.accumulate(other_timed.start[said])
+    first = np.searchsorted(document.word_cue, document.cues)
+    stop = np.searchsorted(document.word_cue, document.cues, "right")
+    found = np.zeros(len(document.cues), bool)
+    for cue, (a, b) in enumerate(zip(first.tolist(), stop.tolist(), strict=True)):
+        own, placed = " ".join(document.words[a:b]), timed.start[a:b] >= 0
+        if len(own) < FEWEST_LETTERS or not placed.any():
+            continue
+        low = np.searchsorted(starts, timed.start[a:b][placed].min() - BESIDE_FRAMES)
+        high = np.searchsorted(starts, timed.end[a:b].max() + BESIDE_FRAMES)
+        there = " ".join(other.words[word] for word in said[low:high].tolist())
+        found[cue] = f" {own} " in f" {there} "
+    return found
