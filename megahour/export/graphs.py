@@ -26,7 +26,7 @@ from torch.nn import functional
 from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES
 from megahour.features.params import UNIT
 from megahour.models.conformer import KERNEL, AttentionContext, Conformer, StreamState
-from megahour.models.end_to_end import EndToEnd, StatelessPredictor
+from megahour.models.end_to_end import EndToEnd, LstmPredictor, StatelessPredictor
 
 FLOOR = math.log(torch.finfo(torch.float32).eps)
 """Of log energies, in whatever scale the samples are (`features.fbank`)."""
@@ -249,6 +249,23 @@ class PredictorGraph(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         return self.predictor.of_last(y.clamp(min=0))
+
+
+class LstmPredictorGraph(nn.Module):
+    """An LSTM predictor: one more token `y` (N,), after `hidden` and `cell` (N, D), to (N, D) and what it remembers.
+
+    It begins with token 0 after zeros.
+    """
+
+    inputs, outputs = ("y", "hidden", "cell"), ("decoder_out", "next_hidden", "next_cell")
+
+    def __init__(self, predictor: LstmPredictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, y: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        out, (next_hidden, next_cell) = self.predictor.step(y, (hidden, cell))
+        return out, next_hidden, next_cell
 
 
 class JoinerGraph(nn.Module):

@@ -53,12 +53,6 @@ class TrainedModel:
                 where=parts.model,
                 remedy="train with criterion ctc or transducer",
             )
-        if "transducer" in heads and self.config.get("predictor", "stateless") != "stateless":
-            raise ConfigError(
-                "a transducer whose predictor is an LSTM: runtimes give it the last tokens only",
-                where=parts.model,
-                remedy="train with criterion_options: {predictor: stateless}",
-            )
         self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
@@ -66,6 +60,7 @@ class TrainedModel:
         self.joint = module if isinstance(module, EndToEnd) else None
         self.encoder = module if self.joint is None else self.joint.encoder
         self.criterion: Literal["ctc", "transducer"] = "transducer" if "transducer" in heads else "ctc"
+        self.predictor: str = self.config.get("predictor", "stateless") if "transducer" in heads else ""
         self.tokens = list(self.recogniser.tokens)
 
     @property

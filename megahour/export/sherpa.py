@@ -9,7 +9,9 @@ its own front end is that one. All forms hear 25 ms windows from 20 Hz on, and n
     transducer        offline     as zipformer2_ctc
     conformer         streaming   as zipformer2_ctc: a transducer
 
-WeNet's offline form adds noise to the samples (dither), NeMo's takes a mean over the utterance.
+WeNet's offline form adds noise to the samples (dither), NeMo's takes a mean over the utterance. Only NeMo's transducers
+have a predictor with a state (an LSTM): they hear other mels (librosa's, from 0 Hz on, whatever the metadata say), have
+the blank last, and may write several tokens at a frame, where ours write one.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ PLAYED = {"ctc": ("zipformer2_ctc", "wenet_ctc"), "transducer": ("transducer", "
 REMEDY = "train on features with edges: mirrored, scale: unit, high_hz: -400"
 
 
-def forms(front: FrontEndSettings, criterion: str, *, streams: bool) -> dict[str, Any]:
+def forms(front: FrontEndSettings, criterion: str, *, streams: bool, predictor: str = "") -> dict[str, Any]:
     """{"offline": form, "streaming": form} of what sherpa-onnx plays, "" with a `reason` where it does not."""
+    if predictor == "lstm":
+        reason = "its predictor is an LSTM: train with criterion_options: {predictor: stateless}"
+        return {"offline": "", "streaming": "", "reason": reason}
     heard = front.model_dump(exclude={"rate_hz", "mels"})
     if heard == MIRRORED:
         offline, streaming = PLAYED[criterion]

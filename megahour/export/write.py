@@ -20,12 +20,20 @@ from megahour.core.versions import versions
 from megahour.export import quantise, sherpa
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.compare import GraphComparison, compare
-from megahour.export.graphs import JoinerGraph, OfflineGraph, PredictorGraph, StreamingCtc, StreamingEncoder
+from megahour.export.graphs import (
+    JoinerGraph,
+    LstmPredictorGraph,
+    OfflineGraph,
+    PredictorGraph,
+    StreamingCtc,
+    StreamingEncoder,
+)
 from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
+from megahour.models.end_to_end import LstmPredictor
 from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
 
 GOLDEN = "golden"
@@ -67,7 +75,10 @@ class Draft:
             "streaming": {"chunk": p.chunk, "left": p.left, "latency_s": p.chunk * model.frames / 100}
             if model.streams
             else None,
-            "sherpa_onnx": {**sherpa.forms(front, model.criterion, streams=model.streams), **self.played},
+            "sherpa_onnx": {
+                **sherpa.forms(front, model.criterion, streams=model.streams, predictor=model.predictor),
+                **self.played,
+            },
             "quantisation": self.quantisation,
             "golden": [clip.model_dump() for clip in self.golden],
             "provenance": self.origin.provenance,
@@ -78,11 +89,14 @@ class Draft:
         (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
         return Bundle.open(str(self.folder))
 
-    def _sizes(self) -> dict[str, int]:
+    def _sizes(self) -> dict[str, Any]:
         """Of a transducer."""
         if self.model.criterion == "ctc":
             return {}
-        return {"width": int(self.model.config["join"]), "context": int(self.model.config["context"])}
+        width = int(self.model.config["join"])
+        if self.model.predictor == "lstm":
+            return {"width": width, "predictor": "lstm"}
+        return {"width": width, "context": int(self.model.config["context"])}
 
 
 def write_bundle(
@@ -173,10 +187,16 @@ def _search_graphs(draft: Draft) -> None:
     width, context = draft.model.config["join"], draft.model.config["context"]
     row, some = {0: "N"}, torch.zeros(2, width)
     decoder, joiner = (draft.folder / f"{name}.onnx" for name in ("decoder", "joiner"))
-    tokens = torch.zeros(2, context, dtype=torch.int64)
-    write_onnx(PredictorGraph(joint.predictor), (tokens,), {"y": row, "decoder_out": row}, decoder)  # type: ignore[arg-type]
+    if isinstance(joint.predictor, LstmPredictor):
+        lstm = LstmPredictorGraph(joint.predictor)
+        given = (torch.zeros(2, dtype=torch.int64), some, some)
+        write_onnx(lstm, given, dict.fromkeys((*lstm.inputs, *lstm.outputs), row), decoder)
+        set_metadata(decoder, {"vocab_size": len(draft.model.tokens)})
+    else:
+        tokens = torch.zeros(2, context, dtype=torch.int64)
+        write_onnx(PredictorGraph(joint.predictor), (tokens,), {"y": row, "decoder_out": row}, decoder)  # type: ignore[arg-type]
+        set_metadata(decoder, {"vocab_size": len(draft.model.tokens), "context_size": context})
     write_onnx(JoinerGraph(joint), (some, some), {"encoder_out": row, "decoder_out": row, "logit": row}, joiner)
-    set_metadata(decoder, {"vocab_size": len(draft.model.tokens), "context_size": context})
     set_metadata(joiner, {"joiner_dim": width})
     draft.graphs |= {"decoder": {"fp32": decoder.name}, "joiner": {"fp32": joiner.name}}
 

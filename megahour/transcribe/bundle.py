@@ -96,7 +96,8 @@ class BundleManifest(_Part):
     front_end: FrontEndSettings
     frames: int = Field(ge=1, le=256)  # of 10 ms for a row of log posteriors
     width: int = Field(0, ge=0, le=65_536)  # of the encoder's output, of a transducer
-    context: int = Field(0, ge=0, le=1024)  # tokens that its decoder (predictor) sees
+    context: int = Field(0, ge=0, le=1024)  # tokens that its decoder (predictor) sees, where it is stateless
+    predictor: Literal["stateless", "lstm"] = "stateless"  # lstm: the decoder has a state of two rows of `width`
     look_ahead_s: float | None  # of the offline graph; None: the whole utterance
     graphs: dict[str, dict[str, str]]  # form → precision → file
     streaming: StreamSettings | None = None
@@ -124,7 +125,7 @@ class BundleManifest(_Part):
         needed = FORMS[self.criterion]
         if missing := [form for form in needed if "fp32" not in self.graphs.get(form, {})]:
             raise ValueError(f"no {missing[0]} graph in fp32")
-        if self.criterion == "transducer" and not (self.width and self.context):
+        if self.criterion == "transducer" and not (self.width and (self.context or self.predictor == "lstm")):
             raise ValueError("a transducer without width or context")
         return self
 
@@ -249,7 +250,8 @@ class Bundle:
         from megahour.transcribe.exported_transducer import ExportedTransducer
 
         decoder, joiner = (self.graph(form, precision) for form in ("decoder", "joiner"))
-        sizes = {"context": self.manifest.context, "width": self.manifest.width, "tokens": len(self.manifest.tokens)}
+        context = 0 if self.manifest.predictor == "lstm" else self.manifest.context
+        sizes = {"context": context, "width": self.manifest.width, "tokens": len(self.manifest.tokens)}
         return ExportedTransducer(decoder, joiner, **sizes, threads=threads, where=f"{self.url}: {precision}")
 
 

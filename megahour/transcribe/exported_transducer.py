@@ -15,7 +15,7 @@ from megahour.models.onnx_session import in_a_line, limited_run, open_session
 class ExportedTransducer:
     """A `models.token_search.Transducer` of a bundle's graphs `decoder` and `joiner`.
 
-    context: tokens that the predictor sees.
+    context: tokens that the predictor sees; 0: it is an LSTM, and sees one after the other.
 
     Raises
     ------
@@ -27,20 +27,23 @@ class ExportedTransducer:
     def __init__(
         self, decoder: bytes, joiner: bytes, *, context: int, width: int, tokens: int, threads: int = 1, where: str = ""
     ) -> None:
-        self.context = context
+        self.context, self.width = context, width
         self._options: Any = None
         try:
             self._decoder, self._joiner = (
                 open_session(data, threads=threads, bounded=True) for data in (decoder, joiner)
             )
             with limited_run() as self._options:  # of the many small runs of a search none has a timer
-                predicted, _ = self.start(1)
+                predicted, state = self.start(1)
                 logits = self.joined(torch.zeros(1, width), predicted)
         except ConfigError:
             raise
         except Exception as error:  # onnxruntime's own classes share no base
             raise StoreError(f"no transducer: {in_a_line(error)}", where=where, remedy="export it again") from None
-        if predicted.shape != (1, width) or logits.shape != (1, tokens):
+        if any(part.shape != (1, width) for part in (predicted, *(state if not context else ()))) or logits.shape != (
+            1,
+            tokens,
+        ):
             what = (
                 f"the graphs give {tuple(predicted.shape)} and {tuple(logits.shape)} values, not {width} and {tokens}"
             )
@@ -52,11 +55,19 @@ class ExportedTransducer:
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
         """(N, D) before any token, and the state of `hypotheses` beginnings."""
+        if not self.context:
+            nothing = torch.zeros(hypotheses, self.width)
+            return self.step(torch.full((hypotheses,), BLANK), (nothing, nothing))
         state = torch.full((hypotheses, self.context), BLANK)
         return self._predicted(state), (state,)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """(N, D) after one more of `tokens` (N,), and the new state."""
+        if not self.context:
+            feed = {"y": tokens.numpy(), "hidden": state[0].numpy(), "cell": state[1].numpy()}
+            names = ["decoder_out", "next_hidden", "next_cell"]
+            out, hidden, cell = map(torch.from_numpy, self._decoder.run(names, feed, self._options))
+            return out, (hidden, cell)
         seen = torch.cat((state[0][:, 1:], tokens[:, None]), dim=1)
         return self._predicted(seen), (seen,)
 

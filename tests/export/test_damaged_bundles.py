@@ -174,7 +174,9 @@ def test_a_damaged_bundle_is_refused_by_name(
     assert str(tmp_path / "bundle") in str(refused.value)
 
 
-@pytest.mark.parametrize("what", ["no joiner", "graphs of each other", "no context", "another width"])
+@pytest.mark.parametrize(
+    "what", ["no joiner", "graphs of each other", "no context", "another width", "another predictor"]
+)
 def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(spoken, tmp_path / "bundle")
     graphs = json.loads((folder / MANIFEST).read_text())["graphs"]
@@ -186,6 +188,7 @@ def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> No
         ),
         "no context": ({"context": 0}, "without width or context"),
         "another width": ({"width": 23}, "width 23"),
+        "another predictor": ({"predictor": "lstm"}, "no transducer"),
     }
     values, message = damage[what]
     change(folder, **values)
