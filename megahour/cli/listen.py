@@ -53,6 +53,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
               help="Largest message of a stream.")  # fmt: skip
 @click.option("--file-mb", type=click.IntRange(1, 1 << 14), default=512, show_default=True,
               help="Largest file that is transcribed.")  # fmt: skip
+@click.option("--file-hours", type=click.FloatRange(0, 24, min_open=True), default=4.0, show_default=True,
+              help="Longest audio of a file, decoded: a small file can hold hours of nothing.")  # fmt: skip
+@click.option("--work-s", type=click.FloatRange(1), default=3600.0, show_default=True,
+              help="A file that is not transcribed after so long is given up.")  # fmt: skip
 @log.logged
 def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **values: Any) -> None:
     """Recognise what a browser's microphone or another program sends, and show the words as they come.
@@ -67,7 +71,14 @@ def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **v
     listening = _listening(host, port)
     token = _token_of(token_file) if token_file else secrets.token_urlsafe(24)
     which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
-    limits = Limits(values["sessions"], values["idle_s"], values["message_kb"] << 10, values["file_mb"] << 20)
+    limits = Limits(
+        sessions=values["sessions"],
+        idle_s=values["idle_s"],
+        message_bytes=values["message_kb"] << 10,
+        file_bytes=values["file_mb"] << 20,
+        file_s=values["file_hours"] * 3600,
+        work_s=values["work_s"],
+    )
     server = ListenServer(recogniser_of(**which), Access(token, host, origins), chunks=chunks, ends=ends, limits=limits)
     server.warm_up()
     if host not in LOOPBACK:
@@ -121,6 +132,8 @@ async def _serve(server: ListenServer, listening: socket.socket, host: str, frag
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"Listening on http://{shown}:{listening.getsockname()[1]}/{fragment}")
         log.say_next([("words of a microphone or a file", "open this address in a browser"), ("end", "Ctrl-C")])
-        await stopped.wait()
+        assert runner.server is not None
+        async with server.watching(runner.server):
+            await stopped.wait()
     finally:
         await runner.cleanup()

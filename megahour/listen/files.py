@@ -1,4 +1,4 @@
-"""A file by POST: spooled to a temporary file of bounded size, and transcribed in a thread."""
+"""A file by POST: spooled to a temporary file of bounded size, and transcribed in a thread in bounded time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import functools
 import io
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from aiohttp import web
@@ -41,14 +43,24 @@ class Upload:
         return 0 if self.left else self._file.tell()
 
 
+@dataclass(frozen=True)
+class FileLimits:
+    """bytes: of the file. idle_s: without any; least_bytes_s: mean rate after that. audio_s: what it may decode to (a
+    few kB of FLAC can hold hours of zeros). work_s: to transcribe it in.
+    """
+
+    bytes: int
+    idle_s: float
+    least_bytes_s: int
+    audio_s: float
+    work_s: float
+
+
 class Uploads:
     """Those that are worked on."""
 
-    def __init__(
-        self, recogniser: Recogniser, threads: Executor, ends: EndRules, most_bytes: int, idle_s: float
-    ) -> None:
-        self._recogniser, self._threads, self._ends = recogniser, threads, ends
-        self._most_bytes, self._idle_s = most_bytes, idle_s
+    def __init__(self, recogniser: Recogniser, threads: Executor, ends: EndRules, limits: FileLimits) -> None:
+        self._recogniser, self._threads, self._ends, self._limits = recogniser, threads, ends, limits
         self._open: set[Upload] = set()
 
     def leave(self) -> None:
@@ -61,8 +73,8 @@ class Uploads:
 
         Raises
         ------
-        HTTPException: a format that there is not, a body that is too large or does not come, or no audio. GoneAway: as
-        `leave`, and when the client has gone.
+        HTTPException: a format that there is not, a body that is too large or does not come, no audio, or more of it
+        than there may be. GoneAway: as `leave`, and when the client has gone.
         """
         form = request.query.get("format", "json")
         if form not in FORMATS:
@@ -71,7 +83,8 @@ class Uploads:
             await self._spool(request, file)
             given = cast(BinaryIO, upload)
             name = request.query.get("name", "")[:200]
-            work = functools.partial(transcribe, given, self._recogniser, name=name, ends=self._ends)
+            watch = functools.partial(self._watch, upload, time.monotonic() + self._limits.work_s)
+            work = functools.partial(transcribe, given, self._recogniser, name=name, ends=self._ends, watch=watch)
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             running.add_done_callback(lambda end: end.cancelled() or end.exception())  # unawaited when the server ends
             while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
@@ -83,6 +96,16 @@ class Uploads:
         kind = "application/json" if form == "json" else "text/plain"
         return made, web.Response(text=FORMATS[form](made), content_type=kind)
 
+    def _watch(self, upload: Upload, until_s: float, heard_s: float) -> None:
+        """From the thread, before each block of audio."""
+        if upload.left:
+            raise GoneAway
+        if heard_s > self._limits.audio_s:
+            raise BadRecord("too-long", f"more than {self._limits.audio_s:g} s of audio; send it in parts")
+        if time.monotonic() > until_s:
+            what = f"{self._limits.work_s:g} s were not enough for it: {heard_s:.0f} s were heard; send it in parts"
+            raise BadRecord("too-slow", what)
+
     @contextmanager
     def _kept(self, upload: Upload) -> Iterator[Upload]:
         self._open.add(upload)
@@ -93,22 +116,25 @@ class Uploads:
             self._open.remove(upload)
 
     async def _spool(self, request: web.Request, file: BinaryIO) -> None:
-        if (said := request.content_length or 0) > self._most_bytes:
-            raise web.HTTPRequestEntityTooLarge(self._most_bytes, said)
-        size, parts = 0, request.content.iter_chunked(1 << 16)
+        most, least = self._limits.bytes, self._limits.least_bytes_s
+        if (said := request.content_length or 0) > most:
+            raise web.HTTPRequestEntityTooLarge(most, said)
+        size, parts, began_s = 0, request.content.iter_chunked(1 << 16), time.monotonic()
         while data := await self._next(parts):
             size += len(data)
-            if size > self._most_bytes:
-                raise web.HTTPRequestEntityTooLarge(self._most_bytes, size)
+            if size > most:
+                raise web.HTTPRequestEntityTooLarge(most, size)
+            if size < (time.monotonic() - began_s - self._limits.idle_s) * least:
+                raise web.HTTPRequestTimeout(text=f"it came at less than {least:,} bytes a second\n")
             file.write(data)
         file.seek(0)
 
     async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
         try:
-            async with asyncio.timeout(self._idle_s):
+            async with asyncio.timeout(self._limits.idle_s):
                 return await anext(parts, b"")
         except TimeoutError:
-            raise web.HTTPRequestTimeout(text=f"nothing came for {self._idle_s:g} s\n") from None
+            raise web.HTTPRequestTimeout(text=f"nothing came for {self._limits.idle_s:g} s\n") from None
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"the body cannot be read: {error}\n") from None
         except OSError:

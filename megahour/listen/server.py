@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from megahour.core.errors import MegahourError
 from megahour.listen.access import PROTOCOL, Access
-from megahour.listen.files import Uploads
+from megahour.listen.files import FileLimits, Uploads
+from megahour.listen.heads import RequestHeads
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
 from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
@@ -54,12 +56,20 @@ PING_S = 20.0
 
 @dataclass(frozen=True)
 class Limits:
-    """sessions: streams and files at a time. idle_s: without audio, or of audio without a word. Sizes in bytes."""
+    """sessions: streams and files at a time. idle_s: without audio, or of audio without a word. Sizes in bytes.
+
+    head_s: until the head of a request is whole. least_bytes_s: mean rate of a file on its way, after idle_s. file_s:
+    audio of a file. work_s: to transcribe it in.
+    """
 
     sessions: int = 4
     idle_s: float = 300.0
     message_bytes: int = 256 << 10
     file_bytes: int = 512 << 20
+    head_s: float = 20.0
+    least_bytes_s: int = 4000
+    file_s: float = 4 * 3600.0
+    work_s: float = 3600.0
 
 
 DEFAULTS = Limits()
@@ -104,7 +114,9 @@ class ListenServer:
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
-        self._uploads = Uploads(recogniser, self._threads, ends, limits.file_bytes, limits.idle_s)
+        file = FileLimits(limits.file_bytes, limits.idle_s, limits.least_bytes_s, limits.file_s, limits.work_s)
+        self._uploads = Uploads(recogniser, self._threads, ends, file)
+        self._heads = RequestHeads(limits.head_s)
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 
     def warm_up(self) -> None:
@@ -112,6 +124,10 @@ class ListenServer:
         noise = np.random.default_rng(0).normal(0, 1000, 2 * self.recogniser.front.rate_hz).astype(np.float32)
         for _ in stream(self.recogniser, [noise, noise], chunks=self.chunks):
             pass
+
+    def watching(self, server: web.Server) -> AbstractAsyncContextManager[None]:
+        """Context in which connections of aiohttp's `server` without a whole request are closed."""
+        return self._heads.watching(server)
 
     def app(self) -> web.Application:
         """The application, for aiohttp's runners."""
@@ -127,6 +143,7 @@ class ListenServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        self._heads.begun(request)
         try:
             self.access.check_place(request)
             if request.path.lstrip("/") not in FILES:
@@ -135,6 +152,8 @@ class ListenServer:
         except web.HTTPClientError:
             self.counts.refused += 1
             raise
+        finally:
+            self._heads.ended(request)
 
     async def _about(self, request: web.Request) -> web.Response:
         return web.json_response(self.about)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,6 +67,7 @@ def transcribe(
     ends: EndRules = USUAL_ENDS,
     whole: bool = False,
     chunks: ChunkLengths | None = None,
+    watch: Callable[[float], None] | None = None,
 ) -> Transcription:
     """The transcript of a recording of any length, in bounded memory.
 
@@ -78,6 +79,7 @@ def transcribe(
     ends: of the pieces that the model takes at once.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
     chunks: the model hears no more than it would in a stream with these; None: all of a piece.
+    watch: called with the seconds of audio that have come, as they come; what it raises ends the work.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def transcribe(
         blocks = live_blocks(audio, recogniser.front.rate_hz, rate_hz)
     else:
         blocks = _decoded(audio, recogniser)
-    counted = _counted(blocks, result, recogniser)
+    counted = _counted(blocks, result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
@@ -255,10 +257,15 @@ def _samples(samples: NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -
 
 
 def _counted(
-    blocks: Iterator[NDArray[np.float32]], result: Transcription, recogniser: Recogniser
+    blocks: Iterator[NDArray[np.float32]],
+    result: Transcription,
+    recogniser: Recogniser,
+    watch: Callable[[float], None] | None,
 ) -> Iterator[NDArray[np.float32]]:
     samples = 0
     for block in blocks:
         samples += len(block)
         result.seconds = round(samples / recogniser.front.rate_hz, 3)
+        if watch is not None:
+            watch(result.seconds)
         yield block

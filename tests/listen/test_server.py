@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError
+from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError, web
 from aiohttp.test_utils import TestClient, TestServer
 from exported import model, voice
 
@@ -43,7 +43,10 @@ def served(recogniser: Recogniser, talk: Talk, limits: Limits = TWO, **access: A
     async def run() -> ListenServer:
         server = ListenServer(recogniser, Access(TOKEN, "127.0.0.1", **access), chunks=CHUNKS, limits=limits)
         async with TestClient(TestServer(server.app()), headers=BEARER) as client:
-            await talk(server, client)
+            own = client.server.runner.server  # type: ignore[union-attr]
+            assert isinstance(own, web.Server)
+            async with server.watching(own):
+                await talk(server, client)
         return server
 
     return asyncio.run(run())
@@ -136,6 +139,79 @@ def test_a_file_that_does_not_come_gives_its_place_up(recogniser: Recogniser, ca
 
     assert served(recogniser, talk, Limits(idle_s=0.4)).counts.files == 0
     assert not caplog.records, "nobody at the terminal is told of what a client does"
+
+
+async def dripped(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """`data` again and again, for ever."""
+    while True:
+        writer.write(data)
+        await asyncio.sleep(0.03)
+
+
+def test_a_head_that_does_not_come_is_waited_for_no_longer(recogniser: Recogniser) -> None:
+    """Headers now and then hold no connection, nor do they after an answer; a stream under way goes on."""
+
+    async def held(port: int, before: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(before + b"GET /about HTTP/1.1\r\n")
+        dripping = asyncio.create_task(dripped(writer, b"X-Slow: 1\r\n"))
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        dripping.cancel()
+        return answer
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        whole = f"GET /about HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        async with client.ws_connect("/stream") as socket:
+            await socket.send_json({"rate_hz": 8000})
+            fresh, used = await asyncio.gather(held(client.port, b""), held(client.port, whole))
+            assert fresh == b""
+            assert used.count(b"HTTP/1.1 200 OK") == 1
+            await socket.send_bytes(voice(1.0, 1).tobytes())
+            await socket.send_json({"end": True})
+            assert (await messages(socket))[-1]["type"] == "end"
+
+    served(recogniser, talk, Limits(head_s=0.4))
+
+
+def test_a_file_that_comes_drop_by_drop_gives_its_place_up(recogniser: Recogniser) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        head = (
+            f"POST /transcribe HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9999\r\n"
+        )
+        writer.write(f"{head}\r\n".encode())
+        dripping = asyncio.create_task(dripped(writer, b"RIFF"))
+        async with asyncio.timeout(5):
+            assert b" 408 " in await reader.readline()
+            assert b"less than 4,000 bytes a second" in await reader.readuntil(b"second")
+        dripping.cancel()
+        writer.close()
+        await freed(server)
+
+    assert served(recogniser, talk, Limits(idle_s=0.3)).counts.files == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (Limits(file_s=60.0), "too-long: more than 60 s of audio"),
+        (Limits(work_s=0.0), "too-slow: 0 s were not enough"),
+    ],
+)
+def test_hours_of_nothing_in_a_small_file_keep_no_one_busy(recogniser: Recogniser, limits: Limits, why: str) -> None:
+    """Half an hour of zeros is 60 kB of FLAC; of the limits the first block that is over them is the last."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(8000 * 1800, np.int16), 8000, format="FLAC")
+    assert len(file.getvalue()) < 100_000
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        answer = await client.post("/transcribe", data=file.getvalue())
+        assert answer.status == 422
+        assert why in await answer.text()
+        assert server.busy == 0
+
+    assert served(recogniser, talk, limits).counts.files == 0
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
