@@ -55,18 +55,23 @@ def align_shard(
     spec: ModelSpec,
     out: ShardWriter,
     ctx: Context,
+    copies: Artifact | None = None,
 ) -> None:
     """Write one *alignment* shard, in the order of the recordings' keys: `.parquet` words, `.segments.parquet`,
     `.heard.parquet`, and `.posteriors.arrow` when asked.
 
-    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening.
+    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening. copies: a list of recordings
+    to leave out.
     """
     config = aligner.read_json(0, ".model.json")
     front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s)
     work = Shard(p, front, config["tokens"], out)
     speller = Speller(config["tokens"], marks=bool(config.get("marks", False)))
     cues = by_recording(recordings.read_table(shard, ".cues.parquet", columns=COLUMNS))
-    rows, transcripts = _to_hear(work, recordings.read_table(shard, columns=INDEX), cues, speller)
+    index = recordings.read_table(shard, columns=INDEX)
+    if copies is not None:
+        index = _without_copies(work, index, copies)
+    rows, transcripts = _to_hear(work, index, cues, speller)
     digest = aligner.manifest.digest
     with ExitStack() as stack:
         if posteriors is None:
@@ -98,6 +103,17 @@ def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
     for rows in cues.values():
         rows.sort(key=lambda row: int(row["cue"]))
     return cues
+
+
+def _without_copies(work: Shard, index: pa.Table, copies: Artifact) -> pa.Table:
+    """The recordings that are no copies. The list, which has the copies only, is read through."""
+    listed = np.zeros(len(index), bool)
+    for receipt in copies.receipts():
+        listed |= np.isin(index["key"].to_numpy(), copies.read_table(receipt.shard, columns=["key"])["key"].to_numpy())
+    for row in index.filter(pa.array(listed)).to_pylist():
+        work.out.came_in()
+        _refuse(work, row, "same-audio")
+    return index.filter(pa.array(~listed))
 
 
 def _to_hear(

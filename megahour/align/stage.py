@@ -21,7 +21,8 @@ LOG = logging.getLogger(__name__)
 class Align(Stage[AlignParams]):
     """One task per recordings shard; posteriors come from the accelerator service and stay in memory.
 
-    `posteriors` is an alignment that was made with `write_posteriors`, to be read instead of listening again.
+    `posteriors` is an alignment that was made with `write_posteriors`, to be read instead of listening again. What
+    `copies` lists is left out.
     """
 
     name = "align"
@@ -31,6 +32,7 @@ class Align(Stage[AlignParams]):
         Input("recordings"),
         Input("aligner", kinds=("model",)),
         Input("posteriors", optional=True, kinds=("alignment",)),
+        Input("copies", optional=True),
     )
 
     def accelerator(self, p: AlignParams, inputs: Inputs) -> ModelSpec | None:
@@ -46,7 +48,8 @@ class Align(Stage[AlignParams]):
         from megahour.align.shard import align_shard
 
         recordings, aligner, posteriors = inputs["recordings"], inputs["aligner"], inputs.get("posteriors")
-        align_shard(p, recordings, aligner, posteriors, task["shard"], self.spec(p, inputs), out, ctx)
+        spec, copies = self.spec(p, inputs), inputs.get("copies")
+        align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         summary: dict[str, Any] = dict(sorted(summed(receipt.stats for receipt in receipts).items()))

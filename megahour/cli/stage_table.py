@@ -33,6 +33,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.corpus.apply.stage:Apply",
         "Rows through a function of your own: a normaliser, a language identifier, a filter.",
     ),
+    "copies": (
+        "megahour.corpus.ingest.copies_stage:Copies",
+        "Recordings whose sound another one has: the one with the best transcript stays.",
+    ),
     "align": ("megahour.align.stage:Align", "Word times of long recordings from their transcripts, by CTC."),
     "cut": ("megahour.cut.stage:Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
     "score-alignment": (
@@ -170,6 +174,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "ingest": ("align", "recordings"),
     "import": ("select", "utterances"),
     "import-aligner": ("align", "aligner"),
+    "copies": ("align", "copies"),
     "align": ("cut", "alignment"),
     "cut": ("select", "utterances"),
     "duplicates": ("select", "duplicates"),

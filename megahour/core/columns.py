@@ -11,7 +11,7 @@ TABLES: dict[str, tuple[str, pa.Schema]] = {
     "recordings": ("`.parquet` of *recordings*: a row a recording and channel", schemas.RECORDINGS),
     "cues": ("`.cues.parquet` of *recordings*: a row a cue of each candidate transcript", schemas.CUES),
     "left out": (
-        "`.left_out.parquet` of *recordings* from `ingest`: all that is not there",
+        "`.left_out.parquet` of *recordings* from `ingest` and of what `import` makes: all that is not there",
         schemas.LEFT_OUT,
     ),
     "words": ("`.parquet` of an *alignment*: a row a word of the cues that are kept", schemas.ALIGNED_WORDS),
@@ -19,7 +19,10 @@ TABLES: dict[str, tuple[str, pa.Schema]] = {
     "heard": ("`.heard.parquet` of an *alignment*: the second reading, a row a recording", schemas.HEARD),
     "utterances": ("`.parquet` of *utterances*", schemas.UTTERANCES),
     "dropped": ("`.dropped.parquet` of *utterances*: what `cut` left out", schemas.DROPPED),
-    "duplicates": ("`.parquet` of *duplicates*: utterances to leave out", schemas.DUPLICATES),
+    "duplicates": (
+        "`.parquet` of *duplicates*, utterances to leave out, and of *copies*, recordings",
+        schemas.DUPLICATES,
+    ),
     "selection": ("`.parquet` of a *selection*: the columns of utterances, and", _BESIDES),
 }
 """Tables by what they are called here: where each lies, and its schema."""
@@ -75,8 +78,8 @@ MEANING: dict[str, str] = {
     "detail": "what was found, with numbers",
     "bad": "whether it is in the quarantine too; else a policy left it out",
     "seconds": "length by the file's header; NaN where it does not say or was not asked",
-    "duplicate_of": "key of the utterance that stays",
-    "kind": "audio or text: what is nearly the same",
+    "duplicate_of": "key of the utterance, or recording, that stays",
+    "kind": "audio or text: what is nearly the same; recording: the sound is equal",
     "similarity": "0 to 1",
     "set": "name of the set",
     "shard": "of the utterances artifact",

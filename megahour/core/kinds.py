@@ -16,6 +16,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "raw": ("synthesise", "compose"),
     "text": ("sentences",),
     "recordings": ("ingest", "import with kind=recordings"),
+    "copies": ("copies",),
     "alignment": ("align",),
     "utterances": ("cut", "import"),
     "duplicates": ("duplicates",),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +26,10 @@ from megahour.align.posteriors import spans
 from megahour.align.stage import Align
 from megahour.align.wrong_transcript import belongs, decoy_of
 from megahour.core.errors import ConfigError
+from megahour.core.schemas import DUPLICATES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.models.import_stage import ImportAligner
 from megahour.models.params import ImportAlignerParams
 
@@ -168,6 +172,23 @@ def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact)
     assert (cue.min(), cue.max()) == (60, 89), "numbers of the third transcript, the first of two equal ones"
     stats = alignment.receipts()[0].stats
     assert (stats["transcripts"], stats["transcripts_left_out"]) == (5, 4)
+
+
+def test_listed_copies_are_left_out_unheard(tmp_path: Path, aligner: Artifact) -> None:
+    """By a list in two shards, which has a recording of another shard, too."""
+    made = [(f"r{i}", *spoken(i, 5), []) for i in range(1, 4)]
+
+    def listing(*keys: int) -> Callable[[ShardWriter], None]:
+        rows = [{"key": key, "duplicate_of": 2, "kind": "recording", "similarity": 1.0} for key in keys]
+        return lambda out: out.table(pa.Table.from_pylist(rows, DUPLICATES))
+
+    copies = write(tmp_path / "copies", listing(1, 99), listing(3))
+    alignment = align(tmp_path, aligner, made, copies=copies)
+    counts = alignment.receipts()[0].counts
+    assert (counts.came_in, counts.kept, counts.dropped) == (3, 1, {"same-audio": 2})
+    assert set(alignment.read_table(0)["key"].to_pylist()) == {2}
+    whole = [row for row in alignment.read_table(0, ".segments.parquet").to_pylist() if row["reason"] == "same-audio"]
+    assert [(row["key"], row["cue"], row["kept"]) for row in whole] == [(1, -1, False), (3, -1, False)]
 
 
 def test_posteriors_are_read_instead_of_listening_again(tmp_path: Path, aligner: Artifact) -> None:

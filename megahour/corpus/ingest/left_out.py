@@ -1,4 +1,4 @@
-"""Every recording that a shard of `ingest` left out, as a table: who asks why it is not there finds it by name."""
+"""All that a shard of `ingest` or `import` left out, as a table: who asks why it is not there finds it by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ class LeftOut:
     def add(self, item: Item | None, bad: BadRecord, *, is_bad: bool) -> None:
         """An item of `ingest`, or none where something could not become one."""
         name, source = (item.name, item.source) if item else (bad.record, bad.record)
-        self._row(name, source, bad.reason, bad.detail, is_bad, seconds_of(item) if item else nan)
+        self.record(name, source, bad, is_bad=is_bad, seconds=seconds_of(item) if item else nan)
+
+    def record(self, name: str, source: str, bad: BadRecord, *, is_bad: bool, seconds: float = nan) -> None:
+        """Anything by its name, with its length where that is known."""
+        self._row(name, source, bad.reason, bad.detail, is_bad, seconds)
         self._rows[-1]["licence"] = bad.licence if isinstance(bad, LicenceRefused) else ""
 
     def channel(self, item: Item, channel: int, reason: str, seconds: float) -> None:

@@ -78,3 +78,9 @@ class IngestParams(Params):
         digests = [media_digest(self.source, self.pairing)] if self.source else []
         digests += [source_digest(each) for each in (self.transcripts, self.recognised) if each]
         return {**super().identity(), "digests": digests}
+
+
+class CopiesParams(Params):
+    """Recordings whose sound another one has: the one with the best transcript stays."""
+
+    partitions: int = Field(0, ge=0, description="output shards; 0: as many as the recordings have")

@@ -6,7 +6,8 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isnan, nan
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -15,6 +16,7 @@ import numpy as np
 from megahour.core.errors import BadRecord
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.counts import MAX_NAMES
+from megahour.corpus.ingest.left_out import LeftOut
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.untrusted import Entry
@@ -49,6 +51,22 @@ class ImportTarget(ABC):
     p: ImportParams
     out: ShardWriter
     tar: TarWriter
+    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out_s: float = 0.0
+
+    def reject(self, bad: BadRecord, name: str, seconds: float = nan) -> None:
+        """List and count what cannot be used: what policy leaves out is dropped, the rest is quarantined."""
+        if isinstance(bad, LicenceRefused):
+            refused = self.out.stats.setdefault("refused_licences", {})
+            if bad.licence in refused or len(refused) < MAX_NAMES:
+                refused[bad.licence] = refused.get(bad.licence, 0) + 1
+        by_policy = bad.reason.startswith(POLICY)
+        self.left_out.record(name, self.p.source, bad, is_bad=not by_policy, seconds=seconds)
+        self.left_out_s += 0.0 if isnan(seconds) else seconds
+        if by_policy:
+            self.out.drop(bad.reason)
+        else:
+            self.out.quarantine(name, bad.reason, bad.detail, self.p.source)
 
     @abstractmethod
     def add(self, pcm: Pcm, entries: list[Entry]) -> None:
@@ -93,15 +111,3 @@ def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
         detail = f"samples {start} to {stop} of {pcm.samples} at {rate_hz} Hz"
         raise BadRecord("wrong-duration", detail)
     return start, min(stop, pcm.samples), channel
-
-
-def reject(out: ShardWriter, bad: BadRecord, name: str, source: str) -> None:
-    """Count a record that cannot be used: what policy leaves out is dropped, the rest is quarantined."""
-    if isinstance(bad, LicenceRefused):
-        refused = out.stats.setdefault("refused_licences", {})
-        if bad.licence in refused or len(refused) < MAX_NAMES:
-            refused[bad.licence] = refused.get(bad.licence, 0) + 1
-    if bad.reason.startswith(POLICY):
-        out.drop(bad.reason)
-    else:
-        out.quarantine(name, bad.reason, bad.detail, source)

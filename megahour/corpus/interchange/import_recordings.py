@@ -15,7 +15,7 @@ from megahour.core.rows import check_rows
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.unicode import replaced
 from megahour.corpus.ingest.licences import check_licence
-from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, ImportTarget, Pcm, reject, span
+from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, ImportTarget, Pcm, span
 from megahour.corpus.interchange.record import Row
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import FlacEncoder
@@ -50,7 +50,7 @@ class ImportedRecordings(ImportTarget):
                 check_rows([row], RECORDINGS)
                 check_rows(cues, CUES)
             except RECORD_FAULTS as error:
-                reject(self.out, bad_record(error), first.recording, p.source)
+                self.reject(bad_record(error), first.recording, pcm.samples / p.rate_hz)
                 continue
             self.keys.add(key)
             self.cues += cues
@@ -72,7 +72,7 @@ class ImportedRecordings(ImportTarget):
                 spans.append((start, stop))
             except RECORD_FAULTS as error:
                 self.out.came_in()
-                reject(self.out, bad_record(error), entry.id, self.p.source)
+                self.reject(bad_record(error), entry.id)
         return good, spans
 
     def _stored(self, pcm: Pcm, key: int, channel: int) -> tuple[int, int]:

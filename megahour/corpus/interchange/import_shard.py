@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from math import nan
 from typing import cast
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.stage import Context
 from megahour.core.writer import ShardWriter
-from megahour.corpus.interchange.import_audio import ImportTarget, decoded, reject
+from megahour.corpus.interchange.import_audio import ImportTarget, decoded
 from megahour.corpus.interchange.import_plan import Entries
 from megahour.corpus.interchange.import_recordings import ImportedRecordings
 from megahour.corpus.interchange.import_utterances import Utterances
@@ -26,10 +27,11 @@ def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Conte
             if not source:
                 for bad in cast("Iterator[BadRecord]", group):
                     out.came_in()
-                    out.quarantine(bad.record, bad.reason, bad.detail, p.source)
+                    target.reject(bad, bad.record)
                 continue
             _add(p, target, cast("list[Entry]", list(group)), out, ctx)
     target.write_tables()
+    target.left_out.write(out)
 
 
 def _place(entry: Entry | BadRecord) -> tuple[str, bool] | None:
@@ -40,10 +42,12 @@ def _add(p: ImportParams, target: ImportTarget, entries: list[Entry], out: Shard
     out.came_in(len(entries) if p.kind == "utterances" else 1)
     try:
         with decoded(p, entries[0], ctx.work) as pcm:
+            before_s = target.left_out_s
             target.add(pcm, entries)
-            out.stat("audio_s", round(pcm.samples / p.rate_hz, 3))
+            out.stat("audio_s", round(max(0.0, pcm.samples / p.rate_hz - target.left_out_s + before_s), 3))
     except RECORD_FAULTS as error:
         bad = bad_record(error)
         for entry in entries if p.kind == "utterances" else entries[:1]:
-            reject(out, bad, entry.id if p.kind == "utterances" else entry.recording, p.source)
+            seconds = nan if entry.duration_s is None else entry.duration_s
+            target.reject(bad, entry.id if p.kind == "utterances" else entry.recording, seconds)
     ctx.progress(out.counts.came_in, out.counts.came_in, "entries")

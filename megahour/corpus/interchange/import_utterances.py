@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from megahour.core.rows import check_rows
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.unicode import replaced
 from megahour.corpus.ingest.licences import check_licence
-from megahour.corpus.interchange.import_audio import SLACK_S, ImportTarget, Pcm, reject, span
+from megahour.corpus.interchange.import_audio import SLACK_S, ImportTarget, Pcm, span
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.record import Row, filled
 from megahour.corpus.interchange.untrusted import Entry
@@ -46,7 +47,7 @@ class Utterances(ImportTarget):
                     self.out.stat("replaced_characters", n)
                 self.out.stat("audio_samples", stop - start)
             except RECORD_FAULTS as error:
-                reject(self.out, bad_record(error), entry.id, self.p.source)
+                self.reject(bad_record(error), entry.id, nan if entry.duration_s is None else entry.duration_s)
 
     def _row(self, entry: Entry, start: int, stop: int) -> Row:
         p = self.p

@@ -347,6 +347,31 @@ def test_licences_follow_the_policy(tmp_path: Path) -> None:
     assert artifact.manifest.counts.bad == 0
 
 
+@pytest.mark.parametrize("kind", ["utterances", "recordings"])
+def test_all_that_is_left_out_is_listed(tmp_path: Path, kind: str) -> None:
+    """One of a long file, one without audio, one that is not allowed, a broken line; not the one that stays."""
+    wav(tmp_path / "data/a.wav", 1, 48_000)
+    wav(tmp_path / "data/b.wav", 2, 16_000)
+    a = {"audio_filepath": "a.wav", "text": "fine"}
+    entries = [
+        {**a, "offset": 0.0, "duration": 1.0},
+        {**a, "offset": 2.0, "duration": 1.5},
+        {"audio_filepath": "gone.wav", "duration": 1.0, "text": "gone"},
+        {"audio_filepath": "b.wav", "duration": 1.0, "text": "no", "license": "CC-BY-NC-4.0"},
+        "{",
+    ]
+    artifact = imported(tmp_path, "nemo", lines(tmp_path / "data/m.jsonl", entries), kind=kind, max_bad=1.0)
+    listed = table(artifact, ".left_out.parquet")
+    counts = artifact.manifest.counts
+    assert len(listed) == sum(counts.dropped.values()) == 4
+    assert sorted(row["reason"] for row in listed if row["bad"]) == reasons(artifact)
+    (refused,) = [row for row in listed if not row["bad"]]
+    assert (refused["reason"], refused["licence"], refused["seconds"]) == ("licence-forbidden", "CC-BY-NC-4.0", 1.0)
+    (late,) = [row["seconds"] for row in listed if row["reason"] == "wrong-duration"]
+    assert (late == 1.5) if kind == "utterances" else np.isnan(late), "of a cue there is no audio of its own"
+    assert artifact.receipts()[0].stats["audio_s"] == (1.5 if kind == "utterances" else 3.0)
+
+
 def test_impossible_sources_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no wav\.scp"):
         Import().plan(ImportParams(format="kaldi", source=str(wav(tmp_path / "k/x.wav", 1, 99).parent)), {})
