@@ -32,7 +32,8 @@ HIDDEN = "hidden"
 class Item:
     """One medium and what lies beside it, before anything of it is read. `name` is its path without the suffix.
 
-    `fields` is what a table says of it; `text` its transcript, where the table itself has it.
+    `fields` is what a table says of it; `text` its transcript, where the table itself has it; `is_far` a row's medium
+    that is not of this machine.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Item:
     info: Blob | None
     fields: dict[str, Any] = field(default_factory=dict)
     text: str = ""
+    is_far: bool = False
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
         info=None,
         fields=fields,
         text=str(_first(fields, TEXT_COLUMNS)),
+        is_far=not listing.is_here(address),
     )
 
 

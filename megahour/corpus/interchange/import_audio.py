@@ -61,7 +61,7 @@ class ImportTarget(ABC):
             if bad.licence in refused or len(refused) < MAX_NAMES:
                 refused[bad.licence] = refused.get(bad.licence, 0) + 1
         by_policy = bad.reason.startswith(POLICY)
-        self.left_out.record(name, self.p.source, bad, is_bad=not by_policy, seconds=seconds)
+        self.left_out.record(name, self.p.source, bad, is_bad=not by_policy, length_s=seconds)
         self.left_out_s += 0.0 if isnan(seconds) else seconds
         if by_policy:
             self.out.drop(bad.reason)

@@ -38,6 +38,10 @@ class Listing:
     def is_local(self) -> bool:
         return _protocol(self.source) in ("", *DISK)
 
+    def is_here(self, address: str) -> bool:
+        """Whether an address is a file of this machine, so that to open it costs no request."""
+        return self.is_local and _protocol(address) in ("", *DISK)
+
     def blob(self, address: str) -> Blob:
         """The file at an address, which may be relative to the table's folder.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_media import encode, murmur, put
+from spark_marks import needs_spark
 
 from megahour.core.errors import ConfigError, MegahourError, NothingKept
 from megahour.core.kinds import kind_of
@@ -39,7 +40,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory, engine: LocalEngine) ->
     return out
 
 
-def applied(tmp_path: Path, engine: LocalEngine, artifact: Artifact, code: str, name: str, **more: Any) -> Artifact:
+def applied(tmp_path: Path, engine: Any, artifact: Artifact, code: str, name: str, **more: Any) -> Artifact:
     file = put(tmp_path, "my_text.py", code)
     out = Artifact(tmp_path / "applied")
     p = ApplyParams(function=f"{file}:{name}", **more)
@@ -77,6 +78,22 @@ def test_a_filter_as_the_page_shows_it_and_the_stage_behind_it(
     assert [row["text"] for row in rows(cut)] == ["one two", "three"]
     longer = applied(tmp_path / "b", engine, cut, SHOWN, "long_enough")
     assert (kind_of(longer), len(rows(longer))) == ("utterances", 2)
+
+
+@needs_spark
+def test_spark_makes_the_same_bytes(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
+    """Of rows and of cues; a function that raises is named there, too."""
+    from megahour.engine.spark import SparkEngine
+
+    with SparkEngine("local[2]") as spark:
+        for name, more in (("mine", {"table": "cues"}), ("long_enough", {})):
+            here, there = (
+                applied(tmp_path / f"{name}-{kind}", runs, recordings, SHOWN, name, **more)
+                for kind, runs in (("here", engine), ("there", spark))
+            )
+            assert here.manifest.digest == there.manifest.digest
+        with pytest.raises(MegahourError, match=r"f raised ZeroDivisionError"):
+            applied(tmp_path / "bad", spark, recordings, CHANGED + "1 / 0", "f")
 
 
 def test_words_that_have_no_place_may_be_anywhere_in_their_cue(

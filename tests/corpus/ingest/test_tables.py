@@ -323,3 +323,19 @@ def test_a_table_that_is_not_utf_8_is_refused_by_its_encoding(tmp_path: Path, su
         plan_table(source, 1 << 30, 100)
     Path(source).write_text(text, "utf-8-sig")
     assert len(plan_table(source, 1 << 30, 100)) == 1
+
+
+def test_the_length_of_a_row_that_is_left_out(tmp_path: Path, engine: LocalEngine) -> None:
+    """By its column, else by the header of a file of this machine; the web is not asked."""
+    for name in ("stays", "here", "said"):
+        put(tmp_path, f"{name}.wav", encode(murmur(1, seed=len(name))))
+    rows_of_table = [
+        {"audio": "stays.wav", "text": "Hello.", "licence": "CC0", "duration": ""},
+        {"audio": "here.wav", "text": "Hello.", "licence": "CC-BY-NC-4.0", "duration": "unknown"},
+        {"audio": "said.wav", "text": "Hello.", "licence": "CC-BY-NC-4.0", "duration": 2.5},
+        {"audio": "https://localhost:9/away.wav", "text": "Hello.", "licence": "CC-BY-NC-4.0", "duration": -1},
+    ]
+    out = ingest(tmp_path, engine, write_table(tmp_path / "table.jsonl", rows_of_table))
+    lengths = {row["name"]: row["seconds"] for row in rows(out, ".left_out.parquet")}
+    assert (lengths["here"], lengths["said"]) == (1.0, 2.5)
+    assert np.isnan(lengths["https://localhost:9/away"])
