@@ -45,17 +45,22 @@ def shelves(
     """Usable rows of the shards whose tag ``set`` is in `sets`: long enough, known to `labels` and kept by `keep`.
 
     Long enough is one stacked frame at every offset, 2 · stack − 1 frames. The others are counted in `dropped` as
-    ``too-short``, ``no-target`` or ``held-out``.
+    ``too-short``, ``held-out``, the reasons that `labels` count in `lacking`, or ``no-target``.
     """
     found = []
+    counted: Counter[str] | None = getattr(labels, "lacking", None)
+    lacking = Counter[str]() if counted is None else counted
     for shard, table in small_columns(features, sets):
         frames = table.column("frames").to_numpy().astype(np.int64)
         long = frames >= 2 * stack - 1
+        before = Counter(lacking)
         known = long & labels.known(shard, table, stacked_frames(frames, stack - 1, stack))
         good = known & keep(table) if keep is not None else known
         found.append(Shelf.of(shard, good, frames))
         if dropped is not None:
             dropped["too-short"] += int((~long).sum())
-            dropped["no-target"] += int((long & ~known).sum())
+            why = lacking - before
+            dropped.update(why)
+            dropped["no-target"] += int((long & ~known).sum()) - why.total()
             dropped["held-out"] += int((known & ~good).sum())
     return found

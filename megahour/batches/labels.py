@@ -115,6 +115,10 @@ class SenoneLabels:
         self._shards_of[shard] = np.unique(places[places >= 0] >> 32).tolist()
         return places >= 0
 
+    def shards_of(self, features_shards: Sequence[int]) -> list[int]:
+        """The shards that utterances of these are in, of which `known` has been asked."""
+        return sorted({shard for features_shard in features_shards for shard in self._shards_of[features_shard]})
+
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places of utterances, shard << 32 | row; −1 of unknown ones."""
         if not len(self._keys):
@@ -124,7 +128,7 @@ class SenoneLabels:
 
     def opened(self, features_shards: Sequence[int]) -> OpenSenones:
         """The labels of these shards alone, of which `known` has been asked."""
-        return OpenSenones(self, sorted({shard for f in features_shards for shard in self._shards_of[f]}))
+        return OpenSenones(self, self.shards_of(features_shards))
 
 
 class OpenSenones:

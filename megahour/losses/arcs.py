@@ -166,33 +166,33 @@ def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Ten
         kept.append((logs, gains))
         arcs = logs[:, source] + sure + scores[:, t, senone]
         right = gains[:, source] + (senone == wanted[:, t, None])
-        new, new_gains = _gathered(arcs, right, target, states)
+        new, new_gains = gathered(arcs, right, target, states)
         logs, gains = torch.where(going[t], new, logs), torch.where(going[t], new_gains, gains)
     log_sum = torch.logsumexp(logs + final, 1)
-    gain = (_share(logs + final, log_sum[:, None]) * gains).sum(1)
+    gain = (share(logs + final, log_sum[:, None]) * gains).sum(1)
     occupation, gain_gradient = torch.zeros_like(scores), torch.zeros_like(scores)
     logs, gains = final.expand(batch, -1), scores.new_zeros(batch, states)
     for t in range(frames - 1, -1, -1):
         arcs = logs[:, target] + sure + scores[:, t, senone]
         right = gains[:, target] + (senone == wanted[:, t, None])
         before, before_gains = kept.pop()
-        through = torch.where(going[t], _share(before[:, source] + arcs, log_sum[:, None]), 0.0)
+        through = torch.where(going[t], share(before[:, source] + arcs, log_sum[:, None]), 0.0)
         occupation[:, t].index_add_(1, senone, through)
         gain_gradient[:, t].index_add_(1, senone, through * (before_gains[:, source] + right - gain[:, None]))
-        new, new_gains = _gathered(arcs, right, source, states)
+        new, new_gains = gathered(arcs, right, source, states)
         logs, gains = torch.where(going[t], new, logs), torch.where(going[t], new_gains, gains)
     return PathSums(log_sum, gain, occupation, gain_gradient)
 
 
-def _gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Tensor, Tensor]:
+def gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Tensor, Tensor]:
     """Log sums (B, S) of the arcs (B, A) that have an end in each state, and the mean of their gains."""
     nothing = arcs.new_full((len(arcs), states), -torch.inf)
     highest = nothing.scatter_reduce(1, ends.expand_as(arcs), arcs, "amax")
     shift = torch.where(highest.isfinite(), highest, 0.0)
     total = torch.zeros_like(shift).index_add(1, ends, (arcs - shift[:, ends]).exp()).log() + shift
-    return total, torch.zeros_like(shift).index_add(1, ends, _share(arcs, total[:, ends]) * gains)
+    return total, torch.zeros_like(shift).index_add(1, ends, share(arcs, total[:, ends]) * gains)
 
 
-def _share(part: Tensor, whole: Tensor) -> Tensor:
+def share(part: Tensor, whole: Tensor) -> Tensor:
     """exp(part - whole), 0 of no path even where there is none at all."""
     return torch.where(part == -torch.inf, 0.0, (part - whole).exp())

@@ -1,4 +1,4 @@
-"""Sequence criteria: MMI and state-level minimum Bayes risk (sMBR), over the paths of a denominator graph.
+"""Sequence criteria: MMI and state-level minimum Bayes risk (sMBR), over the paths of a denominator graph or lattices.
 
 With κ the acoustic scale, a_t the aligned senone and scores κ (logit - log prior), whose normaliser is the same for all
 paths:
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megahour.losses.arcs import ArcGraph, sums
+from megahour.losses.arcs import ArcGraph, PathSums, sums
+from megahour.losses.lattices import FrameLattices, lattice_sums
 
 Criterion = Literal["mmi", "smbr"]
 
@@ -39,7 +40,7 @@ def sequence_loss(
     logits: Tensor,
     lengths: Tensor,
     labels: Tensor,
-    graph: ArcGraph,
+    graph: ArcGraph | FrameLattices,
     *,
     criterion: Criterion,
     log_priors: Tensor | None = None,
@@ -54,6 +55,7 @@ def sequence_loss(
     ----------
     logits (B, T, V), any precision; sums are in float64. lengths (B,): frames. labels (B, T): aligned senones, -1 where
         there is none: such a frame counts for nothing in sMBR and in smoothing, and is any senone's in MMI.
+    graph: what all utterances are against, or a lattice for each of them, on the logits' device.
     log_priors (V,): taken off the logits; None for scores that are likelihoods already. scale: κ.
     smoothing: H; the loss is (1 - H) times the criterion's and H times the cross entropy (nats).
     silence: senone that is never right in sMBR; None to count it as any other.
@@ -86,6 +88,12 @@ def sequence_loss(
     return SequenceLoss(loss, has_path)
 
 
+def _sums(graph: ArcGraph | FrameLattices, scores: Tensor, lengths: Tensor, wanted: Tensor) -> PathSums:
+    if isinstance(graph, ArcGraph):
+        return sums(graph, scores, lengths, wanted)
+    return lattice_sums(graph, scores, wanted)
+
+
 class _Sequence(torch.autograd.Function):
     """The criterion on scores; its gradient is made with the loss, and has the scores' dtype."""
 
@@ -95,21 +103,21 @@ class _Sequence(torch.autograd.Function):
         scores: Tensor,
         lengths: Tensor,
         labels: Tensor,
-        graph: ArcGraph,
+        graph: ArcGraph | FrameLattices,
         criterion: Criterion,
         silence: int | None,
         reject: float,
     ) -> tuple[Tensor, Tensor]:
         aligned = labels.clamp(min=0)[..., None]
         counted = labels if silence is None else labels.masked_fill(labels == silence, -1)
-        found = sums(graph, scores, lengths, counted)
+        found = _sums(graph, scores, lengths, counted)
         has_path = found.log_sum > -torch.inf
         if criterion == "smbr":
             loss = (counted >= 0).sum(1) - found.gain
             gradient = -found.gain_gradient
         else:
             others = torch.ones_like(scores, dtype=torch.bool).scatter_(2, aligned, False) & (labels >= 0)[..., None]
-            numerator = sums(graph, scores.masked_fill(others, -torch.inf), lengths, counted)
+            numerator = _sums(graph, scores.masked_fill(others, -torch.inf), lengths, counted)
             loss = found.log_sum - numerator.log_sum
             gradient = found.occupation - numerator.occupation
             has_path = has_path & (numerator.log_sum > -torch.inf)

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from megahour.batches.labels import IGNORE
+from megahour.batches.lattice_labels import ARCS, SENONES, WEIGHTS
 from megahour.batches.loader import Batch
 from megahour.losses.arcs import ArcGraph
 from megahour.losses.ctc import ctc_consistency, ctc_loss
+from megahour.losses.lattices import FrameLattices, LatticeArcs
 from megahour.losses.sequence import Criterion, sequence_loss
 from megahour.losses.soft import soft_cross_entropy
 from megahour.train.device import moved
@@ -37,11 +39,14 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceGoal:
-    """What sequence training learns against, and how: `losses.sequence`. log_priors (V,) are those of the units."""
+    """What sequence training learns against, and how: `losses.sequence`. log_priors (V,) are those of the units.
+
+    graph: None where each batch has lattices.
+    """
 
     criterion: Criterion
     options: SequenceOptions
-    graph: ArcGraph
+    graph: ArcGraph | None
     log_priors: Tensor
     silence: int
 
@@ -52,7 +57,7 @@ class DeviceBatch:
 
     rows: the N frames that count, as indices into B·T; None for tokens and sentences. targets: of these
     frames, `labels` (N,), or `indices` and `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,)
-    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T).
+    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T). lattices: that these are against.
     """
 
     features: Tensor
@@ -60,6 +65,7 @@ class DeviceBatch:
     targets: dict[str, Tensor]
     rows: Tensor | None
     keys: Sequence[int]
+    lattices: FrameLattices | None = None
 
 
 def weight(batch: Batch) -> int:
@@ -77,11 +83,13 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, s
     """
     features, lengths = torch.from_numpy(batch.features).contiguous(), torch.from_numpy(batch.lengths)
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
+    lattices = None
     if "tokens" in targets:
         rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
         targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
     elif sentences:
         rows, targets = None, {"labels": moved(targets["labels"].contiguous(), device)}
+        lattices = _lattices(batch).to(device) if ARCS in batch.targets else None
     else:
         valid = np.arange(batch.features.shape[1])[None, :] < batch.lengths[:, None]
         if "labels" in targets:
@@ -89,7 +97,17 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, s
         counted = torch.from_numpy(np.flatnonzero(valid))
         targets = {name: moved(t.flatten(0, 1).index_select(0, counted), device) for name, t in targets.items()}
         rows = moved(counted, device)
-    return DeviceBatch(moved(features, device), moved(lengths, device), targets, rows, batch.keys)
+    return DeviceBatch(moved(features, device), moved(lengths, device), targets, rows, batch.keys, lattices)
+
+
+def _lattices(batch: Batch) -> FrameLattices:
+    """Without the padding."""
+    found = []
+    for arcs, weights, senones in zip(*(batch.targets[name] for name in (ARCS, WEIGHTS, SENONES)), strict=True):
+        real = arcs[:, 0] >= 0
+        source, target, begin, length = arcs[real].T
+        found.append(LatticeArcs(source, target, begin, length, weights[real], senones[senones >= 0]))
+    return FrameLattices.of(found)
 
 
 def loss(
@@ -148,11 +166,13 @@ def _summed(losses: Tensor, weights: Tensor | None) -> Tensor:
 
 def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Loss:
     labels, options = batch.targets["labels"], goal.options
+    against = batch.lattices or goal.graph
+    assert against is not None
     found = sequence_loss(
         logits,
         batch.lengths,
         labels,
-        goal.graph,
+        against,
         criterion=goal.criterion,
         log_priors=goal.log_priors.to(logits.device, non_blocking=True),
         scale=options.acoustic_scale,

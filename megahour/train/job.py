@@ -13,6 +13,7 @@ from torch import nn
 
 from megahour.batches.index import small_columns
 from megahour.batches.labels import Labels, SenoneLabels, TokenLabels, TopK
+from megahour.batches.lattice_labels import LatticeLabels
 from megahour.batches.loader import Loader
 from megahour.batches.tags import TagColumn, TaggedLabels
 from megahour.batches.window import Front
@@ -20,6 +21,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.lattices.table import SUFFIX
 from megahour.models.build import KINDS, WITH_LOOKAHEAD, build
 from megahour.models.in_parts import skeleton
 from megahour.train import data
@@ -124,7 +126,25 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
             where=inputs["targets"].url,
             remedy="train the teacher with the same units",
         )
-    return Goal(SenoneLabels(units, p.stack), senones, {"senones": senones, "units_digest": units.manifest.digest})
+    own: Labels = SenoneLabels(units, p.stack)
+    if "lattices" in inputs:
+        own = _with_lattices(p, inputs, SenoneLabels(units, p.stack))
+    return Goal(own, senones, {"senones": senones, "units_digest": units.manifest.digest})
+
+
+def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> LatticeLabels:
+    """Raises ConfigError: lattices of other features or units, or hypotheses without any."""
+    assert isinstance(p.goal, SequenceOptions)
+    lattices = inputs["lattices"]
+    for role in ("features", "units"):
+        made_of = lattices.manifest.inputs.get(role, "")
+        if made_of and made_of != inputs[role].manifest.digest:
+            what = f"the lattices are of other {role} than this training"
+            raise ConfigError(what, where=lattices.url, remedy=f"decode these {role}, with `lattice: 6`")
+    if not any(SUFFIX in receipt.files for receipt in lattices.each_receipt()):
+        what = "hypotheses without lattices"
+        raise ConfigError(what, where=lattices.url, remedy="decode with `lattice: 6`, the beam of the lattices")
+    return LatticeLabels(labels, lattices, p.goal.add_aligned)
 
 
 def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> SequenceGoal | None:
@@ -140,7 +160,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
         raise ConfigError(what, where=initial.url, remedy="train it with criterion: ce and the same `units`")
     units = read_units(artifact)
     log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
-    graph = read_denominator(inputs["graph"], artifact)
+    graph = read_denominator(inputs["graph"], artifact) if "graph" in inputs else None
     return SequenceGoal(p.criterion, p.goal, graph, torch.from_numpy(log_priors), units.silence)
 
 

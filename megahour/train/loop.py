@@ -244,7 +244,11 @@ class Run:
                 if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
             if lacking := int(values.get("without_path", 0)):
-                LOG.warning("step %d: %d utterances have no path in the graph, and teach nothing", step.number, lacking)
+                LOG.warning(
+                    "step %d: %d utterances have no path in the graph or their lattice, and teach nothing",
+                    step.number,
+                    lacking,
+                )
             values = {"learning_rate": step.learning_rate, **values}
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
 

@@ -147,7 +147,9 @@ class TransducerOptions(AttentionOptions):
 
 
 class SequenceOptions(CriterionOptions):
-    """Sequence training from a model of criterion ce, over all paths of the input `graph` (Veselý et al., 2013)."""
+    """Sequence training from a model of criterion ce, over all paths of the input `graph`, or of each utterance's own
+    among the `lattices` (Veselý et al., 2013).
+    """
 
     acoustic_scale: float = Field(
         0.5,
@@ -162,6 +164,11 @@ class SequenceOptions(CriterionOptions):
         description="share of cross entropy in the loss (F-smoothing); raise it when words get worse while the loss "
         "falls. Beside it, a small learning rate and few epochs keep the model near the first one",
     )
+    add_aligned: bool = Field(
+        True,
+        description="with `lattices`: one that lacks the alignment gets it as a path, with the language model's cost "
+        "of its best path. False: mmi learns nothing from such an utterance, smbr only what is best among the rest",
+    )
     reject: float = Field(
         0.0,
         ge=0,
@@ -172,7 +179,9 @@ class SequenceOptions(CriterionOptions):
 
 
 class SmbrOptions(SequenceOptions):
-    """State-level minimum Bayes risk: fewer frames that are not as aligned, over all paths of the input `graph`."""
+    """State-level minimum Bayes risk: fewer frames that are not as aligned, over all paths of the input `graph`, or
+    of `lattices`.
+    """
 
     silence: bool = Field(
         False,

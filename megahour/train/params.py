@@ -380,17 +380,25 @@ class TrainParams(Params):
 
     def _check_sequence(self, roles: Collection[str]) -> None:
         """Whether sequence training has its graph and the model that it begins with, and no other criterion a graph."""
+        against = [role for role in ("graph", "lattices") if role in roles]
         if not isinstance(self.goal, SequenceOptions):
-            if "graph" in roles:
-                what = f"`graph` is what sequence training learns against, not criterion {self.criterion}"
+            if against:
+                what = f"`{against[0]}` is what sequence training learns against, not criterion {self.criterion}"
                 raise ConfigError(what, where="train", remedy="set criterion: smbr, or leave it out")
             return
-        for role, remedy in (
-            ("graph", "give a *graph* of a low-order language model, or of topology phones, made with these `units`"),
-            ("initial", "train with criterion: ce first, and give its model"),
-        ):
-            if role not in roles and (role == "graph" or self.criterion == "smbr"):
-                raise ConfigError(f"criterion {self.criterion} needs `{role}`", where="train", remedy=remedy)
+        if len(against) != 1:
+            what = (
+                f"criterion {self.criterion} needs `graph` or `lattices`, and has {' and '.join(against) or 'neither'}"
+            )
+            remedy = "give a *graph* of a low-order language model, or of topology phones, made with these `units`; or "
+            remedy += "lattices of these features: `decode` with `lattice: 6`, of the sets that are trained on"
+            raise ConfigError(what, where="train", remedy=remedy)
+        if "initial" not in roles and (self.criterion == "smbr" or "lattices" in roles):
+            remedy = "train with criterion: ce first, and give its model"
+            raise ConfigError(f"criterion {self.criterion} needs `initial`", where="train", remedy=remedy)
+        if "lattices" in roles and (self.offsets != [0] or self.tempo):
+            what = "frames of `lattices` are those of offset 0, at the tempo of the recording"
+            raise ConfigError(what, where="train", remedy="set offsets: [0], and leave out tempo")
 
     def _check_audio(self, roles: Collection[str]) -> None:
         """Whether what changes audio has audio to change, and what is given is used."""

@@ -32,6 +32,7 @@ class Train(Stage[TrainParams]):
         Input("lexicon", optional=True),
         Input("initial", optional=True, kinds=("model",)),
         Input("graph", optional=True),
+        Input("lattices", optional=True, kinds=("hypotheses",)),
     )
     local = True
 
