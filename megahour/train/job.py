@@ -255,14 +255,15 @@ def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:
     def batches(data: Data, epoch: int) -> int:
         return len(loaders[data].plan(epoch))
 
+    chunk = p.chunk_frames if p.of_senones else 0  # a text is that of its whole utterance
     if "unlabelled" not in loaders:
-        return supervised(batches, p.offsets, epochs=p.epochs, whole_epochs=p.whole_epochs, chunk=p.chunk_frames)
+        return supervised(batches, p.offsets, epochs=p.epochs, whole_epochs=p.whole_epochs, chunk=chunk)
     return scheduled(
         batches,
         p.offsets,
         epochs=p.unlabelled_epochs,
         sub_epochs=p.sub_epochs,
         whole_sub_epochs=p.whole_sub_epochs,
-        chunk=p.chunk_frames,
+        chunk=chunk,
         labelled_gain=p.labelled_gain,
     )

@@ -100,7 +100,12 @@ class TrainParams(Params):
         min_length=1,
         description="first frames that passes rotate through, each below `stack`: more views of the same audio",
     )
-    epochs: int = Field(10, ge=0, description="passes in chunks over the labelled sets (without targets)")
+    epochs: int = Field(
+        10,
+        ge=0,
+        description="passes in chunks over the labelled sets (without targets); of ctc and transducer over whole "
+        "utterances, as texts have no times",
+    )
     whole_epochs: int = Field(2, ge=0, description="passes over whole utterances after them")
     unlabelled_epochs: int = Field(1, ge=1, description="passes over the unlabelled sets (with targets)")
     sub_epochs: int = Field(

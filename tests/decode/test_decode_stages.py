@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import kaldifst
 import numpy as np
@@ -21,6 +22,9 @@ import safetensors.torch
 import torch
 from made_artifacts import write_artifact
 
+from megahour.batches.labels import Arrays, Piece
+from megahour.batches.lattice_labels import OpenLatticeLabels
+from megahour.batches.loader import Batch
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import FEATURES
 from megahour.core.stage import Context, Stage, Task
@@ -41,13 +45,15 @@ from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.lattices.n_best import best_paths
-from megahour.lattices.table import read_rows
+from megahour.lattices.table import LatticeRow, read_rows
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.rescore import read_jsonl
 from megahour.lm.stage import LanguageModel
+from megahour.losses.lattices import lattice_sums
 from megahour.models.build import build
 from megahour.models.inference import load
 from megahour.runner.runner import run_stage
+from megahour.train.criteria import on_device
 from megahour.units.hmm import Units
 from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams, TokensParams
@@ -422,6 +428,38 @@ def test_an_utterance_that_cannot_be_searched_goes_to_quarantine_and_the_next_is
     assert (receipt.counts.kept, receipt.counts.bad, sum(receipt.counts.dropped.values())) == (2, 1, 1)
 
 
+@dataclass(frozen=True)
+class Alignments:
+    """`OpenLabels` of the frames that the features were made of."""
+
+    timed: ClassVar[Mapping[str, int]] = {"labels": -1}
+
+    def shortest(self, arrays: Arrays) -> np.ndarray:
+        return np.ones(len(arrays["labels"]), np.int64)
+
+    def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
+        made = np.full((len(pieces), frames), -1)
+        for row, piece in zip(made, pieces, strict=True):
+            row[: piece.length] = senones(piece.text)
+        return {"labels": made}
+
+
+def _learnt_against(rows: Sequence[LatticeRow]) -> None:
+    """Sequence training finds in each lattice what was said, senone by senone, and sums over the rest."""
+    pieces = [Piece(row.key, 0, row.lattice.frames, 3 * row.lattice.frames, EXPECTED[row.key]) for row in rows]
+    longest = max(piece.length for piece in pieces)
+    labels = OpenLatticeLabels(Alignments(), {row.key: row for row in rows}, add_aligned=False)
+    batch = Batch(np.zeros((len(rows), longest, 3), np.float32), np.array([p.length for p in pieces]), [*EXPECTED],
+                  labels.arrays(pieces, 0, longest))  # fmt: skip
+    moved = on_device(batch, sentences=True)
+    assert moved.lattices is not None
+    wanted, real = moved.targets["labels"], moved.targets["labels"] >= 0
+    scores = 4.0 * torch.nn.functional.one_hot(wanted.clamp(min=0), SENONES)
+    found = lattice_sums(moved.lattices, scores, wanted)
+    assert torch.allclose(found.occupation.sum(2)[real], torch.ones(1, dtype=torch.float64))
+    assert (found.gain / real.sum(1)).min() > 0.9
+
+
 def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -441,6 +479,7 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
         assert paths[0].cost == pytest.approx(-score, abs=1e-3)
         assert [" ".join(path.words) for path in paths] == [item["text"] for item in listed[row.key]]
         assert len(row.lattice.labels_of(paths[0].arcs)) == row.lattice.frames
+    _learnt_against(rows)
     arcs, frames = sum(row.lattice.arcs for row in rows), sum(row.lattice.frames for row in rows)
     assert summary["lattice_arcs_per_frame"] == round(arcs / frames, 4) > 0.1
     assert summary["lattice_depth"] == round(summary["lattice_arc_frames"] / frames, 4)

@@ -44,6 +44,7 @@ SMALL: dict[str, Any] = {
 HEADS = {"join": 16, "ctc": 0.2, "attention": 0.3, "intermediate": 0.3, "prune": 3, "tag": "speaker"}
 SGD = {"optimiser": "sgd", "learning_rate": 0.02}  # AdamW steps along gradients of key biases, which are noise
 TWO_VIEWS = {"criterion": "ctc", "criterion_options": {"consistency": 0.2}, "time_masks": 1, "tempo": 0.1, "epochs": 0}
+CONFORMER = {"hidden": 128, "layers": 1, "stack": 1, "offsets": [0], "batch_frames": 800, "whole_epochs": 0, **SGD}
 ENDLESS = {"truncate": 4, "average": 0.5, "dropout": 0.1, "epochs": 0, "whole_epochs": 4}
 
 
@@ -88,6 +89,7 @@ def trained(
         ("zero", {"kind": "blstm", "recompute": True, "optimiser": "sgd"}),
         ("fsdp", {"kind": "tdnn", "precision": "bf16", "recompute": True, "dropout": 0.1}),
         ("pipeline", {"kind": "lstm", "layers": 3, "dropout": 0.1}),
+        ("tensor", {"kind": "conformer", "criterion": "ctc", **CONFORMER}),
         ("fsdp", {"kind": "tdnn", "criterion": "transducer", "criterion_options": HEADS, "epochs": 0, **SGD}),
         ("zero", {"kind": "lstm", **TWO_VIEWS}),
         ("dense", {"kind": "lstm", **TWO_VIEWS, "clip": 1e6}),
