@@ -9,6 +9,7 @@ posteriors hints at the right unit. Cases, by the first letter:
     B  the same, 10 % of the sentences are not in the transcript and 5 % of the transcript was never spoken
     C  30 % of the peaks lost or wrong, exact transcript;    D  45 %
     V  as A, in 1,024 units (letters, and pieces that never occur)
+    R  as B, but the same 400 sentences over and over, with cue times that are up to 5 s off
 
 Each case runs in a process of its own, on one thread. Seconds are the best of three runs of the whole: reading,
 anchors, calibration and final path. Memory is the growth of the process's peak over what it holds before the alignment
@@ -39,7 +40,8 @@ from megahour.align.document import Document, spell
 UNITS = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 LETTERS = "etaoinshrdlucmfwypvbgk"
 FRAME_MS = 30
-ERRORS = {"A": 0.12, "B": 0.12, "C": 0.30, "D": 0.45, "V": 0.12}
+ERRORS = {"A": 0.12, "B": 0.12, "C": 0.30, "D": 0.45, "V": 0.12, "R": 0.12}
+REPEATED, OFF_S = 400, 5.0
 MANY_UNITS = 1024
 RUNS = 3
 Case = dict[str, float | str]
@@ -47,10 +49,12 @@ Case = dict[str, float | str]
 
 def made(hours: float, flaws: str) -> tuple[NDArray[np.uint8], Document, NDArray[np.int64], NDArray[np.bool_]]:
     """Posteriors (T, V), the document, true frame of each token (-1: never spoken), which cues were spoken."""
-    rng, flawed, errors = np.random.default_rng(1), flaws == "B", ERRORS[flaws]
+    rng, flawed, errors = np.random.default_rng(1), flaws in "BR", ERRORS[flaws]
     sentence_count = round(500 * hours)
     known = ["".join(rng.choice(list(LETTERS), rng.integers(2, 9))) for _ in range(5000)]
     sentences = [" ".join(known[i] for i in rng.integers(0, len(known), 10)) for _ in range(sentence_count)]
+    if flaws == "R":
+        sentences = [sentences[i % REPEATED] for i in range(sentence_count)]
     fate = rng.random(sentence_count)
     silent = (fate < 0.05) & flawed  # written, not spoken
     unwritten = (fate > 0.9) & flawed
@@ -92,16 +96,26 @@ def peak_mb() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+def cue_frames(true: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cue times in frames, up to `OFF_S` off; of a cue that is not spoken, near the one before it."""
+    last = np.maximum.accumulate(np.where(true < 0, 0, true))
+    return last + np.random.default_rng(2).uniform(-OFF_S, OFF_S, len(true)) * 1000 / FRAME_MS
+
+
 def run(case: str, hours: float) -> Case:
     """Measure one case: a letter, and `exact` or `anchored`."""
     flaws, _, method = case.partition("-")
     _warm_up()
     posteriors, document, true, spoken = made(hours, flaws)
+    hints = cue_frames(true[document.boundaries[:-1]]) if flaws == "R" else None
+    anchoring = Anchoring(max_cells=4e9 if flaws == "R" else 1e13, second_frames=1000 / FRAME_MS)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is held now
     before_mb, seconds = peak_mb(), []
     for _ in range(1 if method == "exact" or hours > 2 else RUNS):
         started = time.process_time()
-        aligned = align_document(posteriors, document, Costs(), Anchoring(max_cells=1e13), exact=method == "exact")
+        aligned = align_document(
+            posteriors, document, Costs(), anchoring, hints, exact=method == "exact", hint_tolerance=1500 / FRAME_MS
+        )
         seconds.append(time.process_time() - started)
     found = aligned.path.start_frames
     compared = (true >= 0) & (found >= 0) & (document.token_word >= 0)
@@ -182,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=1.0, help="hours of a single --case")
     parser.add_argument("--exact", action="store_true", help="also A and B without anchors")
-    parser.add_argument("--long", action="store_true", help="also B of 10 hours")
+    parser.add_argument("--long", action="store_true", help="also B and R of 10 hours")
     parser.add_argument("--peer", action="store_true", help="also ctc-segmentation, if it is installed")
     parser.add_argument("--write", action="store_true", help="write benchmarks/align.md")
     parser.add_argument("--case", help="run one case (B-anchored, A-peer …) and print it as JSON")
@@ -192,7 +206,7 @@ def main() -> None:
         return
     cases = [(f"{flaws}-anchored", 1.0) for flaws in "ABCDV"]
     cases += [("A-exact", 1.0), ("B-exact", 1.0)] if options.exact else []
-    cases += [("B-anchored", 10.0)] if options.long else []
+    cases += [("B-anchored", 10.0), ("R-anchored", 10.0)] if options.long else []
     if options.peer and importlib.util.find_spec("ctc_segmentation") is None:
         print("ctc-segmentation is not installed: no peer in this run", file=sys.stderr)
     elif options.peer:

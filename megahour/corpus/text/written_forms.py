@@ -87,7 +87,10 @@ def _plain_rules(language: str) -> list[str]:
     if words.months:
         return []
     if words.minus:
-        return [rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{_number(words)}))"]
+        with_nouns = [_money_rule(words), *_price_and_quantity(words, ())] if words.currencies else []
+        suffix = rf"(?P<ordinal>(?<![.,\d])(?P<rank>\d{{1,9}})(?P<os>{words.ordinal_suffix})(?!\w))"
+        number = rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{_number(words)}))"
+        return [*with_nouns, *([suffix] if words.ordinal_suffix else []), number]
     return [r"(?P<number>(?P<value>\d+))" if reads_numbers(language) else r"(?P<digits>\d+(?:[.,]\d+)*)"]
 
 
@@ -113,8 +116,6 @@ def _web_rules() -> list[str]:
 
 
 def _reading_rules(words: Tongue) -> list[str]:
-    money = _any_of([*words.currencies, *words.codes])
-    number, scales = _number(words), _any_of(words.scales)
     numeral = "(?:XL|X{0,3})(?:IX|IV|V?I{0,3})"
     latin_ending = "er|re|ère|ème|e" if words.code == "fr" else "(?!)"  # XIVe siècle; elsewhere Ie and Ve are words
     of_digits = "|".join((*_date_rules(words), *_time_rules(words), *_number_rules(words)))
@@ -124,12 +125,34 @@ def _reading_rules(words: Tongue) -> list[str]:
         _MONTH_DAY if words.code == "en" else "(?!)",
         *(f"(?P<extra_{name}>{rule})" for name, rule in words.letter_rules.items()),
         rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",
-        rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?:(?P<mlow>{number})[–—-](?P=sign)?)?(?P<amount>{number})"
-        rf"(?:{_SPACE}?(?P<ms>{scales}){_END})?)",
+        _money_rule(words),
         rf"(?P<roman>(?=[IVXL]+(?:{latin_ending})?(?!\w))(?P<latin>{numeral})"
         rf"(?P<ls>{latin_ending})?(?!\w|['’]\w))",
         _abbreviation_rule(words),
         rf"(?P<initials>(?<!\w)(?:{LETTER}\.){{2,}})",
+    ]
+
+
+def _money_rule(words: Tongue) -> str:
+    """An amount behind its sign."""
+    money, number = _any_of([*words.currencies, *words.codes]), _number(words)
+    low = rf"(?P<mlow>{number})[–—-](?P=sign)?" if words.to else r"(?P<mlow>(?!))"
+    scale = rf"{_SPACE}?(?P<ms>{_any_of(words.scales)}){_END}" if words.scales else "(?P<ms>(?!))"
+    return rf"(?P<money>(?P<mneg>{_MINUS})?(?P<sign>{money}){_SPACE}?(?:{low})?(?P<amount>{number})(?:{scale})?)"
+
+
+def _price_and_quantity(words: Tongue, signs: Iterable[str]) -> list[str]:
+    """Numbers before what they count: a currency; a unit, a scale or one of `signs`."""
+    number, scales, gap = _number(words), _any_of(words.scales), f"{_SPACE}?"
+    money = _any_of([*words.currencies, *words.codes])
+    units = _any_of([*words.units, *(scale for scale in words.scales if len(scale) > 1), *signs])
+    before = r"(?<![\w.,-])"
+    low = rf"(?P<%slow>{number})[–—-]" if words.to else "(?P<%slow>(?!))"
+    scale = rf"(?P<ps>{scales}){gap}" if words.scales else "(?P<ps>(?!))"
+    return [
+        rf"(?P<price>(?:{before}{low % 'p'})?(?P<pneg>{_MINUS})?(?P<cost>{number}){gap}"
+        rf"(?:{scale})?(?P<coin>{money}){_END})",
+        rf"(?P<quantity>(?:{before}{low % 'q'})?(?P<qneg>{_MINUS})?(?P<count>{number}){gap}(?P<unit>{units}){_END})",
     ]
 
 
@@ -160,15 +183,9 @@ def _time_rules(words: Tongue) -> list[str]:
 
 def _number_rules(words: Tongue) -> list[str]:
     """Numbers, alone and with what they count; between them the most particular first."""
-    number, scales = _number(words), _any_of(words.scales)
-    money = _any_of([*words.currencies, *words.codes])
-    units = _any_of([*words.units, *(scale for scale in words.scales if len(scale) > 1), "%", "‰", "°"])
-    gap = f"{_SPACE}?"
+    number, gap = _number(words), f"{_SPACE}?"
     return [
-        rf"(?P<price>(?:(?<![\w.,-])(?P<plow>{number})[–—-])?(?P<pneg>{_MINUS})?(?P<cost>{number}){gap}"
-        rf"(?:(?P<ps>{scales}){gap})?(?P<coin>{money}){_END})",
-        rf"(?P<quantity>(?:(?<![\w.,-])(?P<qlow>{number})[–—-])?(?P<qneg>{_MINUS})?(?P<count>{number}){gap}"
-        rf"(?P<unit>{units}){_END})",
+        *_price_and_quantity(words, ("%", "‰", "°")),
         r"(?P<fraction>(?<![\w/⁄.,])(?:(?P<mixed>\d{1,3}) )?(?P<top>\d{1,2})[/⁄](?P<bottom>[2-68]|10)(?![\w/⁄]))",
         rf"(?P<halves>(?<![\w/⁄.,])(?P<units>\d{{1,3}}){gap}(?P<vulgar>[{VULGAR}]))",
         rf"(?P<ordinal>(?<![.,])(?P<rank>\d{{1,9}})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from megahour.corpus.generate.sentences import sentences
-from megahour.corpus.text.languages.lookup import NAMES, NUMBERS, fold, reads_numbers, tongue
+from megahour.corpus.text.languages.lookup import MONEY, NAMES, NUMBERS, fold, reads_numbers, tongue
 from megahour.corpus.text.normalise import normalise
 
 
@@ -120,7 +120,7 @@ def test_any_integer_is_read_in_words(n: int) -> None:
         ),
         ("nl", "Het is -3 graden, 10 % nat.", "het is min drie graden tien procent nat"),
         ("pl", "Wynik: 2,25 i 100%", "wynik dwa przecinek dwa pięć i sto procent"),
-        ("tr", "%12 ve 1.250,5 TL", "yüzde on iki ve bin iki yüz elli virgül beş tl"),
+        ("tr", "%12 ve 1.250,5 TL", "yüzde on iki ve bin iki yüz elli virgül beş lira"),
         ("ar", "عدد ٢١ و 1.5", "عدد واحد و عشرون و واحد فاصلة خمسة"),
         ("ja", "21個と1.5％", "二十一 個と 一 点 五 パーセント"),
         ("ko", "2,000 명 5%", "이천 명 오 퍼센트"),
@@ -138,6 +138,32 @@ def test_numbers_of_more_languages(language: str, raw: str, spoken: str) -> None
     assert normalise(raw, language).text == spoken
 
 
+@pytest.mark.parametrize(
+    ("language", "raw", "spoken"),
+    [
+        ("nl", "€ 5,50 voor de 3e, 10-12 km", "vijf euro vijftig voor de derde tien tot twaalf kilometer"),
+        ("nl", "-$2 of 5%", "min twee dollar of vijf procent"),
+        ("sv", "5 USD, 21 °C och 2:a", "fem dollar tjugoett grader celsius och andra"),
+        ("da", "2 €, 80 km/h", "to euro firs kilometer i timen"),
+        ("no", "£3", "tre pund"),
+        ("pt", "1 € e 2 €, 3,50 $ o 2º", "um euro e dois euros três dólares e cinquenta centavos o segundo"),
+        ("pt", "R$ 5, 100 m", "cinco reais cem metros"),
+        ("fi", "1 € 2 € 1,5 km", "yksi euro kaksi euroa yksi pilkku viisi kilometriä"),
+        ("tr", "5 TL 15 km", "beş lira on beş kilometre"),
+        ("id", "Rp 5.000", "lima ribu rupiah"),
+        ("vi", "5 km", "năm ki lô mét"),
+        ("ko", "$5 3kg", "오 달러 삼 킬로그램"),
+        ("ja", "$5 3km", "五 ドル 三 キロメートル"),
+        ("pl", "1 zł 2 zł 5 zł 12 zł 22 zł 1,5 zł", "jeden złoty dwa złote pięć złotych dwanaście złotych "
+         "dwadzieścia dwa złote jeden przecinek pięć złotego"),
+        ("pl", "5 € 10–12 km", "pięć euro dziesięć do dwanaście kilometrów"),
+        ("ro", "$5 5 km", "cinci cinci km"),
+    ],
+)  # fmt: skip
+def test_money_units_and_ordinals_of_more_languages(language: str, raw: str, spoken: str) -> None:
+    assert normalise(raw, language).text == spoken
+
+
 def test_the_page_names_the_languages_that_are_there() -> None:
     page = (Path(__file__).parents[3] / "docs/corpus.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (.*?) \| `(.*?)`", page, re.MULTILINE))
@@ -145,6 +171,8 @@ def test_the_page_names_the_languages_that_are_there() -> None:
     whole_numbers = sorted(code for code in others - {*NAMES, *NUMBERS} if reads_numbers(code))
     assert rows["everything is read aloud"].split() == sorted(NAMES)
     assert rows["numbers with decimals, minus and percent"].split() == sorted(NUMBERS)
+    assert rows["these, money and units"].split() == sorted(MONEY)
+    assert all(bool(tongue(code).currencies) == (code in MONEY) == bool(tongue(code).units) for code in NUMBERS)
     assert rows["whole numbers"].split() == whole_numbers
     assert all(tongue(code).minus for code in NUMBERS)
 

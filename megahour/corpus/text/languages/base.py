@@ -132,7 +132,7 @@ class Tongue:
     grouping: str = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
     decimal_sign: str = ","
     day_first: ClassVar[bool] = True
-    ordinal_suffix: ClassVar[str] = ""
+    ordinal_suffix: str = ""  # regular expression
     fraction_as_number: ClassVar[bool] = False  # 3,25 is "three comma twenty five"
     phone_in_groups: ClassVar[bool] = False
     digit_rules: ClassVar[dict[str, str]] = {}  # name → regular expression that begins with a digit, read by `extra`
@@ -144,6 +144,7 @@ class Tongue:
         self.code = code
         self.decimal_sign = table.text("decimal_sign") or self.decimal_sign
         self.grouping = table.text("grouping") or self.grouping
+        self.ordinal_suffix = table.text("ordinal_suffix") or self.ordinal_suffix
         self.decimal_word = table.text("decimal_word")
         self.point_word = table.text("point_word")  # the other sign, as in versions: 3.5 in a language of 3,5
         self.minus = table.text("minus")

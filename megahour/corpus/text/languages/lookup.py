@@ -12,8 +12,12 @@ __all__ = ["fold", "primary", "tongue"]
 NAMES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
 """Languages with a module and a table of their own: its class."""
 NUMBERS = ("ar", "da", "fa", "fi", "id", "ja", "ko", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi")
-"""Languages of ``numbers.yaml``: numbers with decimals, minus and percent are read aloud, and nothing else."""
+"""Languages of ``numbers.yaml``: numbers with decimals, minus and percent are read aloud."""
 
+MONEY = ("da", "fi", "id", "ja", "ko", "nl", "no", "pl", "pt", "sv", "tr", "vi")
+"""Those of them that read money and units, too."""
+
+_OF_NUMBERS = {"pl": "Polish", "tr": "Turkish"}  # those that have a module besides
 _CODES = {"nb": "no", "kk": "kz"}  # what num2words calls them
 
 
@@ -27,14 +31,9 @@ def primary(language: str) -> str:
 def tongue(language: str) -> Tongue:
     """Words and rules of a BCP 47 tag's language; numbers only for others of num2words, nothing for the rest."""
     code = _CODES.get(primary(language), primary(language))
-    if code == "tr":
-        from megahour.corpus.text.languages.tr import Turkish
-
-        return Turkish(code, Table.of("numbers").part(code))
-    if code not in NAMES:
-        return Tongue(code, Table.of("numbers").part(code))
-    kind: type[Tongue] = getattr(import_module(f"megahour.corpus.text.languages.{code}"), NAMES[code])
-    return kind(code, Table.of(code))
+    name = NAMES.get(code) or _OF_NUMBERS.get(code)
+    kind: type[Tongue] = getattr(import_module(f"megahour.corpus.text.languages.{code}"), name) if name else Tongue
+    return kind(code, Table.of(code) if code in NAMES else Table.of("numbers").part(code))
 
 
 @cache
