@@ -36,7 +36,8 @@ from megahour.lattices.edits import oracle_errors
 from megahour.lattices.lattice import Lattice, best_path
 from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
 from megahour.lm.query.convert import read_lm
-from megahour.lm.query.model_files import lm_file, open_model
+from megahour.lm.query.model_files import lm_file
+from megahour.lm.query.scorer import NgramScorer
 from megahour.models.service import open_session
 
 BEAMS = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
@@ -113,7 +114,7 @@ def main() -> None:
     best_rtf = (time.process_time() - began_s) / audio_s
     direct = errors(searcher(large, scale), test)
     with lm_file(lm4) as path:
-        new = ModelScorer(open_model(path))
+        new = ModelScorer(NgramScorer.open(path))
     old, rows = GraphScorer(read_lm(lm2)), []
     warm = LatticeSearcher(small, first, 1.0)(test[0].log_probs).lattice
     assert warm is not None

@@ -15,9 +15,10 @@ from megahour.decode.hot_words import Automaton, HotWord, automaton, parse
 from megahour.decode.params import DecodeParams
 from megahour.decode.prefixes import BEGINS, INSIDE, PARTS, Fusion, SortedWords
 from megahour.lm.query.mapped import MappedModel
-from megahour.lm.query.model_files import lm_file, open_model
-from megahour.lm.query.one_word import WordProbabilities
-from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN
+from megahour.lm.query.model_files import lm_file
+from megahour.lm.query.scorer import NgramScorer
+from megahour.lm.query.states import Ngrams
+from megahour.lm.text.tokenise import PADDING, RESERVED
 from megahour.units.tokens import MARK
 
 FITTING = 0.5  # share of a language model's words that the model must be able to spell
@@ -73,10 +74,10 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
     lm, low = (_opened(inputs[role].url) if role in inputs else None for role in ROLES)
     texts = [text.encode() for text in tokens.texts]
     hot = automaton(parse(p.hot_words, p.hot_word_bonus), spaces=tokens.spaces)
-    numbers = _numbers(lm, tokens) if lm and _is_of_tokens(lm.spelled(), tokens) else np.zeros(0, np.int32)
+    numbers = _numbers(lm, tokens) if lm and _is_of_tokens(lm.model.spelled(), tokens) else np.zeros(0, np.int32)
     return Fusion(
-        WordProbabilities.from_model(lm) if lm else WordProbabilities.none(),
-        WordProbabilities.from_model(low) if low else WordProbabilities.none(),
+        lm.ngrams if lm else Ngrams.none(),
+        low.ngrams if low else Ngrams.none(),
         _sorted_words(inputs["lm"].url) if lm and not len(numbers) else SortedWords.of([]),
         numbers,
         _numbers(low, tokens) if low else np.zeros(0, np.int32),
@@ -92,7 +93,7 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
         hot.value,
         hot.reward,
         hot.start,
-        _most(p, low, hot, tokens),
+        _most(p, low.model if low else None, hot, tokens),
     )
 
 
@@ -117,16 +118,16 @@ def _most(p: DecodeParams, low: MappedModel | None, hot: Automaton, tokens: Toke
 
 
 @lru_cache(maxsize=2)
-def _opened(url: str) -> MappedModel:
+def _opened(url: str) -> NgramScorer:
     """A process searches many shards with one model; artifacts do not change."""
     with lm_file(Artifact(url)) as path:
-        return open_model(path)
+        return NgramScorer.open(path)
 
 
 @lru_cache(maxsize=2)
 def _sorted_words(url: str) -> SortedWords:
     """As `_opened`: once for all shards and files."""
-    spelled = _opened(url).spelled()[len(RESERVED) :]
+    spelled = _opened(url).model.spelled()[len(RESERVED) :]
     return SortedWords.of(word.encode("utf-8", "surrogateescape") for word in spelled)
 
 
@@ -134,16 +135,15 @@ def _words(artifact: Artifact) -> list[str]:
     files = next(receipt.files for receipt in artifact.receipts())
     if ".vocab.txt" in files:
         return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").splitlines()
-    return _opened(artifact.url).spelled()[len(RESERVED) :]
+    return _opened(artifact.url).model.spelled()[len(RESERVED) :]
 
 
 def _is_of_tokens(words: Sequence[str], tokens: Tokens) -> bool:
     return {*tokens.written, *RESERVED}.issuperset(words)
 
 
-def _numbers(lm: MappedModel, tokens: Tokens) -> Any:
-    known = {word: number for number, word in enumerate(lm.spelled())}
-    return np.array([known.get(name, UNKNOWN) for name in tokens.written], np.int32)
+def _numbers(lm: NgramScorer, tokens: Tokens) -> Any:
+    return np.array([lm.number(name) for name in tokens.written], np.int32)
 
 
 def _check_words(role: str, artifact: Artifact, tokens: Tokens) -> None:

@@ -26,7 +26,8 @@ from megahour.lattices.n_best import BestPath, best_paths
 from megahour.lattices.rescore import GraphScorer, ModelScorer, UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
 from megahour.lm.query.convert import read_lm
-from megahour.lm.query.model_files import lm_file, open_model
+from megahour.lm.query.model_files import lm_file
+from megahour.lm.query.scorer import NgramScorer
 from megahour.units.hmm import read_units
 from megahour.units.lexicon import read_lexicon
 
@@ -97,7 +98,7 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
 def _scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
     """A process rescores many shards with the same models; artifacts do not change."""
     with lm_file(Artifact(lm)) as path:
-        return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(open_model(path))
+        return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(NgramScorer.open(path))
 
 
 def _speller(inputs: Inputs) -> WordSpeller | None:

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.query.one_word import WordProbabilities, log10_probability, word_number
-from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN
+from megahour.lm.query.states import Ngrams, first_state, step, word_number
+from megahour.lm.text.tokenise import END, PADDING, UNKNOWN
 
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 LN10 = np.log(10.0)
@@ -44,8 +45,8 @@ class Fusion(NamedTuple):
     most (V,): a token adds no more than this to F.
     """
 
-    lm: WordProbabilities
-    low: WordProbabilities
+    lm: Ngrams
+    low: Ngrams
     words: SortedWords
     numbers: Int32
     low_numbers: Int32
@@ -81,39 +82,40 @@ class PrefixTree(NamedTuple):
 
     links (N, 4): parent, token, first child, next child of the parent; -1: none. open (N,): tokens of the word that has
     not ended. begun (N, 3): the range of the sorted words that begin with its letters, and how many bytes these are.
-    context, low_context: numbers of the words (or tokens) before, the last first. hot (N,): state. sums
+    state, low_state (N,): the models', after the words (or tokens) that have ended. hot (N,): the automaton's. sums
     (N, 6). closing (N, 3): ln p and number of the open word, and ln p of an unknown word in its place, NaN until they
-    are asked for. seen (N,): the frame when the node was last in the beam, and place (N,) where it was. size (1,):
-    nodes so far.
+    are asked for. closed (N,): the model's state after the open word. seen (N,): the frame when the node was last in
+    the beam, and place (N,) where it was. size (1,): nodes so far.
     """
 
     links: Int32
     open: Int32
     begun: Int32
-    context: Int32
-    low_context: Int32
+    state: Int64
+    low_state: Int64
     hot: Int32
     sums: Float64
     closing: Float64
+    closed: Int64
     seen: Int32
     place: Int32
-    size: npt.NDArray[np.int64]
+    size: Int64
 
 
 def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> PrefixTree:
     """A tree of the utterances' empty sequences, with room for some more."""
     nodes += utterances
-    context, low_context = (np.empty((nodes, max(1, lm.order - 1)), np.int32) for lm in (fusion.lm, fusion.low))
+    state, low_state, closed = (np.empty(nodes, np.int64) for _ in range(3))
     links = np.empty((nodes, 4), np.int32)
     opened, hot, seen, place = (np.empty(nodes, np.int32) for _ in range(4))
     begun = np.empty((nodes, 3), np.int32)
     sums, closing = np.empty((nodes, 6)), np.empty((nodes, 3))
     tree = PrefixTree(
-        links, opened, begun, context, low_context, hot, sums, closing, seen, place, np.array([utterances])
+        links, opened, begun, state, low_state, hot, sums, closing, closed, seen, place, np.array([utterances])
     )
     roots = slice(0, utterances)
     tree.links[roots], tree.open[roots], tree.hot[roots], tree.seen[roots] = -1, 0, fusion.hot_start, -1
-    tree.context[roots], tree.low_context[roots] = BOUNDARY, BOUNDARY
+    tree.state[roots], tree.low_state[roots] = first_state(fusion.lm, True), first_state(fusion.low, True)
     tree.begun[roots] = 0, len(fusion.words.starts) - 1, 0
     tree.sums[roots], tree.closing[roots] = 0.0, np.nan
     return tree
@@ -151,11 +153,11 @@ def after(fusion, tree, node, token, sums):  # type: ignore[no-untyped-def]
     if tree.open[node] and fusion.kinds[token] != INSIDE:
         hot = _closed(fusion, tree, node, sums)
     if len(fusion.numbers):
-        sums[LM] += LN10 * log10_probability(fusion.lm, tree.context[node], np.int64(fusion.numbers[token]))
+        sums[LM] += LN10 * step(fusion.lm, tree.state[node], np.int64(fusion.numbers[token]))[0]
         sums[COUNT] += 1.0
         sums[MISSING] += fusion.numbers[token] == UNKNOWN
     if fusion.low.order:
-        sums[LOW] += LN10 * log10_probability(fusion.low, tree.low_context[node], np.int64(fusion.low_numbers[token]))
+        sums[LOW] += LN10 * step(fusion.low, tree.low_state[node], np.int64(fusion.low_numbers[token]))[0]
     if len(fusion.hot_next):
         for at in range(fusion.starts[token], fusion.starts[token + 1]):
             hot = np.int64(fusion.hot_next[hot, fusion.hot_class[fusion.letters[at]]])
@@ -173,12 +175,9 @@ def _of_no_word(fusion, tree, node, token):  # type: ignore[no-untyped-def]
     if fusion.kinds[token] == PARTS or first < last:
         return 0.0
     if tree.open[node] and fusion.kinds[token] != INSIDE:
-        context = np.empty(tree.context.shape[1], np.int32)
-        _copy(tree.context, node, context)
-        _shift(context, np.int64(tree.closing[node, 1]))
-        return fusion.unknown + fusion.lm_scale * LN10 * log10_probability(fusion.lm, context, np.int64(UNKNOWN))
+        return fusion.unknown + fusion.lm_scale * LN10 * step(fusion.lm, tree.closed[node], np.int64(UNKNOWN))[0]
     if np.isnan(tree.closing[node, 2]):
-        tree.closing[node, 2] = LN10 * log10_probability(fusion.lm, tree.context[node], np.int64(UNKNOWN))
+        tree.closing[node, 2] = LN10 * step(fusion.lm, tree.state[node], np.int64(UNKNOWN))[0]
     return fusion.unknown + fusion.lm_scale * tree.closing[node, 2]
 
 
@@ -221,16 +220,15 @@ def _first_from(words, first, last, place, letter):  # type: ignore[no-untyped-d
 def ended(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
     """Writes the sums of the sequence of `node` as a whole text to `sums` (6,)."""
     _copy(tree.sums, node, sums)
-    context = np.empty(tree.context.shape[1], np.int32)
-    _copy(tree.context, node, context)
+    state = tree.state[node]
     if tree.open[node]:
         _closed(fusion, tree, node, sums)
         if len(fusion.numbers) == 0:
-            _shift(context, np.int64(tree.closing[node, 1]))
+            state = tree.closed[node]
     if fusion.lm.order:
-        sums[LM] += LN10 * log10_probability(fusion.lm, context, np.int64(END))
+        sums[LM] += LN10 * step(fusion.lm, state, np.int64(END))[0]
     if fusion.low.order:
-        sums[LOW] += LN10 * log10_probability(fusion.low, tree.low_context[node], np.int64(END))
+        sums[LOW] += LN10 * step(fusion.low, tree.low_state[node], np.int64(END))[0]
     _fuse(fusion, sums, np.int64(-1))
 
 
@@ -268,15 +266,14 @@ def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
     tree.closing[child, 1], tree.closing[child, 2], tree.seen[child] = np.nan, np.nan, -1
     if len(fusion.words.starts) > 1:
         tree.begun[child, 0], tree.begun[child, 1], tree.begun[child, 2] = _begun(fusion, tree, node, token)
-    context, low_context, kind = tree.context[child], tree.low_context[child], fusion.kinds[token]
-    _copy(tree.context, node, context)
-    _copy(tree.low_context, node, low_context)
+    kind, state, low_state = fusion.kinds[token], tree.state[node], tree.low_state[node]
     if tree.open[node] and kind != INSIDE and len(fusion.numbers) == 0:
-        _shift(context, np.int64(tree.closing[node, 1]))
+        state = tree.closed[node]
     if len(fusion.numbers):
-        _shift(context, np.int64(fusion.numbers[token]))
+        state = step(fusion.lm, state, np.int64(fusion.numbers[token]))[2]
     if fusion.low.order:
-        _shift(low_context, np.int64(fusion.low_numbers[token]))
+        low_state = step(fusion.low, low_state, np.int64(fusion.low_numbers[token]))[2]
+    tree.state[child], tree.low_state[child] = state, low_state
     tree.open[child] = 0 if kind == PARTS else 1 if kind == BEGINS else tree.open[node] + 1
     return child
 
@@ -334,6 +331,7 @@ def _closed(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
 def _look_up(fusion, tree, node):  # type: ignore[no-untyped-def]
     """The open word's number and ln p."""
     tree.closing[node, 0] = tree.closing[node, 1] = 0.0
+    tree.closed[node] = 0
     if fusion.lm.order == 0:
         return
     length, at = np.int64(0), node
@@ -347,8 +345,8 @@ def _look_up(fusion, tree, node):  # type: ignore[no-untyped-def]
             end -= 1
             text[end] = fusion.letters[i]
     number = word_number(fusion.lm, text, length)
-    tree.closing[node, 0] = LN10 * log10_probability(fusion.lm, tree.context[node], number)
-    tree.closing[node, 1] = number
+    ln_p, _, tree.closed[node] = step(fusion.lm, tree.state[node], number)
+    tree.closing[node, 0], tree.closing[node, 1] = LN10 * ln_p, number
 
 
 @compiled
@@ -358,13 +356,6 @@ def _fuse(fusion, sums, hot):  # type: ignore[no-untyped-def]
     if hot >= 0 and len(fusion.hot_next):
         total += fusion.hot_value[hot]
     sums[FUSED] = total
-
-
-@compiled
-def _shift(context, number):  # type: ignore[no-untyped-def]
-    for i in range(len(context) - 1, 0, -1):
-        context[i] = context[i - 1]
-    context[0] = number
 
 
 @compiled

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from megahour.lattices.lattice import Int32, Lattice, pruned
 from megahour.lm.arpa.model import NEVER, NgramModel
-from megahour.lm.query.mapped import MappedModel
-from megahour.lm.query.one_word import WordProbabilities, log10_probability
-from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
+from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.vocabulary import BOS, EOS
 
 LN10 = math.log(10.0)
@@ -42,24 +40,23 @@ class Scorer(Protocol):
 class ModelScorer:
     """-ln p of a language model; words that it does not know are its <unk>."""
 
-    def __init__(self, model: MappedModel) -> None:
-        self._lm, self._before = WordProbabilities.from_model(model), max(1, model.order - 1)
-        self._numbers = {word: number for number, word in enumerate(model.spelled())}
-        self._known: dict[tuple[tuple[int, ...], int], float] = {}
+    def __init__(self, scorer: NgramScorer) -> None:
+        self._scorer = scorer
+        self._known: dict[tuple[int, str], tuple[int, float]] = {}
 
     @property
-    def start(self) -> tuple[int, ...]:
-        return (BOUNDARY,) * self._before
+    def start(self) -> int:
+        return self._scorer.begin()
 
     def knows(self, word: str) -> bool:
-        return self._numbers.get(word, UNKNOWN) != UNKNOWN
+        return word in self._scorer
 
-    def step(self, state: tuple[int, ...], word: str | None) -> tuple[tuple[int, ...], float]:
-        number = END if word is None else self._numbers.get(word, UNKNOWN)
-        if (state, number) not in self._known:
-            context = np.array(state, np.int32)
-            self._known[state, number] = -LN10 * float(log10_probability(self._lm, context, np.int64(number)))
-        return (number, *state[:-1]), self._known[state, number]
+    def step(self, state: int, word: str | None) -> tuple[int, float]:
+        key = state, "</s>" if word is None else word
+        if key not in self._known:
+            log10_prob, _, after = self._scorer.score(*key)
+            self._known[key] = after, -LN10 * log10_prob
+        return self._known[key]
 
 
 class GraphScorer:

@@ -21,7 +21,7 @@ from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.query.batch import score_sentences
 from megahour.lm.query.mapped_import import load_arpa
-from megahour.lm.query.one_word import log10_probability
+from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import UNKNOWN
 
@@ -119,8 +119,7 @@ def test_an_unknown_word_costs_as_soon_as_no_word_begins_so(names: tuple[str, ..
     lm = lm_artifact(tmp_path / "lm", ["ab a", "ab ab", "a ab"], 2)
     fused = fusion(names, {"lm": lm}, unknown_word=-3.0, lm_scale=0.7)
     with lm.local(0, ".arpa") as path:
-        model = load_arpa(path)
-    number = {word: i for i, word in enumerate(model.spelled())}
+        model = NgramScorer.open(path)
     costly = 0
     for tokens in itertools.product(range(1, len(names)), repeat=3):
         tree = with_room(make_tree(fused, 1), 8)
@@ -131,8 +130,10 @@ def test_an_unknown_word_costs_as_soon_as_no_word_begins_so(names: tuple[str, ..
         *before, last = ["<s>", *text.split(" ")]
         expected = 0.0
         if last and not any(word.startswith(last) for word in ("a", "ab")):
-            context = np.array([number.get(next(filter(None, reversed(before))), UNKNOWN)], np.int32)
-            expected = -3.0 + 0.7 * LN10 * log10_probability(fused.lm, context, np.int64(UNKNOWN))
+            state = model.begin()
+            for word in filter(None, before[1:]):
+                state = model.score(state, word)[2]
+            expected = -3.0 + 0.7 * LN10 * model.score(state, UNKNOWN)[0]
             costly += 1
         sums = tree.sums[node]
         assert sums[FUSED] - (0.7 * sums[LM] - 3.0 * sums[MISSING]) == pytest.approx(expected, abs=1e-9), text

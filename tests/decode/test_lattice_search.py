@@ -31,6 +31,7 @@ from megahour.lattices.lattice import Lattice, best_path, posteriors, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
 from megahour.lm.query.mapped_import import from_model
+from megahour.lm.query.scorer import NgramScorer
 from megahour.units.fst import from_columns
 
 WIDE = SearchOptions(beam=1000.0, max_active=1_000_000, acoustic_scale=1.0, prior_scale=0.0)
@@ -254,7 +255,7 @@ def test_rescoring_puts_one_language_models_costs_in_the_others_place(old: int, 
     models = {order: language_model(order=order) for order in {old, new}}
     graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
     lattice = searched(graph, random_posteriors(2, 6, 4), 8.0)
-    other = ModelScorer(from_model(models[new]))
+    other = ModelScorer(NgramScorer(from_model(models[new])))
     again = rescored(lattice, GraphScorer(models[old]), other, lm_scale=0.8, word_bonus=0.3)
     before, after = texts(lattice), texts(again)
     assert after.keys() == before.keys()
@@ -274,7 +275,7 @@ def test_rescoring_that_would_grow_too_large_takes_a_narrower_lattice(monkeypatc
     model = language_model()
     graph = build_graph(model, LEXICON, 4, **HMM)  # type: ignore[arg-type]
     lattice = searched(graph, random_posteriors(3, 8, 4), 9.0)
-    scorers = GraphScorer(model), ModelScorer(from_model(model))
+    scorers = GraphScorer(model), ModelScorer(NgramScorer(from_model(model)))
     whole = rescored(lattice, *scorers)
     monkeypatch.setattr(rescore, "MAX_ARCS", whole.arcs // 16)
     fewer = rescored(lattice, *scorers)

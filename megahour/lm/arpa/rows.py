@@ -18,12 +18,12 @@ def repeated(grams: Int32) -> int:
     return row
 
 
-def histories_held(shorter: Int32, longer: Int32) -> bool:
-    """Whether the first k-1 words of all n-grams (m, k) are among (n, k-1)."""
-    slots = _slots(shorter)
+def histories(shorter: Int32, longer: Int32) -> Int32:
+    """Rows (m,) of `shorter` (n, k-1) that have the first k-1 words of n-grams (m, k); -1 where none has."""
+    slots, rows = _slots(shorter), np.empty(len(longer), np.int32)
     _fill(shorter, slots)
-    held: bool = _held(shorter, longer, slots)
-    return held
+    _find(shorter, longer, slots, rows)
+    return rows
 
 
 def _slots(grams: Int32) -> Int32:
@@ -62,8 +62,6 @@ def _fill(grams, slots):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _held(shorter, longer, slots):  # type: ignore[no-untyped-def]
-    missing = 0
+def _find(shorter, longer, slots, rows):  # type: ignore[no-untyped-def]
     for row in range(len(longer)):
-        missing += slots[_place(shorter, slots, longer, row, shorter.shape[1])] < 0
-    return missing == 0
+        rows[row] = slots[_place(shorter, slots, longer, row, shorter.shape[1])]

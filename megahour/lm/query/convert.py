@@ -10,7 +10,7 @@ from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
 from megahour.lm.arpa.read import Progress, read_arrays
 from megahour.lm.query.mapped import open_mapped
-from megahour.lm.query.mapped_import import build, to_arrays
+from megahour.lm.query.mapped_import import arrays_of, build, to_arrays
 from megahour.lm.query.model_files import form_to_write, lm_file, packing, refuse_kenlm, replacing
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def convert(
     source: str | Path, out: str | Path, threads: int = 1, progress: Progress = lambda phase, done, total: None
 ) -> list[int]:
-    """Write the model `source` to `out` in the form that its name says; the numbers of n-grams by order.
+    """Write the model `source` to `out` in the form that its name says; the numbers of n-grams by order. A mapped file
+    of an earlier version becomes one whose states are minimised (see `states`).
 
     Raises
     ------
@@ -32,15 +33,19 @@ def convert(
             model = read_model(source, progress)
             _write(model, making, Path(out).name, threads, progress)
             return model.sizes
+        facts = {}
         if given == "mapped":
             mapped = open_mapped(source)
             mapped.verify()
-            shutil.copyfile(source, making)
-            progress("copy", 1, 1)
-            return mapped.sizes
-        arrays = read_arrays(source, progress)
+            if mapped.minimised:
+                shutil.copyfile(source, making)
+                progress("copy", 1, 1)
+                return mapped.sizes
+            arrays, facts = arrays_of(to_arrays(mapped, progress)), mapped.facts
+        else:
+            arrays = read_arrays(source, progress)
         with ThreadedFile(making) as file:
-            build(arrays, file, str(source), progress)
+            build(arrays, file, str(source), progress, facts)
         return [len(grams) for grams in arrays.grams]
 
 

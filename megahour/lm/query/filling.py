@@ -13,6 +13,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 FULL, TWICE = -1, -2  # what went wrong
 BATCH = 64  # n-grams whose lines are asked for before the first is filled
 _NOTHING = np.uint64(0)
+_ENDS = np.float32(-0.0)
 
 
 @njit(nogil=True, inline="always")
@@ -68,8 +69,8 @@ def insert_partition(  # type: ignore[no-untyped-def]
     """Fill an empty segment with a partition's n-grams as `smooth` lists them. Returns 0 or FULL.
 
     keys, values: as of `insert`. windows (m, order): sorted by history. at, logp, backoff (order + 1, ≥ sizes[k]): by
-    order k, contexts from the last to the first. `end` stands for a BOUNDARY that is predicted. Scratch, int32: starts
-    (order, ≥ m), seats (≥ V,), slots (2, ≥ sizes[k]).
+    order k, contexts from the last to the first; a weight of zero says that no n-gram goes on. `end` stands for a
+    BOUNDARY that is predicted. Scratch, int32: starts (order, ≥ m), seats (≥ V,), slots (2, ≥ sizes[k]).
 
     The (k-1)-gram that a k-gram goes on from ends in the same word, and its context is a run of rows that the k-gram's
     row is among: in the order of runs, seats[w] has its slot. No n-gram may be there twice.
@@ -118,5 +119,5 @@ def insert_partition(  # type: ignore[no-untyped-def]
                 slots[now, i] = slot
                 keys[2 * slot] = key
                 values[4 * slot + 2] = logp[k, i]
-                values[4 * slot + 3] = backoff[k, i]
+                values[4 * slot + 3] = backoff[k, i] if backoff[k, i] != 0.0 else _ENDS
     return 0

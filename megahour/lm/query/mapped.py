@@ -45,7 +45,8 @@ ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """sizes: n-grams by order. closed: see `scoring.score`. facts: what is known of its making (`discounts`, …).
+    """sizes: n-grams by order. closed: see `scoring.score`. minimised: see `states.NgramArrays`; all files that are
+    written now are both. facts: what is known of its making (`discounts`, …).
 
     vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
     segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.
@@ -54,6 +55,7 @@ class MappedModel:
     order: int
     sizes: list[int]
     closed: bool
+    minimised: bool
     facts: dict[str, Any]
     vocabulary: WordTable
     words: Int32
@@ -143,6 +145,7 @@ def from_bytes(data: Bytes, name: str) -> MappedModel:
         header["order"],
         header["sizes"],
         header["closed"],
+        header.get("minimised", False),
         header["facts"],
         vocabulary,
         arrays["words"],
@@ -166,11 +169,10 @@ def _header(data: Bytes, name: str) -> dict[str, Any]:
     return header
 
 
-def header_bytes(
-    order: int, sizes: list[int], closed: bool, arrays: Mapping[str, Any], facts: Mapping[str, Any]
-) -> bytes:
+def header_bytes(order: int, sizes: list[int], arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
     """HEADER bytes for the front of a file. Raises ValueError when `facts` are too long."""
-    header = {"order": order, "sizes": sizes, "closed": closed, "arrays": dict(arrays), "facts": dict(facts)}
+    header = {"order": order, "sizes": sizes, "closed": True, "minimised": True, "arrays": dict(arrays)}
+    header["facts"] = dict(facts)
     text = json.dumps(header, sort_keys=True).encode()
     if _FIXED.size + len(text) > HEADER:
         raise ValueError(f"facts make a header of {len(text)} bytes; {HEADER - _FIXED.size} is the limit")

@@ -141,8 +141,8 @@ class Builder:
             self._own.scratch = held = starts, np.zeros(self.size, np.int32), slots
         return held
 
-    def finish(self, sizes: list[int], facts: Mapping[str, Any], *, closed: bool) -> None:
-        """Write what is left. sizes: n-grams by order; facts, closed: see `MappedModel`."""
+    def finish(self, sizes: list[int], facts: Mapping[str, Any]) -> None:
+        """Write what is left. sizes: n-grams by order; facts: see `MappedModel`."""
         for key, array in self._arrays.items():
             self._places[key]["checksum"] = sum_of(array)
             self.file.write(np.ascontiguousarray(array).data, self._places[key]["offset"])
@@ -151,5 +151,5 @@ class Builder:
             "items": 2 * self._end,
             "checksum": self._sum % (1 << 64),
         }
-        self.file.write(header_bytes(self.order, sizes, closed, self._places, facts), 0)
+        self.file.write(header_bytes(self.order, sizes, self._places, facts), 0)
         self.file.close()

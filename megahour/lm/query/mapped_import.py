@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from megahour.core.errors import MegahourError
 from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.arpa.read import ArpaArrays, Progress, read_arrays
-from megahour.lm.arpa.rows import histories_held
+from megahour.lm.arpa.rows import histories
 from megahour.lm.estimate.history import buckets
 from megahour.lm.query.lookup import spell
 from megahour.lm.query.mapped import MappedModel, from_bytes
@@ -39,15 +39,21 @@ def build(
     file: MemoryFile | ThreadedFile,
     name: str,
     progress: Progress = lambda phase, done, total: None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a mapped model of n-grams in arrays. Raises MegahourError, with `name`, where an n-gram is there twice."""
+    """Write a mapped model of n-grams in arrays. facts: see `MappedModel`.
+
+    Raises MegahourError, with `name`, where an n-gram is there twice.
+    """
+    sizes = [len(grams) for grams in arrays.grams]
+    arrays = _with_histories(arrays)
     order, vocabulary = len(arrays.grams), arrays.vocabulary
-    histories = np.zeros(len(vocabulary), np.int64)
+    after = np.zeros(len(vocabulary), np.int64)
     for grams in arrays.grams[1:]:
-        histories += np.bincount(grams[:, -2], minlength=len(vocabulary))
-    edges = buckets(histories, max(LARGEST, int(histories.sum()) // SEGMENTS))
+        after += np.bincount(grams[:, -2], minlength=len(vocabulary))
+    edges = buckets(after, max(LARGEST, int(after.sum()) // SEGMENTS))
     owner = np.repeat(np.arange(len(edges) - 1, dtype=np.uint16), np.diff(edges))
-    ngrams = np.add.reduceat(np.append(histories, 0), edges[:-1])
+    ngrams = np.add.reduceat(np.append(after, 0), edges[:-1])
     logp, backoff = arrays.logp[0].astype(np.float32), arrays.backoff[0].astype(np.float32)
     builder = Builder(file, vocabulary, order, owner, ngrams, logp, backoff)
     by_order = [_by_segment(arrays, k, owner, len(ngrams)) for k in range(1, order)]
@@ -59,8 +65,24 @@ def build(
             text = b" ".join(vocabulary.words()[word] for word in words).decode("utf-8", "replace")
             raise MegahourError(f"the {error.order}-gram {text!r} is there twice", where=name) from None
         progress("build", number + 1, len(ngrams))
-    closed = all(histories_held(shorter, longer) for shorter, longer in pairwise(arrays.grams[1:]))
-    builder.finish([len(grams) for grams in arrays.grams], {}, closed=closed)
+    builder.finish(sizes, facts or {})
+
+
+def _with_histories(arrays: ArpaArrays) -> ArpaArrays:
+    """With every n-gram's history, a blank where the model has none, and -0.0 as the weight of those that no n-gram
+    goes on from (and that have none of their own)."""
+    grams, logp, backoff = list(arrays.grams), list(arrays.logp), list(arrays.backoff)
+    for k in range(len(grams) - 1, 0, -1):  # from the longest: blanks want histories too
+        rows = grams[k][:, 0] if k == 1 else histories(grams[k - 1], grams[k])
+        missing = np.unique(grams[k][rows < 0, :-1], axis=0)
+        goes_on = np.zeros(len(grams[k - 1]), np.bool_)
+        goes_on[rows[rows >= 0]] = True
+        weights = backoff[k - 1].astype(np.float32)
+        weights[weights == 0] = np.where(goes_on, np.float32(0.0), np.float32(-0.0))[weights == 0]
+        grams[k - 1] = np.concatenate([grams[k - 1], missing.astype(np.int32)])
+        logp[k - 1] = np.append(logp[k - 1], np.full(len(missing), np.nan))
+        backoff[k - 1] = np.append(weights, np.zeros(len(missing), np.float32)).astype(np.float64)
+    return ArpaArrays(arrays.vocabulary, grams, logp, backoff)
 
 
 def _by_segment(arrays: ArpaArrays, index: int, owner: npt.NDArray[np.uint16], segments: int) -> tuple[Level, Int64]:
@@ -115,9 +137,14 @@ def _unigrams(model: MappedModel) -> tuple[list[npt.NDArray[np.int32]], list[Any
 
 def from_model(model: NgramModel) -> MappedModel:
     """A model of arrays in the mapped form, in memory."""
+    file = MemoryFile()
+    build(arrays_of(model), file, "model")
+    return from_bytes(file.data, "model")
+
+
+def arrays_of(model: NgramModel) -> ArpaArrays:
+    """A model's arrays as an ARPA file gives them."""
     table = WordTable()
     for word in model.vocabulary.words:
         table.add(word.encode("utf-8", "surrogateescape"))
-    file = MemoryFile()
-    build(ArpaArrays(table, model.grams, model.log10_prob, model.log10_backoff), file, "model")
-    return from_bytes(file.data, "model")
+    return ArpaArrays(table, model.grams, model.log10_prob, model.log10_backoff)

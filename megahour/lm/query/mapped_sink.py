@@ -35,7 +35,9 @@ class MappedSink:
         table = _table(parts.corpus, None if left.all() else left)
         if not left.all():
             self._numbers = np.where(left, np.cumsum(left) - 1, 0).astype(np.int32)
-        self.builder = Builder(self.file, table, parts.order, owner[left], ngrams, logp[left], backoff[left])
+        weights = backoff[left]
+        weights[weights == 0] = -0.0  # see `states`; of this estimator's, no other has a weight of zero
+        self.builder = Builder(self.file, table, parts.order, owner[left], ngrams, logp[left], weights)
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
         if self._numbers is not None:
@@ -80,5 +82,5 @@ def estimate_mapped(
         del made["order"], made["sizes"]
         if not model.wildcards:
             del made["wildcards"]
-        sink.builder.finish(model.sizes, {**made, "prune": list(cutoffs), **(facts or {})}, closed=True)
+        sink.builder.finish(model.sizes, {**made, "prune": list(cutoffs), **(facts or {})})
     return model

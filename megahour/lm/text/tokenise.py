@@ -90,7 +90,7 @@ def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool
     while begin < end:
         stop = min(begin + block, end)
         table.make_room(0 if frozen else block + 1)
-        reached, tokens, table.size, skipped = _encode(
+        reached, tokens, table.size, skipped = encode_block(
             text, begin, stop, end, table.table, table.arena, table.starts, table.size, out, tokens, frozen
         )
         reserved += skipped
@@ -207,7 +207,7 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _encode(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
+def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
     """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text.
 
     A batch of words is hashed, and their slots asked for, before the first is looked up: the table is larger than the

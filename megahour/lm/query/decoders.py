@@ -1,0 +1,115 @@
+"""A model as other decoders want it: pyctcdecode, and flashlight's and TorchAudio's beam search.
+
+from pyctcdecode import Alphabet, BeamSearchDecoderCTC
+BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), PyctcdecodeModel(NgramScorer.open("lm.mlm")))
+
+from torchaudio.models.decoder import ctc_decoder        # or flashlight.lib.text.decoder.LexiconDecoder
+ctc_decoder(lexicon="lexicon.txt", tokens="tokens.txt", lm=flashlight_model(NgramScorer.open("lm.mlm")), lm_dict=…)
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from megahour.lm.query.scorer import NgramScorer
+from megahour.lm.text.tokenise import END, RESERVED, UNKNOWN
+
+LN10 = math.log(10.0)
+USUAL_LETTERS = 6  # pyctcdecode: unknown words that are longer cost more
+
+
+class PyctcdecodeModel:
+    """A language model of pyctcdecode's, with the scores and defaults of its own class on a KenLM model. States are
+    numbers, so hypotheses go to other processes as they are.
+
+    words: those that are known, all of the model's when None. alpha: weight of ln p. beta: added for each word.
+    unk_score_offset: added to log10 p of an unknown word, and of what begins none. score_boundary: `<s>` and `</s>`
+    count.
+    """
+
+    def __init__(
+        self,
+        scorer: NgramScorer,
+        words: Collection[str] | None = None,
+        *,
+        alpha: float = 0.5,
+        beta: float = 1.5,
+        unk_score_offset: float = -10.0,
+        score_boundary: bool = True,
+    ) -> None:
+        self._scorer = scorer
+        known = scorer.model.spelled()[len(RESERVED) :]
+        self._words = sorted(known if words is None else {word for word in words if word in scorer})
+        self._known = frozenset(self._words)
+        self.alpha, self.beta, self.unk_score_offset = alpha, beta, unk_score_offset
+        self.score_boundary = score_boundary
+
+    @property
+    def order(self) -> int:
+        return self._scorer.order
+
+    def reset_params(self, **params: Any) -> None:
+        """Change alpha, beta, unk_score_offset or score_boundary; None leaves one as it is."""
+        for name in ("alpha", "beta", "unk_score_offset", "score_boundary"):
+            if params.get(name) is not None:
+                setattr(self, name, params[name])
+
+    def get_start_state(self) -> int:
+        return self._scorer.begin(bos=self.score_boundary)
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """What is added while a word is being spelled: something where no word begins so."""
+        at = bisect_left(self._words, partial_token)
+        if at < len(self._words) and self._words[at].startswith(partial_token):
+            return 0.0
+        return self.unk_score_offset * max(1.0, len(partial_token) / USUAL_LETTERS)
+
+    def score(self, prev_state: int, word: str, is_last_word: bool = False) -> tuple[float, int]:
+        """alpha · ln p(word) + beta, and the state after it; of the last word with the sentence's end."""
+        total, _, state = self._scorer.score(prev_state, word)
+        if word not in self._known:
+            total += self.unk_score_offset
+        if is_last_word and self.score_boundary:
+            total += self._scorer.score(state, END)[0]
+        return self.alpha * total * LN10 + self.beta, state
+
+
+def flashlight_model(scorer: NgramScorer, words: Sequence[str]) -> Any:
+    """A `flashlight.lib.text.decoder.LM`, which is TorchAudio's `CTCDecoderLM` too. Needs flashlight-text.
+
+    words: by the number that the decoder gives them, those of its dictionary of words, or of tokens where it has no
+    lexicon. Scores are log10 p, as of its own KenLM class. Hypotheses in one state of ours share the decoder's state,
+    so that it merges them.
+    """
+    from flashlight.lib.text.decoder import LM, LMState
+
+    numbers = [scorer.number(word) for word in words]
+
+    class FlashlightModel(LM):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self._of: dict[int, Any] = {}
+            self._states: dict[Any, int] = {}
+
+        def _shown(self, state: int) -> Any:
+            if state not in self._of:
+                self._of[state] = LMState()
+                self._states[self._of[state]] = state
+            return self._of[state]
+
+        def start(self, start_with_nothing: bool) -> Any:
+            return self._shown(scorer.begin(bos=not start_with_nothing))
+
+        def score(self, state: Any, token_index: int) -> tuple[Any, float]:
+            number = numbers[token_index] if 0 <= token_index < len(numbers) else UNKNOWN
+            log10_prob, _, after = scorer.score(self._states[state], number)
+            return self._shown(after), log10_prob
+
+        def finish(self, state: Any) -> tuple[Any, float]:
+            log10_prob, _, after = scorer.score(self._states[state], END)
+            return self._shown(after), log10_prob
+
+    return FlashlightModel()
