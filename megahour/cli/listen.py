@@ -66,7 +66,8 @@ def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **v
     megahour listen --model runs/digits --step model --chunk-ms 320 --port 8000
     """
     from megahour.listen.access import Access
-    from megahour.listen.server import Limits, ListenServer
+    from megahour.listen.limits import Limits
+    from megahour.listen.server import ListenServer
 
     listening = _listening(host, port)
     token = _token_of(token_file) if token_file else secrets.token_urlsafe(24)

@@ -250,6 +250,10 @@ class PredictorGraph(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         return self.predictor.of_last(y.clamp(min=0))
 
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs of two hypotheses to trace it with."""
+        return (torch.zeros(2, self.predictor.context, dtype=torch.int64),)
+
 
 class LstmPredictorGraph(nn.Module):
     """An LSTM predictor: one more token `y` (N,), after `hidden` and `cell` (N, D), to (N, D) and what it remembers.
@@ -266,6 +270,11 @@ class LstmPredictorGraph(nn.Module):
     def forward(self, y: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         out, (next_hidden, next_cell) = self.predictor.step(y, (hidden, cell))
         return out, next_hidden, next_cell
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs of two hypotheses to trace it with."""
+        nothing = torch.zeros(2, self.predictor.layer.hidden_size)
+        return torch.zeros(2, dtype=torch.int64), nothing, nothing
 
 
 class JoinerGraph(nn.Module):

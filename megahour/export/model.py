@@ -14,6 +14,7 @@ from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
+from megahour.export.sherpa import forms
 from megahour.models.build import WITH_LOOKAHEAD
 from megahour.models.configuration import read_config
 from megahour.models.conformer import AttentionContext, Conformer
@@ -84,6 +85,11 @@ class TrainedModel:
         except ValueError:
             what = f"a front end of {values}"
             raise StoreError(what, where=self.artifact.url, remedy="train the model or copy it again") from None
+
+    @property
+    def sherpa_forms(self) -> dict[str, Any]:
+        """In which forms sherpa-onnx plays it, or why it does not."""
+        return forms(self.front_end, self.criterion, streams=self.streams, predictor=self.predictor)
 
     @property
     def frames(self) -> int:

@@ -33,7 +33,6 @@ from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
-from megahour.models.end_to_end import LstmPredictor
 from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
 
 GOLDEN = "golden"
@@ -75,10 +74,7 @@ class Draft:
             "streaming": {"chunk": p.chunk, "left": p.left, "latency_s": p.chunk * model.frames / 100}
             if model.streams
             else None,
-            "sherpa_onnx": {
-                **sherpa.forms(front, model.criterion, streams=model.streams, predictor=model.predictor),
-                **self.played,
-            },
+            "sherpa_onnx": {**model.sherpa_forms, **self.played},
             "quantisation": self.quantisation,
             "golden": [clip.model_dump() for clip in self.golden],
             "provenance": self.origin.provenance,
@@ -184,19 +180,14 @@ def _search_graphs(draft: Draft) -> None:
     """What a transducer's search asks: its predictor, which runtimes call decoder, and its joiner."""
     joint = draft.model.joint
     assert joint is not None
-    width, context = draft.model.config["join"], draft.model.config["context"]
-    row, some = {0: "N"}, torch.zeros(2, width)
+    width, lstm = draft.model.config["join"], draft.model.predictor == "lstm"
     decoder, joiner = (draft.folder / f"{name}.onnx" for name in ("decoder", "joiner"))
-    if isinstance(joint.predictor, LstmPredictor):
-        lstm = LstmPredictorGraph(joint.predictor)
-        given = (torch.zeros(2, dtype=torch.int64), some, some)
-        write_onnx(lstm, given, dict.fromkeys((*lstm.inputs, *lstm.outputs), row), decoder)
-        set_metadata(decoder, {"vocab_size": len(draft.model.tokens)})
-    else:
-        tokens = torch.zeros(2, context, dtype=torch.int64)
-        write_onnx(PredictorGraph(joint.predictor), (tokens,), {"y": row, "decoder_out": row}, decoder)  # type: ignore[arg-type]
-        set_metadata(decoder, {"vocab_size": len(draft.model.tokens), "context_size": context})
-    write_onnx(JoinerGraph(joint), (some, some), {"encoder_out": row, "decoder_out": row, "logit": row}, joiner)
+    predicts = (LstmPredictorGraph if lstm else PredictorGraph)(joint.predictor)  # type: ignore[arg-type]
+    some = torch.zeros(2, width)
+    for graph, given, path in ((predicts, predicts.example(), decoder), (JoinerGraph(joint), (some, some), joiner)):
+        write_onnx(graph, given, {name: {0: "N"} for name in (*graph.inputs, *graph.outputs)}, path)
+    context = {} if lstm else {"context_size": draft.model.config["context"]}
+    set_metadata(decoder, {"vocab_size": len(draft.model.tokens), **context})
     set_metadata(joiner, {"joiner_dim": width})
     draft.graphs |= {"decoder": {"fp32": decoder.name}, "joiner": {"fp32": joiner.name}}
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from aiohttp import web
 
 from megahour.core.errors import BadRecord
+from megahour.listen.limits import Limits
 from megahour.listen.live import GoneAway
 from megahour.transcribe.formats import FORMATS
 from megahour.transcribe.pieces import EndRules
@@ -43,23 +43,10 @@ class Upload:
         return 0 if self.left else self._file.tell()
 
 
-@dataclass(frozen=True)
-class FileLimits:
-    """bytes: of the file. idle_s: without any; least_bytes_s: mean rate after that. audio_s: what it may decode to (a
-    few kB of FLAC can hold hours of zeros). work_s: to transcribe it in.
-    """
-
-    bytes: int
-    idle_s: float
-    least_bytes_s: int
-    audio_s: float
-    work_s: float
-
-
 class Uploads:
     """Those that are worked on."""
 
-    def __init__(self, recogniser: Recogniser, threads: Executor, ends: EndRules, limits: FileLimits) -> None:
+    def __init__(self, recogniser: Recogniser, threads: Executor, ends: EndRules, limits: Limits) -> None:
         self._recogniser, self._threads, self._ends, self._limits = recogniser, threads, ends, limits
         self._open: set[Upload] = set()
 
@@ -100,8 +87,8 @@ class Uploads:
         """From the thread, before each block of audio."""
         if upload.left:
             raise GoneAway
-        if heard_s > self._limits.audio_s:
-            raise BadRecord("too-long", f"more than {self._limits.audio_s:g} s of audio; send it in parts")
+        if heard_s > self._limits.file_s:
+            raise BadRecord("too-long", f"more than {self._limits.file_s:g} s of audio; send it in parts")
         if time.monotonic() > until_s:
             what = f"{self._limits.work_s:g} s were not enough for it: {heard_s:.0f} s were heard; send it in parts"
             raise BadRecord("too-slow", what)
@@ -116,7 +103,7 @@ class Uploads:
             self._open.remove(upload)
 
     async def _spool(self, request: web.Request, file: BinaryIO) -> None:
-        most, least = self._limits.bytes, self._limits.least_bytes_s
+        most, least = self._limits.file_bytes, self._limits.least_bytes_s
         if (said := request.content_length or 0) > most:
             raise web.HTTPRequestEntityTooLarge(most, said)
         size, parts, began_s = 0, request.content.iter_chunked(1 << 16), time.monotonic()

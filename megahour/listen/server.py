@@ -26,8 +26,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from megahour.core.errors import MegahourError
 from megahour.listen.access import PROTOCOL, Access
-from megahour.listen.files import FileLimits, Uploads
+from megahour.listen.files import Uploads
 from megahour.listen.heads import RequestHeads
+from megahour.listen.limits import DEFAULTS, Limits
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
 from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
@@ -52,27 +53,6 @@ LOGGER = logging.getLogger("aiohttp.server.listen")
 _NO_HTTP = (HttpProcessingError, web.RequestPayloadError)
 LOGGER.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _NO_HTTP)))
 PING_S = 20.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """sessions: streams and files at a time. idle_s: without audio, or of audio without a word. Sizes in bytes.
-
-    head_s: until the head of a request is whole. least_bytes_s: mean rate of a file on its way, after idle_s. file_s:
-    audio of a file. work_s: to transcribe it in.
-    """
-
-    sessions: int = 4
-    idle_s: float = 300.0
-    message_bytes: int = 256 << 10
-    file_bytes: int = 512 << 20
-    head_s: float = 20.0
-    least_bytes_s: int = 4000
-    file_s: float = 4 * 3600.0
-    work_s: float = 3600.0
-
-
-DEFAULTS = Limits()
 
 
 @dataclass
@@ -114,8 +94,7 @@ class ListenServer:
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
         self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
-        file = FileLimits(limits.file_bytes, limits.idle_s, limits.least_bytes_s, limits.file_s, limits.work_s)
-        self._uploads = Uploads(recogniser, self._threads, ends, file)
+        self._uploads = Uploads(recogniser, self._threads, ends, limits)
         self._heads = RequestHeads(limits.head_s)
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 

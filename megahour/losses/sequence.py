@@ -63,11 +63,8 @@ def sequence_loss(
         the transcript, may be wrong there. The loss is that of all frames.
 
     An utterance without a path has no loss and no gradient: too few frames for any sentence of the graph, or in MMI an
-    alignment that the graph does not have. It is False in `has_path`.
-
-    Raises
-    ------
-    ValueError: shapes that do not fit, or a graph with senones that the logits do not have.
+    alignment that the graph does not have. It is False in `has_path`. Raises ValueError: shapes that do not fit, or a
+    graph with senones that the logits do not have.
     """
     batch, frames, units = logits.shape
     if labels.shape != (batch, frames) or lengths.shape != (batch,) or graph.senones > units:

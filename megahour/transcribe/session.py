@@ -95,13 +95,7 @@ def transcribe(
             return transcribe(file, recogniser, name=name or audio, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
-    if isinstance(audio, np.ndarray):
-        blocks = _samples(audio, rate_hz, recogniser)
-    elif rate_hz:
-        blocks = live_blocks(audio, recogniser.front.rate_hz, rate_hz)
-    else:
-        blocks = _decoded(audio, recogniser)
-    counted = _counted(blocks, result, recogniser, watch)
+    counted = _counted(_blocks(audio, rate_hz, recogniser), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
@@ -241,6 +235,12 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
         mean = np.average(tags, axis=0, weights=rows)
         result.tag = (recogniser.tag, recogniser.tags[int(mean.argmax())], round(float(mean.max()), 4))
     return result
+
+
+def _blocks(audio: BinaryIO | NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+    if isinstance(audio, np.ndarray):
+        return _samples(audio, rate_hz, recogniser)
+    return live_blocks(audio, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(audio, recogniser)
 
 
 def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
