@@ -121,6 +121,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.units.pronunciations_stage:WeighPronunciations",
         "A lexicon with the probabilities that its pronunciations had in an alignment, for `graph`.",
     ),
+    "tts-data": (
+        "megahour.tts.data_stage:TtsData",
+        "Mel spectra, phones, durations, pitch and energy of aligned utterances: what a voice learns from.",
+    ),
     "train": (
         "megahour.train.stage:Train",
         "Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets.",

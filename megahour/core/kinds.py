@@ -33,6 +33,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "lexicon": ("lexicon", "pronunciations"),
     "tokens": ("tokens",),
     "units": ("senones", "realign"),
+    "voice_data": ("tts-data",),
     "model": ("train", "import-aligner"),
     "targets": ("targets",),
     "partitions": ("repartition",),

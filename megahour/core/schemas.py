@@ -182,6 +182,20 @@ MEANS = pa.schema(
 
 SENONE_ALIGNMENTS = pa.schema([("key", pa.int64()), ("frames", pa.int32()), ("senones", pa.list_(pa.int16()))])
 
+VOICE_DATA = pa.schema(
+    [
+        *list(FEATURES)[:-1],
+        ("language", pa.string()),
+        ("phones", pa.list_(pa.int16())),
+        ("durations", pa.list_(pa.int32())),
+        ("pitch", pa.list_(pa.float32())),
+        ("energy", pa.list_(pa.float32())),
+        FEATURES.field("features"),
+    ]
+)
+"""As features, whose mels are those of `features.mel_spectrum`, with a value a phone in the four lists: its number
+among `symbols` of the summary, frames, mean logarithm of the pitch in Hz, and mean over frames and mels."""
+
 TARGETS = pa.schema(
     [
         ("key", pa.int64()),

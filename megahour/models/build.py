@@ -13,13 +13,15 @@ from megahour.models.conformer import Conformer
 from megahour.models.encoders import Blstm, Lstm
 from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 from megahour.models.feed_forward import Mlp, Tdnn
+from megahour.models.voice import DECODERS, Voice, build_voice
 
-KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "mlp": Mlp, "conformer": Conformer}
+KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "mlp": Mlp, "conformer": Conformer, "voice": Voice}
 WITH_LOOKAHEAD = ("lstm", "mlp")
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
 MORE = ("smoothing", "intermediate", "tag_weight", "tag_told")  # weights that are of no head
 MOST_TAGS = 1000
+MOST_NAMES = 65_535
 HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
 
@@ -47,6 +49,8 @@ def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         more = {"lookahead": lookahead} if kind in WITH_LOOKAHEAD else {}
+        if kind == "voice":
+            return build_voice(config, sizes | _voice(config), float(dropout))
         if "heads" not in config:
             return KINDS[kind](**sizes, **more, dropout=float(dropout))  # type: ignore[no-any-return]
         heads = _heads(config)
@@ -79,6 +83,19 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
         "prune": prune,
         "tags": tags,
     }
+
+
+def _voice(config: Mapping[str, Any]) -> dict[str, int]:
+    """What a voice has besides; its names are checked."""
+    for name, low in (("symbols", 3), ("voices", 1), ("languages", 1)):
+        names = config.get(name)
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+            raise ConfigError(f"voice {name} {str(names)[:80]!r}", remedy="use a list of names")
+        if len(set(names)) != len(names) or not low <= len(names) <= MOST_NAMES:
+            raise ConfigError(f"{len(names)} {name} of a voice", remedy=f"use {low} to {MOST_NAMES:,} different names")
+    if config.get("decoder") not in DECODERS:
+        raise ConfigError(f"decoder {config.get('decoder')!r} of a voice", remedy=f"use one of {', '.join(DECODERS)}")
+    return {"decoder_layers": _size(config, "decoder_layers", HEAD_LIMITS)}
 
 
 def _tags(names: Any) -> int:

@@ -71,6 +71,8 @@ class DeviceBatch:
 def weight(batch: Batch) -> int:
     """What the loss is averaged over: labelled frames, or symbols for CTC."""
     targets = batch.targets
+    if "durations" in targets:
+        return int(batch.lengths.sum())
     if "labels" in targets:
         return int((targets["labels"] != IGNORE).sum())
     return int(targets["token_lengths"].sum()) if "tokens" in targets else int(batch.lengths.sum())
@@ -87,6 +89,8 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, s
     if "tokens" in targets:
         rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
         targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
+    elif "durations" in targets:
+        rows, targets = None, {name: moved(tensor.contiguous(), device) for name, tensor in targets.items()}
     elif sentences:
         rows, targets = None, {"labels": moved(targets["labels"].contiguous(), device)}
         lattices = _lattices(batch).to(device) if ARCS in batch.targets else None

@@ -16,6 +16,7 @@ from megahour.batches.labels import Labels, SenoneLabels, TokenLabels, TopK
 from megahour.batches.lattice_labels import LatticeLabels
 from megahour.batches.loader import Loader
 from megahour.batches.tags import TagColumn, TaggedLabels
+from megahour.batches.voice_labels import VoiceLabels
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
@@ -107,6 +108,12 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
+    if (p.criterion == "speech") != ("symbols" in inputs["features"].summary):
+        what = f"criterion {p.criterion} does not learn from these features"
+        remedy = "criterion speech takes *voice_data* of `tts-data`, the others take *features*"
+        raise ConfigError(what, where=inputs["features"].url, remedy=remedy)
+    if p.criterion == "speech":
+        return _voice(p, inputs["features"])
     if not p.of_senones:
         speller = _speller(p, inputs)
         labels: Labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
@@ -145,6 +152,13 @@ def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> Latt
         what = "hypotheses without lattices"
         raise ConfigError(what, where=lattices.url, remedy="decode with `lattice: 6`, the beam of the lattices")
     return LatticeLabels(labels, lattices, p.goal.add_aligned)
+
+
+def _voice(p: TrainParams, data: Artifact) -> Goal:
+    labels = VoiceLabels(data)
+    said = ("symbols", "spectrum", "language", "licences", "pitch", "energy")
+    config = {**{name: data.summary[name] for name in said}, **p.goal.model_dump()}
+    return Goal(labels, data.summary["mels"], config | {"voices": labels.voices, "languages": labels.languages})
 
 
 def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> SequenceGoal | None:

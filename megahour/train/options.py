@@ -189,12 +189,24 @@ class SmbrOptions(SequenceOptions):
     )
 
 
+class SpeechOptions(CriterionOptions):
+    """Speech from phones, for kind voice, with the durations, pitch and energy of *voice_data* as a second lesson."""
+
+    decoder: Literal["fast", "flow"] = Field(
+        "flow",
+        description="flow: mels by flow matching (Matcha-TTS), livelier; fast: all at once (FastSpeech 2), an eighth "
+        "of the time of speaking and somewhat muffled",
+    )
+    decoder_layers: int = Field(8, ge=1, le=64, description="layers of the decoder; most of the time goes there")
+
+
 CRITERIA: dict[str, type[CriterionOptions]] = {
     "ce": CriterionOptions,
     "ctc": CtcOptions,
     "transducer": TransducerOptions,
     "mmi": SequenceOptions,
     "smbr": SmbrOptions,
+    "speech": SpeechOptions,
 }
 
 

@@ -22,6 +22,7 @@ from megahour.train.options import (
     OptimiserOptions,
     Parallel,
     SequenceOptions,
+    SpeechOptions,
 )
 
 POLICY: dict[str, JsonValue] = {"policy": True}
@@ -34,11 +35,12 @@ CHOICES = tuple(name for name, options in TRAINERS.items() if not options.wraps_
 class TrainParams(Params):
     """Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets."""
 
-    kind: Literal["lstm", "blstm", "tdnn", "mlp", "conformer"] = Field(
+    kind: Literal["lstm", "blstm", "tdnn", "mlp", "conformer", "voice"] = Field(
         "lstm",
         description="encoder: lstm sees `lookahead` ahead, blstm the whole utterance, tdnn some frames on both sides, "
         "mlp `lookahead` on both sides, for minutes of speech on one core, "
-        "conformer (for ctc and transducer, with `stack` 1 or 2) the whole utterance or chunks, from the same weights",
+        "conformer (for ctc and transducer, with `stack` 1 or 2) the whole utterance or chunks, from the same weights; "
+        "voice speaks, with criterion speech",
     )
     layers: int = Field(2, ge=1, le=64, description="layers; more fit more data and train more slowly")
     hidden: int = Field(
@@ -57,13 +59,13 @@ class TrainParams(Params):
         lt=1.0,
         description="share of outputs dropped in training; raise it when held-out loss rises while loss falls",
     )
-    criterion: Literal["ce", "ctc", "transducer", "mmi", "smbr"] = Field(
+    criterion: Literal["ce", "ctc", "transducer", "mmi", "smbr", "speech"] = Field(
         "ce",
         description="ce: frame labels from `units`; ctc: characters of the text, pieces of `tokens` or phones of "
         "`lexicon`, without an alignment; transducer: these, each in view of those before: more accurate than ctc "
         "where there are hours to learn from, and slower; smbr, mmi: a model of ce (`initial`) learns further, on "
         "whole sentences against all others of `graph`; smbr is the usual one. mmi also trains from nothing, best "
-        "against a graph of topology phones (lattice-free MMI)",
+        "against a graph of topology phones (lattice-free MMI); speech: mels from phones, of *voice_data*",
     )
     criterion_options: dict[str, Any] = Field(
         {},
@@ -354,6 +356,9 @@ class TrainParams(Params):
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError: the criterion asks for other inputs."""
+        if self.criterion == "speech" and (others := sorted(set(roles) - {"features", "initial"})):
+            what = f"criterion speech learns from *voice_data* alone, not from `{others[0]}`"
+            raise ConfigError(what, where="train", remedy="leave it out")
         self._check_sequence(roles)
         if self.criterion != "ce" and "targets" in roles:
             what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
@@ -435,6 +440,22 @@ class TrainParams(Params):
             raise ValueError(
                 f"a conformer joins four frames by itself: with stack = {self.stack} its steps are of "
                 f"{40 * self.stack} ms; set stack: 1 and offsets: [0]"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _voice_fits(self) -> TrainParams:
+        if (self.kind == "voice") != isinstance(self.goal, SpeechOptions):
+            raise ValueError("kind voice and criterion speech go together: set both, or neither")
+        if self.kind != "voice":
+            return self
+        changes = {"time_masks", "mel_masks", "warp", "tempo", "noise", "channel"}
+        if changed := sorted(name for name in changes if getattr(self, name)):
+            raise ValueError(f"{changed[0]} changes the speech that a voice learns: leave it out")
+        if self.epochs or self.stack != 1 or self.compile or self.parallel.mode in ("pipeline", "tensor"):
+            raise ValueError(
+                "a voice learns whole utterances, frame by frame: set epochs: 0 and some whole_epochs, stack: 1 and "
+                "offsets: [0], and leave out compile and parallel modes pipeline and tensor"
             )
         return self
 

@@ -20,7 +20,7 @@ class Train(Stage[TrainParams]):
     version = 4
     params = TrainParams
     inputs: ClassVar[tuple[Input, ...]] = (
-        Input("features", kinds=("features", "partitions")),
+        Input("features", kinds=("features", "partitions", "voice_data")),
         Input("audio", optional=True, kinds=("utterances",)),
         Input("noises", optional=True, kinds=("recordings", "utterances")),
         Input("rooms", optional=True, kinds=("recordings", "utterances")),

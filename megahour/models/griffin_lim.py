@@ -1,0 +1,72 @@
+"""A log-mel spectrum made into sound without anything learnt: fast Griffin-Lim (Perraudin et al., 2013).
+
+Its transforms are convolutions, so that it goes into an exported graph as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from megahour.features.mel_spectrum import MelSpectrum
+
+MOMENTUM = 0.99
+SHARPER = 1.1  # power of the magnitudes that the filters blurred
+
+
+class GriffinLim(nn.Module):
+    """(B, T, mels) → (B, (T − 1) · shift) samples, as `MelSpectrum.of` had them. Nothing is drawn at random."""
+
+    analysis: Tensor
+    synthesis: Tensor
+    envelope: Tensor
+    unfilter: Tensor
+
+    def __init__(self, spectrum: MelSpectrum, rounds: int = 32) -> None:
+        super().__init__()
+        self.size, self.shift, self.rounds = spectrum.size, spectrum.shift, rounds
+        window = torch.from_numpy(spectrum.window)
+        angles = 2 * np.pi * torch.arange(self.size // 2 + 1)[:, None] * torch.arange(self.size)[None] / self.size
+        waves = torch.cat((angles.cos(), -angles.sin())).float() * window
+        twice = torch.full((self.size // 2 + 1,), 2.0 / self.size)
+        twice[0] = twice[-1] = 1.0 / self.size
+        self.register_buffer("analysis", waves[:, None], persistent=False)
+        self.register_buffer("synthesis", (waves * twice.repeat(2)[:, None])[:, None], persistent=False)
+        self.register_buffer("envelope", (window**2)[None, None], persistent=False)
+        inverse = torch.linalg.pinv(torch.from_numpy(spectrum.filters).double()).float()
+        self.register_buffer("unfilter", inverse, persistent=False)
+
+    def sound(self, parts: Tensor) -> Tensor:
+        """(B, 2 · bins, T) real and imaginary parts → (B, (T − 1) · shift)."""
+        summed = functional.conv_transpose1d(parts, self.synthesis, stride=self.shift)
+        weight = functional.conv_transpose1d(torch.ones_like(parts[:, :1]), self.envelope, stride=self.shift)
+        half = self.size // 2
+        return (summed / weight.clamp(min=1e-3))[:, 0, half : summed.shape[2] - half]
+
+    def parts(self, sound: Tensor) -> Tensor:
+        """Inverse of `sound`: (B, samples) → (B, 2 · bins, T)."""
+        half = self.size // 2
+        padded = functional.pad(sound[:, None], (half, half))
+        return functional.conv1d(padded, self.analysis, stride=self.shift)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        magnitudes = (mel.exp() @ self.unfilter.T).clamp(min=1e-5).transpose(1, 2) ** SHARPER
+        both = torch.cat((magnitudes, magnitudes), dim=1)
+        parts = both * self._first_phases(magnitudes)
+        before = torch.zeros_like(parts)
+        for _ in range(self.rounds):
+            found = self.parts(self.sound(parts))
+            ahead = found - MOMENTUM / (1 + MOMENTUM) * before
+            real, imaginary = ahead.chunk(2, dim=1)
+            length = (real * real + imaginary * imaginary + 1e-12).sqrt()
+            parts, before = both * ahead / torch.cat((length, length), dim=1), found
+        return self.sound(parts)
+
+    def _first_phases(self, magnitudes: Tensor) -> Tensor:
+        """Cosines and sines of phases that go on at the bins' own frequencies, each from another one."""
+        bins = torch.arange(magnitudes.shape[1], device=magnitudes.device)[:, None]
+        frames = torch.cumsum(torch.ones_like(magnitudes[:1, :1]), dim=2)[0] - 1
+        turns = torch.remainder(bins * (self.shift / self.size) * frames + 0.618034 * bins * bins, 1.0)
+        return torch.cat(((2 * np.pi * turns).cos(), (2 * np.pi * turns).sin()))[None].to(magnitudes)

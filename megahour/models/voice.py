@@ -1,0 +1,246 @@
+"""A voice: from phones to a log-mel spectrum, with durations, pitch and energy that are learnt from an alignment.
+
+    phones (B, U) → convolutions → h (B, C, U) ┬ durations, pitch, energy of each phone
+                                               └ h of each phone, as often as it has frames (B, C, T)
+        decoder fast:  convolutions → mels (B, M, T)                          (FastSpeech 2, Ren et al., 2021)
+        decoder flow:  a first guess μ, and a flow that leads noise to mels    (Matcha-TTS, Mehta et al., 2024)
+
+Sizes: B utterances, U phones, T frames, C units, M mels. Values of mels, pitch and energy are normalised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+DECODERS = ("fast", "flow")
+SIGMA = 1e-4  # of the noise that a flow leaves at its end
+LONGEST = 200  # most frames of a phone that is spoken
+STEPS = 8
+"""Of the flow, where no other number is asked for: more change little that can be heard."""
+
+
+class Block(nn.Module):
+    """A depthwise convolution over time, then a layer on each frame (ConvNeXt; Liu et al., 2022)."""
+
+    def __init__(self, units: int, width: int, wider: int = 3) -> None:
+        super().__init__()
+        self.over_time = nn.Conv1d(units, units, width, padding=width // 2, groups=units)
+        self.norm = nn.LayerNorm(units)
+        self.up, self.down = nn.Linear(units, wider * units), nn.Linear(wider * units, units)
+
+    def forward(self, x: Tensor, mask: Tensor, shift: Tensor | None = None) -> Tensor:
+        """`x` (B, T, C), `mask` (B, T, 1), `shift` (B, C) or none."""
+        h = self.norm(self.over_time((x * mask).transpose(1, 2)).transpose(1, 2))
+        if shift is not None:
+            h = h + shift[:, None]
+        return (x + self.down(functional.gelu(self.up(h)))) * mask  # type: ignore[no-any-return]
+
+
+class Reading(nn.Module):
+    """One value of each phone: (B, U, C) → (B, U)."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv1d(units, units, 3, padding=1) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
+        self.out = nn.Linear(units, 1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for layer, norm in zip((self.first, self.second), self.norms, strict=True):
+            x = norm(functional.relu(layer((x * mask).transpose(1, 2))).transpose(1, 2))
+        return self.out(x)[:, :, 0] * mask[:, :, 0]  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Frames from what is known of them (B, T, C): mels, or with `flow` where the flow leads a point (B, T, M)."""
+
+    def __init__(self, units: int, mels: int, layers: int, flow: bool) -> None:
+        super().__init__()
+        self.enter = nn.Linear(units + 2 * mels if flow else units, units)
+        self.blocks = nn.ModuleList(Block(units, 9, 2) for _ in range(layers))
+        self.out = nn.Linear(units, mels)
+        if flow:
+            self.time = nn.Sequential(nn.Linear(64, units), nn.GELU(), nn.Linear(units, units), nn.GELU())
+            self.shifts = nn.ModuleList(nn.Linear(units, units) for _ in range(layers))
+
+    def forward(self, known: Tensor, mask: Tensor, at: Tensor | None = None) -> Tensor:
+        """`at` (B,): how far along the flow the points are that `known` (B, T, C + 2 · M) ends with, 0 to 1."""
+        x = self.enter(known) * mask
+        time = None if at is None else self.time(_waves(at))
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, None if time is None else self.shifts[i](time))
+        return self.out(x) * mask  # type: ignore[no-any-return]
+
+
+def _waves(at: Tensor) -> Tensor:
+    """(B,) → (B, 64)."""
+    angles = 1000.0 * at[:, None] * torch.exp(torch.arange(32, device=at.device) * (-math.log(10_000.0) / 31))
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+class Read(NamedTuple):
+    """What the encoder says of phones: `h` (B, U, C), logarithms of `durations`, `pitch` and `energy` (B, U)."""
+
+    h: Tensor
+    durations: Tensor
+    pitch: Tensor
+    energy: Tensor
+
+
+class Voice(nn.Module):
+    """`symbols` are what it reads, 0 padding; `voices` and `languages` how many it speaks with, and in."""
+
+    joint = True
+    """Loss is made here, not of logits."""
+    draws = True
+    """Dropout, and the points of the flow, come from a generator."""
+    subsample = 1
+    recompute = False
+
+    def __init__(
+        self,
+        symbols: int,
+        mels: int,
+        units: int,
+        layers: int,
+        *,
+        decoder: str = "flow",
+        decoder_layers: int = 8,
+        voices: int = 1,
+        languages: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mels, self.dropout, self.flow = mels, dropout, decoder == "flow"
+        self.symbol = nn.Embedding(symbols, units)
+        self.voice = nn.Embedding(voices, units) if voices > 1 else None
+        self.language = nn.Embedding(languages, units) if languages > 1 else None
+        self.blocks = nn.ModuleList(Block(units, 7) for _ in range(layers))
+        self.durations, self.pitch, self.energy = (Reading(units) for _ in range(3))
+        self.sounding = nn.Linear(2, units)  # pitch and energy
+        self.place = nn.Linear(3, units)  # of a frame in its phone
+        if self.flow:
+            self.guess = nn.Linear(units, mels)
+        self.decoder = Decoder(units, mels, decoder_layers, self.flow)
+
+    def read(self, phones: Tensor, mask: Tensor, voices: Tensor, languages: Tensor) -> Read:
+        """`phones` (B, U), `mask` (B, U, 1), `voices` and `languages` (B,)."""
+        x = self.symbol(phones)
+        for table, which in ((self.voice, voices), (self.language, languages)):
+            if table is not None:
+                x = x + table(which)[:, None]
+        for block in self.blocks:
+            x = block(x, mask)
+        aside = x.detach()  # what is easy to learn by heart must not bend the encoder to it
+        return Read(x, self.durations(aside, mask), self.pitch(x, mask), self.energy(x, mask))
+
+    def frames(self, h: Tensor, sounding: Tensor, durations: Tensor, count: int) -> Tensor:
+        """(B, T, C) of `count` frames, of `h` (B, U, C), `sounding` (B, U, 2) and whole `durations` (B, U)."""
+        ends = durations.cumsum(1)
+        times = torch.arange(count, device=h.device)[None].expand(len(h), count).contiguous()
+        own = torch.searchsorted(ends, times, right=True).clamp(max=h.shape[1] - 1)
+        x = (h + self.sounding(sounding)).gather(1, own[:, :, None].expand(-1, -1, h.shape[2]))
+        length = durations.gather(1, own).clamp(min=1).to(x.dtype)
+        since = times - (ends - durations).gather(1, own).to(x.dtype)
+        return x + self.place(torch.stack((since / length, (since + 1).log(), (length - since).clamp(min=1).log()), 2))
+
+    def forward(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        generator: torch.Generator | None = None,
+        targets: Mapping[str, Tensor] | None = None,
+        keys: Sequence[object] | None = None,
+    ) -> Tensor:
+        """Loss (B,) of mels `features` (B, T, M), each utterance's summed over its `lengths` (B,) frames.
+
+        targets: `phones`, `durations`, `pitch` and `energy` (B, U), `voices` and `languages` (B,). Without a generator
+        the points of a flow are the same in every call, and nothing is dropped.
+        """
+        assert targets is not None
+        phones, durations = targets["phones"], targets["durations"]
+        said = (phones > 0)[:, :, None].to(features.dtype)
+        mask = (torch.arange(features.shape[1], device=features.device) < lengths[:, None])[:, :, None].to(said)
+        read = self.read(phones, said, targets["voices"], targets["languages"])
+        sounding = torch.stack((targets["pitch"], targets["energy"]), dim=2).to(read.h)
+        x = self.frames(read.h, sounding, durations, features.shape[1])
+        of_phones = (read.durations - durations.clamp(min=1).log()) ** 2
+        of_phones = of_phones + (read.pitch - targets["pitch"]) ** 2 + (read.energy - targets["energy"]) ** 2
+        each = (of_phones * said[:, :, 0]).float().sum(1) + self._of_frames(x, mask, features, generator)
+        return each  # type: ignore[no-any-return]
+
+    def _of_frames(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
+        """(B,): the loss of the mels, summed over frames."""
+        if generator is not None and self.dropout:
+            keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.dropout
+            x = x * (keep / (1 - self.dropout)).to(x)
+        if not self.flow:
+            return _mean_of_mels((self.decoder(x, mask) - mel).abs(), mask)
+        guess = self.guess(x) * mask
+        drawn = torch.Generator(mel.device).manual_seed(0) if generator is None else generator
+        at = torch.rand(len(mel), generator=drawn, device=mel.device)
+        noise = torch.randn(mel.shape, generator=drawn, device=mel.device)
+        point = (1 - (1 - SIGMA) * at[:, None, None]) * noise + at[:, None, None] * mel
+        led = self.decoder(torch.cat((x, guess, point.to(x)), 2), mask, at)
+        towards = mel - (1 - SIGMA) * noise
+        return _mean_of_mels((led - towards) ** 2 + 0.5 * (guess - mel) ** 2, mask)
+
+    @torch.no_grad()
+    def speak(
+        self,
+        phones: Tensor,
+        voice: Tensor,
+        language: Tensor,
+        *,
+        pace: float = 1.0,
+        higher: float = 0.0,
+        spread: float = 0.667,
+        steps: int = STEPS,
+        generator: torch.Generator | None = None,
+        durations: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Normalised mels (1, T, M) of `phones` (1, U), and the frames (1, U) of each phone.
+
+        pace: 2 is twice as fast. higher: added to the normalised pitch. spread: of the noise that a flow begins with;
+        less is clearer and more monotonous. durations: (1, U) frames, in place of those that it would choose.
+        """
+        said = torch.ones((*phones.shape, 1), device=phones.device)
+        read = self.read(phones, said, voice, language)
+        if durations is None:
+            durations = (read.durations.exp() / pace).round().clamp(1, LONGEST).long()
+        count = int(durations.sum())
+        x = self.frames(read.h, torch.stack((read.pitch + higher, read.energy), 2), durations, count)
+        mask = torch.ones((1, count, 1), device=x.device)
+        if not self.flow:
+            return self.decoder(x, mask), durations
+        guess = self.guess(x)
+        point = torch.randn(guess.shape, generator=generator, device=x.device) * spread
+        for step in range(steps):
+            at = torch.full((1,), step / steps, device=x.device)
+            point = point + self.decoder(torch.cat((x, guess, point), 2), mask, at) / steps
+        return point, durations
+
+
+def _mean_of_mels(error: Tensor, mask: Tensor) -> Tensor:
+    return (error * mask).float().mean(2).sum(1)
+
+
+def build_voice(config: Mapping[str, Any], sizes: Mapping[str, int], dropout: float) -> Voice:
+    """The freshly initialised module of a configuration of kind voice, whose `sizes` are checked."""
+    return Voice(
+        len(config["symbols"]),
+        sizes["outputs"],
+        sizes["units"],
+        sizes["layers"],
+        decoder=config["decoder"],
+        decoder_layers=sizes["decoder_layers"],
+        voices=len(config["voices"]),
+        languages=len(config["languages"]),
+        dropout=dropout,
+    )

@@ -1,0 +1,146 @@
+"""Worker side of `tts-data`: one shard of the selection."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.batches.labels import SenoneLabels
+from megahour.batches.ragged import Ragged
+from megahour.core.errors import BadRecord
+from megahour.core.schemas import VOICE_DATA
+from megahour.core.stage import Inputs
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.features.extract import OpenShards, write_statistics
+from megahour.features.mel_spectrum import MelSpectrum
+from megahour.features.normalise import Moments
+from megahour.features.sets import set_of
+from megahour.tts.durations import PAUSE, means_of, spoken_phones, timing
+from megahour.tts.params import TtsDataParams
+from megahour.tts.pitch import filled, pitch
+from megahour.units.hmm import SILENCE, Units, read_units
+from megahour.units.lexicon import Lexicon, read_lexicon
+
+COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "language", "licence", "text", "set"]
+FULL_SCALE = np.float32(32768)
+PADDING = ""
+QUIET = 1e-3  # of the largest sample, below which nothing can be heard
+CLIPPED = 0.01  # share of samples at full scale, above which a voice would learn to clip
+Row = dict[str, Any]
+
+
+def symbols_of(units: Units) -> list[str]:
+    """What a voice reads, by number: 0 is padding."""
+    return [PADDING, PAUSE, *sorted(set(units.phones) - {SILENCE})]
+
+
+def forbids_derivatives(licence: str) -> bool:
+    """Whether nothing may be made of what has this licence (SPDX): a voice would be a derivative of it."""
+    return "-ND" in licence.upper()
+
+
+class DataShard:
+    """Makes rows of `VOICE_DATA` of those of a selection."""
+
+    def __init__(self, p: TtsDataParams, inputs: Inputs) -> None:
+        self.p, self.units = p, read_units(inputs["units"])
+        text = inputs["units"].read_bytes(0, ".lexicon.txt").decode()
+        self.lexicon: Lexicon = read_lexicon(text, where=inputs["units"].url)
+        self.number = {symbol: number for number, symbol in enumerate(symbols_of(self.units))}
+        self.alignments = SenoneLabels(inputs["units"], stack=1)
+
+    def senones(self, keys: Sequence[int]) -> dict[int, NDArray[np.int16]]:
+        """Those of the utterances that are aligned, by key."""
+        places = self.alignments.find(np.asarray(keys, np.int64))
+        by_shard: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for key, place in zip(keys, places.tolist(), strict=True):
+            if place >= 0:
+                by_shard[place >> 32].append((key, place & 0xFFFFFFFF))
+        found = {}
+        for shard, rows in by_shard.items():
+            column = Ragged(self.alignments.units.read_table(shard, self.alignments.suffix).column("senones"))
+            found.update({key: column.row(row) for key, row in rows})
+        return found
+
+    def row(self, row: Row, samples: NDArray[np.int16], senones: NDArray[np.int16] | None) -> Row:
+        """Raises BadRecord: a voice cannot learn from the utterance."""
+        p, rate_hz = self.p, row["rate_hz"]
+        if forbids_derivatives(row["licence"] or "") and not p.no_derivatives:
+            raise BadRecord("no-derivatives", f"{row['licence']} forbids what is made of the speech, as a voice is")
+        if senones is None:
+            raise BadRecord("not-aligned", "the units have no alignment of it")
+        if row["samples"] > p.most_s * rate_hz:
+            raise BadRecord("too-long", f"{row['samples'] / rate_hz:.1f} s, most_s is {p.most_s:g}")
+        signal = _signal(samples)
+        spectrum = MelSpectrum(rate_hz, p.mels, p.low_hz, p.high_hz, p.window_s)
+        mel = spectrum.of(signal)
+        spoken = spoken_phones(senones, row["text"].split(), self.lexicon, self.units)
+        pause, edge, longest = (round(100 * s) for s in (p.pause_s, p.edge_s, p.phone_s))
+        times = timing(spoken, len(mel), pause=pause, edge=edge, longest=longest)
+        hz = pitch(signal, rate_hz, *p.pitch_hz)
+        own = slice(times.first, times.end)
+        mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
+        return {
+            **{name: row[name] for name in ("key", "speaker", "text", "language")},
+            **{"set": row["set"], "condition": row.get("condition") or "", "frames": len(mel), "features": mel},
+            "phones": np.array([self.number[phone] for phone in times.phones], np.int16),
+            "durations": times.frames,
+            "pitch": means_of(logs, times.frames),
+            "energy": means_of(mel.mean(axis=1), times.frames),
+            "voiced": int((hz[own] > 0).sum()),
+        }
+
+
+def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
+    signal = samples.astype(np.float32) / FULL_SCALE
+    if len(signal) < 2 or not np.abs(signal).max() > QUIET:
+        raise BadRecord("silent", "no sample is louder than a thousandth of full scale")
+    if (share := float((np.abs(signal) > 0.999).mean())) > CLIPPED:
+        raise BadRecord("clipped", f"{100 * share:.1f} % of the samples are at full scale")
+    return signal
+
+
+def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
+    """Write what shard `shard` of the selection has for a voice."""
+    selection = inputs["selection"]
+    table = selection.read_table(shard, columns=[*COLUMNS, "condition"])
+    rows = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
+    moments = Moments.zero(p.mels)
+    for row in rows:
+        moments.add(row["features"])
+        row["features"] = row["features"].astype(np.float16).ravel()
+    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in VOICE_DATA]
+    out.table(pa.table(arrays, VOICE_DATA), ".arrow")
+    write_statistics(out, moments, float(sum(row["frames"] for row in rows)) / 100)
+    for name in ("pitch", "energy"):
+        values = np.concatenate([row[name][1:-1] for row in rows] or [np.zeros(0)]).astype(np.float64)
+        out.stats[name] = [len(values), float(values.sum()), float((values**2).sum())]
+    by_voice: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        by_voice[row["speaker"]] += row["frames"] / 100
+    out.stats["voice_s"] = {voice: round(seconds, 2) for voice, seconds in sorted(by_voice.items())}
+    for name, column in (("languages", "language"), ("rates_hz", "rate_hz"), ("licences", "licence")):
+        out.stats[name] = sorted(set(table[column].to_pylist()))
+    if name := set_of(selection, shard):
+        out.tags["set"] = name
+
+
+def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: ShardWriter) -> Iterator[Row]:
+    senones = maker.senones([row["key"] for row in rows])
+    with OpenShards(utterances) as audio:
+        for row in rows:
+            out.came_in()
+            try:
+                samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
+                made = maker.row(row, samples, senones.get(row["key"]))
+            except BadRecord as bad:
+                out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
+                continue
+            out.kept()
+            yield made

@@ -1,0 +1,72 @@
+"""Stage `tts-data`: what a voice learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.tts.params import TtsDataParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class TtsData(Stage[TtsDataParams]):
+    """One task per shard of the selection."""
+
+    name = "tts-data"
+    params = TtsDataParams
+    inputs = (Input("selection"), Input("utterances"), Input("units"))
+
+    def plan(self, p: TtsDataParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["selection"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)
+
+    def run(self, p: TtsDataParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.tts.data_shard import make_shard
+
+        make_shard(p, inputs, task["shard"], out)
+
+    def remedies(self, p: TtsDataParams, receipts: list[Receipt]) -> Mapping[str, str]:
+        return {
+            "not-aligned": "give `units` whose `sets` have these utterances",
+            "no-derivatives": "set no_derivatives where the speaker agrees to a voice",
+            "badly-aligned": "look at some in `megahour report`; a higher phone_s keeps them",
+        }
+
+    def finish(self, p: TtsDataParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        from megahour.features.stage import global_statistics
+        from megahour.tts.data_shard import symbols_of
+        from megahour.units.hmm import read_units
+
+        rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
+        if len(rates_hz) > 1:
+            what = f"utterances of {sorted(rates_hz)} Hz: a voice has one rate"
+            raise ConfigError(what, where=self.name, remedy="ingest them with one rate_hz")
+        seconds: dict[str, float] = {}
+        for receipt in receipts:
+            for voice, found in receipt.stats["voice_s"].items():
+                seconds[voice] = round(seconds.get(voice, 0.0) + found, 2)
+        named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in ("languages", "licences")}
+        spectrum = {name: getattr(p, name) for name in ("mels", "low_hz", "high_hz", "window_s")}
+        return {
+            "mels": p.mels,
+            "spectrum": {"rate_hz": rates_hz.pop() if rates_hz else 0, **spectrum},
+            "symbols": symbols_of(read_units(inputs["units"])),
+            "language": p.language,
+            "voices": dict(sorted(seconds.items())),
+            **named,
+            **{name: _mean_and_deviation([r.stats[name] for r in receipts]) for name in ("pitch", "energy")},
+            **global_statistics(receipts, []),
+        }
+
+
+def _mean_and_deviation(moments: list[list[float]]) -> list[float]:
+    """Of values whose number, sum and sum of squares are known part by part."""
+    count, total, squares = (sum(column) for column in zip(*moments, strict=True))
+    mean = total / max(1, count)
+    return [round(mean, 6), round(max(1e-6, squares / max(1, count) - mean * mean) ** 0.5, 6)]

@@ -1,0 +1,111 @@
+"""From the senones of an utterance to its phones and how long each lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.units.hmm import SILENCE, Units, transcript_path, viterbi
+from megahour.units.lexicon import Lexicon
+
+PAUSE = " "
+"""The symbol of silence: before, between and after words."""
+OFF = np.float32(-1e6)  # a senone that is not the aligned one
+WINDOW_FRAMES = 1
+"""Windows of the alignment begin at their frame's time, those of mel spectra are centred there: 10 of 12.5 ms."""
+
+
+@dataclass(frozen=True)
+class SpokenPhone:
+    """A phone, or `PAUSE`, that lasts `frames` of 10 ms."""
+
+    phone: str
+    frames: int
+
+
+def spoken_phones(
+    senones: NDArray[np.int16], words: Sequence[str], lexicon: Lexicon, units: Units
+) -> list[SpokenPhone]:
+    """The phones of `words` with their frames, which add up to those of `senones` (T,), and the silences between.
+
+    The alignment's path is found again: of all pronunciations and silences it is the one with these senones.
+
+    Raises
+    ------
+    BadRecord: a word is not in the lexicon, or the senones are of another text.
+    """
+    if missing := [word for word in words if word not in lexicon]:
+        raise BadRecord("no-pronunciation", f"{missing[0]!r} is not in the lexicon of the units")
+    column = {phone: 0 for word in words for way in lexicon[word] for phone in way} | {SILENCE: 0}
+    path = transcript_path([lexicon[word] for word in words], column)
+    of_slots = np.array([units.senone_of(*slot) for slot in path.slots], np.int32)
+    scores = np.where(np.arange(units.size)[None, :] == senones[:, None], np.float32(0), OFF)
+    found = viterbi(scores, replace(path, emission=of_slots[path.slot]))
+    if found is None or found[1] < OFF / 2:
+        raise BadRecord("not-as-aligned", "the senones are not those of the text: make the units again")
+    starts = np.flatnonzero(np.diff(found[0], prepend=-1))
+    frames = np.diff(np.append(starts, len(senones)))
+    names = [path.slots[found[0][start]][1] for start in starts]
+    return [SpokenPhone(PAUSE if name == SILENCE else name, int(n)) for name, n in zip(names, frames, strict=True)]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Phones (U,) with their `frames` (U,), of the mel frames from `first` on; the first and the last are pauses."""
+
+    phones: list[str]
+    frames: NDArray[np.int32]
+    first: int
+
+    @property
+    def end(self) -> int:
+        return self.first + int(self.frames.sum())
+
+
+def timing(spoken: Sequence[SpokenPhone], mel_frames: int, *, pause: int, edge: int, longest: int) -> Timing:
+    """Durations in mel frames: short silences go to the phone before, and of those at the edges `edge` are kept.
+
+    pause: fewest frames of a silence between words. longest: most frames of a phone.
+
+    Raises
+    ------
+    BadRecord: nothing is spoken, or a phone is longer than `longest`.
+    """
+    phones: list[str] = []
+    frames: list[int] = []
+    for each in spoken:
+        if phones and each.phone == PAUSE and each.frames < pause:
+            frames[-1] += each.frames
+        else:
+            phones.append(each.phone)
+            frames.append(each.frames)
+    if PAUSE not in phones[:1]:
+        phones, frames = [PAUSE, *phones], [0, *frames]
+    if phones[-1] != PAUSE:
+        phones, frames = [*phones, PAUSE], [*frames, 0]
+    if len(phones) < 3:
+        raise BadRecord("no-speech", "the alignment has silence alone")
+    if long := [phone for phone, n in zip(phones, frames, strict=True) if n > longest and phone != PAUSE]:
+        raise BadRecord("badly-aligned", f"phone {long[0]!r} lasts {max(frames[1:-1]) / 100:.2f} s")
+    ends = np.cumsum(frames) + WINDOW_FRAMES
+    ends[-1] = mel_frames
+    first = max(0, int(ends[0]) - edge)
+    ends[-1] = min(int(ends[-1]), int(ends[-2]) + edge)
+    found = np.diff(ends, prepend=first)
+    if (found[1:-1] < 1).any() or found[-1] < 0:
+        raise BadRecord("badly-aligned", f"the alignment has {int(sum(frames))} frames, the sound {mel_frames}")
+    return Timing(phones, found.astype(np.int32), first)
+
+
+def means_of(values: NDArray[Any], frames: NDArray[np.int32]) -> NDArray[np.float32]:
+    """(U,) means of `values` (T,) over each phone's frames; of none the value that is nearest."""
+    ends = np.cumsum(frames)
+    starts = np.minimum(ends - frames, len(values) - 1)
+    sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
+    means = (sums[ends] - sums[ends - frames]) / np.maximum(frames, 1)
+    return np.where(frames > 0, means, values[starts]).astype(np.float32)  # type: ignore[no-any-return]
