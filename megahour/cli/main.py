@@ -33,6 +33,10 @@ LAZY = {
         "megahour.cli.listen:command",
         "A server that shows the words of a microphone as they come; also for programs.",
     ),
+    "say": (
+        "megahour.cli.say:command",
+        "Speak a text with a trained voice: to a WAV file, or to a pipe sentence by sentence.",
+    ),
     "export-model": (
         "megahour.cli.export_model:command",
         "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",

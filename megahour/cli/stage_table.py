@@ -164,6 +164,14 @@ STAGES: dict[str, tuple[str, str]] = {
         "Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of.",
     ),
     "score": ("megahour.score.stage:Score", "Word error rates per condition, baseline against student."),
+    "speak": (
+        "megahour.tts.speak_stage:Speak",
+        "Texts spoken by a trained voice, or by espeak-ng, as utterances: to judge a voice, or to train recognisers.",
+    ),
+    "score-speech": (
+        "megahour.tts.score_stage:ScoreSpeech",
+        "How good synthetic speech is, beside recordings of the same texts: MCD, pitch, PESQ, STOI, MOS, WER.",
+    ),
     "report": (
         "megahour.report.stage:Report",
         "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear.",
@@ -195,6 +203,8 @@ NEXT: dict[str, tuple[str, str]] = {
     "realign": ("train", "units"),
     "targets": ("train", "targets"),
     "pseudo-label": ("train", "pseudo_labels"),
+    "tts-data": ("train", "features"),
+    "speak": ("score-speech", "speech"),
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),
     "decode": ("score", "student"),

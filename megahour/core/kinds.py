@@ -18,7 +18,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "recordings": ("ingest", "import with kind=recordings"),
     "copies": ("copies",),
     "alignment": ("align",),
-    "utterances": ("cut", "import"),
+    "utterances": ("cut", "import", "speak"),
     "duplicates": ("duplicates",),
     "selection": ("select",),
     "export": ("export", "export-lattices"),
@@ -42,6 +42,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "pseudo_labels": ("pseudo-label",),
     "score": ("score",),
     "score_alignment": ("score-alignment",),
+    "speech_score": ("score-speech",),
     "report": ("report",),
 }
 """Kinds, and the stages that make them; the architecture page says what each holds."""

@@ -110,6 +110,8 @@ def load(
     if threads:
         torch.set_num_threads(threads)
     config = read_config(artifact, shard)
+    if config.get("kind") == "voice":
+        raise ConfigError("a voice, which speaks and does not hear", where=url, remedy="megahour say; or give another")
     heads = config.get("heads", {})
     if outputs != "encoded" and heads and "ctc" not in heads:
         what = "a transducer has no posteriors of single frames"

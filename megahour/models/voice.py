@@ -148,7 +148,8 @@ class Voice(nn.Module):
         x = (h + self.sounding(sounding)).gather(1, own[:, :, None].expand(-1, -1, h.shape[2]))
         length = durations.gather(1, own).clamp(min=1).to(x.dtype)
         since = times - (ends - durations).gather(1, own).to(x.dtype)
-        return x + self.place(torch.stack((since / length, (since + 1).log(), (length - since).clamp(min=1).log()), 2))
+        at = torch.stack((since / length, (since + 1).log(), (length - since).clamp(min=1).log()), 2)
+        return x + self.place(at)  # type: ignore[no-any-return]
 
     def forward(
         self,
@@ -173,7 +174,7 @@ class Voice(nn.Module):
         of_phones = (read.durations - durations.clamp(min=1).log()) ** 2
         of_phones = of_phones + (read.pitch - targets["pitch"]) ** 2 + (read.energy - targets["energy"]) ** 2
         each = (of_phones * said[:, :, 0]).float().sum(1) + self._of_frames(x, mask, features, generator)
-        return each  # type: ignore[no-any-return]
+        return each
 
     def _of_frames(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
         """(B,): the loss of the mels, summed over frames."""

@@ -23,6 +23,7 @@ from megahour.features.normalise import Moments
 from megahour.features.sets import set_of
 from megahour.tts.durations import PAUSE, means_of, spoken_phones, timing
 from megahour.tts.params import TtsDataParams
+from megahour.tts.phones import scripts_of
 from megahour.tts.pitch import filled, pitch
 from megahour.units.hmm import SILENCE, Units, read_units
 from megahour.units.lexicon import Lexicon, read_lexicon
@@ -127,6 +128,7 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     out.stats["voice_s"] = {voice: round(seconds, 2) for voice, seconds in sorted(by_voice.items())}
     for name, column in (("languages", "language"), ("rates_hz", "rate_hz"), ("licences", "licence")):
         out.stats[name] = sorted(set(table[column].to_pylist()))
+    out.stats["scripts"] = sorted({script for row in rows for script in scripts_of(row["text"])})
     if name := set_of(selection, shard):
         out.tags["set"] = name
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
+NAMED = ("languages", "licences", "scripts")
+
 
 class TtsData(Stage[TtsDataParams]):
     """One task per shard of the selection."""
@@ -51,7 +53,7 @@ class TtsData(Stage[TtsDataParams]):
         for receipt in receipts:
             for voice, found in receipt.stats["voice_s"].items():
                 seconds[voice] = round(seconds.get(voice, 0.0) + found, 2)
-        named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in ("languages", "licences")}
+        named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in NAMED}
         spectrum = {name: getattr(p, name) for name in ("mels", "low_hz", "high_hz", "window_s")}
         return {
             "mels": p.mels,

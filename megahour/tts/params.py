@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from megahour.core.config import Params
@@ -45,3 +47,49 @@ class TtsDataParams(Params):
         if not 20 <= low < high <= 2000:
             raise ValueError(f"pitch_hz is {low} to {high}: it lies between 20 and 2000 Hz, the lower one first")
         return self
+
+
+class SpeakParams(Params):
+    """Texts spoken by a trained voice, or by espeak-ng, as utterances: to judge a voice, or to train recognisers."""
+
+    sets: list[str] = Field([], description="sets of a selection whose texts are spoken; empty: all")
+    espeak: str = Field("", description="espeak-ng's name of a language, such as en-us, in place of a voice")
+    speakers: list[str] = Field([], description="of a model with several voices: each text by one of these; empty: all")
+    language: str = Field("", description="BCP 47 language of the texts; empty: the voice's first")
+    pace: tuple[float, float] = Field(
+        (1.0, 1.0), description="slowest and fastest, drawn for each text; 0.9 to 1.1 where recognisers learn from it"
+    )
+    semitones: tuple[float, float] = Field((0.0, 0.0), description="lowest and highest shift of the pitch, drawn")
+    spread: float = Field(0.667, ge=0, le=2, description="of a flow's noise: less is clearer and more monotonous")
+    steps: int = Field(8, ge=1, le=100, description="of a flow: fewer are faster and rougher")
+    rate_hz: int = Field(0, ge=0, le=48_000, description="sampling rate; 0: the voice's own, of espeak-ng 16,000")
+    seed: int = Field(0, ge=0, description="of what is drawn")
+
+    @model_validator(mode="after")
+    def _check(self) -> SpeakParams:
+        for name, (low, high) in (("pace", (0.25, 4.0)), ("semitones", (-12.0, 12.0))):
+            first, last = getattr(self, name)
+            if not low <= first <= last <= high:
+                raise ValueError(
+                    f"{name} is {first} to {last}: it lies between {low:g} and {high:g}, the lower one first"
+                )
+        return self
+
+
+class ScoreSpeechParams(Params):
+    """How good synthetic speech is, beside recordings of the same texts: MCD, pitch, PESQ, STOI, MOS, WER."""
+
+    recogniser: str = Field(
+        "",
+        description="what hears whether it can be understood: a model, a run or a bundle, as `transcribe` takes it, or "
+        "package.module:function of samples (float32, -1 to 1) and their rate that gives text; empty: no WER",
+    )
+    mos: bool = Field(False, description="also the MOS that DNSMOS predicts (extra `mos`)")
+    draws: int = Field(1000, ge=1, description="bootstrap draws of the intervals")
+    seed: int = Field(0, description="of the draws")
+
+    def identity(self) -> dict[str, Any]:
+        """With a digest of the function's file, so that a changed one is asked again."""
+        from megahour.core.hooks import code_digest
+
+        return {**super().identity(), "recogniser_sha256": code_digest(self.recogniser)}

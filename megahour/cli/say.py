@@ -1,0 +1,106 @@
+"""`megahour say`: a text to speech, by a trained voice."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.core.errors import ConfigError
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from megahour.tts.speaking import Speaker, Spoken
+
+PIPE = "-"
+
+
+@click.command("say")
+@click.argument("text", nargs=-1)
+@click.option(
+    "--voice", required=True, help="A *model* artifact of kind voice, a run's folder, or a recipe that was run."
+)
+@click.option("--file", "path", default="", help="A text or SSML file to say; - for standard input.")
+@click.option(
+    "--out", default="speech.wav", show_default=True, help="WAV file; - for raw 16-bit samples, as they come."
+)
+@click.option("--speaker", default="", help="Of a model with several voices.")
+@click.option("--language", default="", help="Of a model with several languages.")
+@click.option("--pace", type=click.FloatRange(0.25, 4), default=1.0, show_default=True, help="2: twice as fast.")
+@click.option("--semitones", type=click.FloatRange(-12, 12), default=0.0, show_default=True, help="Higher or lower.")
+@click.option(
+    "--spread",
+    type=click.FloatRange(0, 2),
+    default=0.667,
+    show_default=True,
+    help="Of a flow's noise: less is clearer and more monotonous.",
+)
+@click.option("--steps", type=click.IntRange(1, 100), default=8, show_default=True, help="Of a flow: fewer are faster.")
+@click.option(
+    "--lexicon", default="", help="A *lexicon* artifact, or a dictionary file `WORD PH PH …`, that comes first."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@log.logged
+def command(text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str, threads: int, **values: Any) -> None:
+    """Speak TEXT: words, phones in braces as {h ə l oʊ} or X-SAMPA, or SSML that begins with <speak>.
+
+    \b
+    megahour say "Your call costs $4.50." --voice runs/voice --out call.wav
+    megahour say --file story.txt --voice runs/voice --out - | aplay -f S16_LE -r 8000
+    """  # fmt: skip
+    from megahour.tts.speaking import Manner, Speaker
+    from megahour.tts.voices import lexicon_at, voice_of
+
+    said = _text(text, path)
+    speaker = Speaker(voice_of(voice), lexicon=lexicon_at(lexicon) if lexicon else None, threads=threads)
+    reader = speaker.reader(values["language"])
+    began_s = time.process_time()
+    seconds = _write(speaker, speaker.say(said, Manner(**values), reader), out)
+    for detail in reader.details[:5]:
+        log.say("left-out", f"left out: {detail}", {"detail": detail})
+    if not seconds:
+        remedy = "; ".join(reader.details[:3]) or "give it words"
+        raise ConfigError("nothing in the text can be said", where="say", remedy=remedy)
+    used_s = time.process_time() - began_s
+    left_out = f", {sum(reader.left_out.values())} words left out" if reader.left_out else ""
+    where = "standard output" if out == PIPE else out
+    summary = f"{seconds:.2f} s of synthetic speech to {where} in {used_s:.2f} s of CPU (real-time factor "
+    log.say("said", f"{summary}{used_s / seconds:.3f}){left_out}", {"seconds": seconds, "cpu_s": used_s})
+
+
+def _text(words: tuple[str, ...], path: str) -> str:
+    if bool(words) == bool(path):
+        raise ConfigError("give a text or --file, one of them", where="say", remedy='megahour say "hello" --voice RUN')
+    if words:
+        return " ".join(words)
+    if path == PIPE:
+        return sys.stdin.read()
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"no text: {error}", where=path, remedy="give a file in UTF-8") from error
+
+
+def _write(speaker: Speaker, pieces: Iterator[Spoken], out: str) -> float:
+    """Seconds that were written."""
+    import numpy as np
+
+    from megahour.tts.sound_file import WavWriter
+
+    samples = 0
+    if out == PIPE:
+        for spoken in pieces:
+            samples += len(spoken.samples)
+            sys.stdout.buffer.write((spoken.samples * 32767).astype(np.int16).tobytes())
+            sys.stdout.buffer.flush()
+        return samples / speaker.rate_hz
+    with WavWriter(Path(out), speaker.rate_hz) as wav:
+        for spoken in pieces:
+            samples += len(spoken.samples)
+            wav.add(spoken.samples)
+    return samples / speaker.rate_hz

@@ -1,0 +1,116 @@
+"""From words to the phones that a voice knows: by a lexicon, by espeak-ng's rules, or as they are written in braces."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from megahour.core.errors import BadRecord
+from megahour.units.lexicon import Lexicon
+
+# X-SAMPA (Wells, 1995) of the phones that espeak-ng has; the longer ones are tried first.
+_SAMPA_PAIRS = (
+    "A=ɑ {=æ 6=ɐ Q=ɒ E=ɛ @=ə 3=ɜ I=ɪ O=ɔ 2=ø 9=œ &=ɶ V=ʌ U=ʊ }=ʉ 1=ɨ M=ɯ Y=ʏ 7=ɤ 8=ɵ @`=ɚ 3`=ɝ :=ː "
+    "B=β C=ç D=ð G=ɣ H=ɥ J=ɲ K=ɬ L=ʎ N=ŋ R=ʁ S=ʃ T=θ X=χ Z=ʒ g=ɡ r\\=ɹ 4=ɾ ?=ʔ tS=tʃ dZ=dʒ l\\=ɺ s\\=ɕ z\\=ʑ "
+    "h\\=ɦ v\\=ʋ x\\=ɧ P=ʋ F=ɱ s`=ʂ z`=ʐ t`=ʈ d`=ɖ n`=ɳ l`=ɭ I\\=ᵻ"
+)
+_X_SAMPA = dict(pair.split("=") for pair in _SAMPA_PAIRS.split())
+_LONGEST = max(map(len, _X_SAMPA))
+# What a voice says where it has never heard a phone: the nearest one, by place and manner.
+_NEAR_PAIRS = (
+    "ʒ=ʃ ʃ=s ð=d θ=t x=k ç=ʃ ɣ=ɡ χ=k ʁ=ɹ r=ɹ ɹ=r ɾ=t ʔ=t ŋ=n ɲ=n ɱ=m ʎ=l ɫ=l ɬ=l β=v v=f w=v ʋ=v ɥ=j j=i z=s b=p "
+    "d=t ɡ=k f=v s=z p=b t=d k=ɡ h=x dʒ=tʃ tʃ=ʃ ts=s n̩=n əl=l m̩=m l̩=l ɒ=ɔ ɔ=o o=ɔ ɑ=a a=ɑ æ=a ʌ=ɐ ɐ=ə ə=ɐ ɛ=e e=ɛ "
+    "ɪ=i i=ɪ ʊ=u u=ʊ y=i ø=e œ=ɛ ɨ=ɪ ᵻ=ɪ ɯ=u ɜ=ə ɚ=ɜː ɝ=ɚ ɤ=ʌ ɵ=ʊ oʊ=oː əʊ=oʊ ɪə=ɪɹ eə=ɛɹ ʊə=ʊɹ ɕ=ʃ ʑ=ʒ ʂ=ʃ ʐ=ʒ"
+)
+_NEAR = dict(pair.split("=") for pair in _NEAR_PAIRS.split())
+
+
+def from_x_sampa(written: str) -> list[str]:
+    """Phones in IPA of X-SAMPA whose phones are apart by spaces; stress marks go.
+
+    >>> from_x_sampa('h @ "l @U')
+    ['h', 'ə', 'l', 'əʊ']
+    """
+    return [found for phone in written.split() if (found := _ipa(phone.replace('"', "").replace("%", "")))]
+
+
+def _ipa(phone: str) -> str:
+    found = ""
+    while phone:
+        size = next((n for n in range(_LONGEST, 0, -1) if phone[:n] in _X_SAMPA), 1)
+        found += _X_SAMPA.get(phone[:size], phone[:size])
+        phone = phone[size:]
+    return found
+
+
+def known_phones(phone: str, symbols: Collection[str]) -> list[str]:
+    """`phone` in phones that a voice knows: itself, its parts, without its length, or the nearest; [] if none is.
+
+    >>> known_phones("aɪə", {"aɪ", "ə"}), known_phones("ʒ", {"ʃ"}), known_phones("ǃ", {"k"})
+    (['aɪ', 'ə'], ['ʃ'], [])
+    """
+    if phone in symbols:
+        return [phone]
+    tried = {phone}
+    other = phone
+    while (other := _NEAR.get(other, other.replace("ː", ""))) not in tried and other:
+        if other in symbols:
+            return [other]
+        tried.add(other)
+    for size in range(len(phone) - 1, 0, -1):
+        first = known_phones(phone[:size], symbols)
+        rest = known_phones(phone[size:], symbols) if first else []
+        if rest:
+            return first + rest
+    return []
+
+
+def scripts_of(text: str) -> set[str]:
+    """The scripts of the letters of a text, as Unicode names them: LATIN, CYRILLIC, CJK, …"""
+    return {unicodedata.name(c, "?").split()[0] for c in set(text) if c.isalpha()}
+
+
+class Pronounce:
+    """Words to the phones of a voice: those of `lexicon`, then by `rules`.
+
+    symbols: the voice's. scripts: of what it was trained on; others it cannot read.
+    """
+
+    def __init__(
+        self,
+        symbols: Sequence[str],
+        scripts: Collection[str],
+        rules: Callable[[str], list[str]] | None,
+        lexicon: Lexicon | Mapping[str, list[list[str]]],
+    ) -> None:
+        self.symbols, self.scripts, self.rules, self.lexicon = frozenset(symbols), frozenset(scripts), rules, lexicon
+
+    def word(self, word: str) -> list[str]:
+        """Raises BadRecord: the voice cannot say it."""
+        if others := scripts_of(word) - self.scripts:
+            scripts = ", ".join(sorted(self.scripts)).lower()
+            raise BadRecord(
+                "other-script", f"{word!r} has {sorted(others)[0].lower()} letters; the voice reads {scripts}"
+            )
+        found = self.lexicon.get(word) or self.lexicon.get(word.casefold())
+        phones = found[0] if found else (self.rules(word) if self.rules else [])
+        if not phones:
+            raise BadRecord("no-pronunciation", f"{word!r} is not in the lexicon" if not self.rules else repr(word))
+        return self.phones(phones)
+
+    def phones(self, phones: Sequence[str]) -> list[str]:
+        """Raises BadRecord: one of them is like none that the voice has heard."""
+        found: list[str] = []
+        for phone in phones:
+            known = known_phones(phone, self.symbols)
+            if not known:
+                raise BadRecord("unknown-phone", f"{phone!r} is like none that the voice has heard")
+            found += known
+        return found
+
+    def written(self, braced: str) -> list[str]:
+        """Phones in IPA, or in X-SAMPA where that is what they are, as they are written between braces."""
+        phones = [phone for phone in braced.translate({ord(mark): None for mark in "ˈˌ"}).split() if phone]
+        if all(phone in self.symbols or any(ord(c) > 127 for c in phone) for phone in phones):
+            return self.phones(phones)
+        return self.phones(from_x_sampa(braced))

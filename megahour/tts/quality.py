@@ -1,0 +1,58 @@
+"""Measures of speech quality that others have made: PESQ, STOI and DNSMOS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+
+NARROW_HZ, WIDE_HZ = 8_000, 16_000
+SHORTEST_S = 0.4  # that PESQ and STOI say something about
+Float32 = NDArray[np.float32]
+
+
+def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
+    """PESQ (ITU-T P.862; wide band where both have 16 kHz) and STOI of `said` beside `true`, over the shorter length.
+
+    They compare frame by frame: of speech with a timing of its own, as of most voices, they say little.
+    """
+    from pesq import NoUtterancesError, pesq  # type: ignore[import-untyped]
+    from pystoi import stoi  # type: ignore[import-untyped]
+
+    rate_hz = WIDE_HZ if min(true_hz, said_hz) >= WIDE_HZ else NARROW_HZ
+    one, other = _at(true, true_hz, rate_hz), _at(said, said_hz, rate_hz)
+    length = min(len(one), len(other))
+    if length < SHORTEST_S * rate_hz:
+        return {"pesq": float("nan"), "stoi": float("nan")}
+    one, other = one[:length], other[:length]
+    try:
+        quality = float(pesq(rate_hz, one, other, "wb" if rate_hz == WIDE_HZ else "nb"))
+    except NoUtterancesError:
+        quality = float("nan")
+    return {"pesq": quality, "stoi": float(stoi(one, other, rate_hz))}
+
+
+def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
+    """The mean opinion scores that DNSMOS predicts (Reddy et al., 2022): overall, of speech and of background.
+
+    Raises BadRecord: silence.
+    """
+    from speechmos import dnsmos as model  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    if not said.any():
+        raise BadRecord("silent", "there is no sound to judge")
+    wave = np.clip(_at(said, rate_hz, WIDE_HZ), -1, 1)
+    found: dict[str, Any] = model.run(wave, WIDE_HZ)
+    return {name: float(found[key]) for name, key in _MOS.items()}
+
+
+_MOS = {"mos": "ovrl_mos", "mos_signal": "sig_mos", "mos_background": "bak_mos"}
+
+
+def _at(signal: Float32, rate_hz: int, to_hz: int) -> Float32:
+    found: Float32 = signal if rate_hz == to_hz else soxr.resample(signal, rate_hz, to_hz, quality="VHQ")
+    return found

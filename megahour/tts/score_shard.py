@@ -1,0 +1,138 @@
+"""Worker side of `score-speech`: measures of one shard of speech, and their means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.core.hooks import load_function
+from megahour.core.stage import Context, Inputs
+from megahour.core.store import Artifact, Receipt
+from megahour.core.writer import ShardWriter
+from megahour.corpus.text.normalise import normalise
+from megahour.features.extract import OpenShards
+from megahour.score.wer import interval, word_edits
+from megahour.tts.distortion import distortion, heard
+from megahour.tts.params import ScoreSpeechParams
+from megahour.tts.quality import dnsmos, pesq_and_stoi
+
+MEASURES = ("mcd_db", "pitch_cents", "voicing", "slower", "pesq", "stoi", "mos", "mos_signal", "mos_background")
+SCHEMA = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("reference", pa.int64()),
+        ("text", pa.string()),
+        ("heard", pa.string()),
+        ("words", pa.int32()),
+        ("errors", pa.int32()),
+        *((name, pa.float32()) for name in MEASURES),
+    ]
+)
+Row = dict[str, Any]
+Float32 = NDArray[np.float32]
+FULL_SCALE = np.float32(32768)
+COLUMNS = ["key", "offset", "size", "samples", "rate_hz", "text", "language", "recording"]
+
+
+def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
+    """Write a row for each utterance of the shard."""
+    speech, reference = inputs["speech"], inputs.get("reference")
+    recognise = _recogniser(p.recogniser) if p.recogniser else None
+    rows: list[Row] = []
+    table = speech.read_table(shard, columns=COLUMNS).to_pylist()
+    wanted = {row[name] for row in table for name in ("recording", "key")}
+    places = _places(reference, wanted, shard) if reference is not None else {}
+    with OpenShards(speech) as own, OpenShards(reference or speech) as other:
+        for done, row in enumerate(table, 1):
+            out.came_in()
+            key = next((key for key in (row["recording"], row["key"]) if key in places), None)
+            if reference is not None and key is None:
+                out.drop("no-reference")
+                continue
+            try:
+                said = own.shard(shard).read(row["offset"], row["size"]).astype(np.float32) / FULL_SCALE
+                measures: dict[str, float] = {}
+                if key is not None:
+                    at, place = places[key]
+                    true = other.shard(at).read(place["offset"], place["size"]).astype(np.float32) / FULL_SCALE
+                    measures = _compared(true, place["rate_hz"], said, row["rate_hz"])
+                if p.mos:
+                    measures |= dnsmos(said, row["rate_hz"])
+                text = recognise(said, row["rate_hz"]) if recognise else None
+            except BadRecord as bad:
+                out.quarantine(row["key"], bad.reason, bad.detail, source=speech.url)
+                continue
+            out.kept()
+            rows.append({"key": row["key"], "reference": key, "text": row["text"], **measures, **_heard(row, text)})
+            ctx.progress(done, len(table), "utterances")
+    out.table(pa.Table.from_pylist(rows, SCHEMA))
+    out.stats["rows"] = [[row.get(name) for name in ("words", "errors", *MEASURES)] for row in rows]
+
+
+def _places(reference: Artifact, wanted: set[int], likely: int) -> dict[int, tuple[int, Row]]:
+    """Shard and row of the utterances whose keys are `wanted`; shard `likely` is looked into first."""
+    found: dict[int, tuple[int, Row]] = {}
+    shards = sorted((receipt.shard for receipt in reference.each_receipt()), key=lambda shard: shard != likely)
+    for shard in shards:
+        for row in reference.read_table(shard, columns=["key", "offset", "size", "rate_hz"]).to_pylist():
+            if row["key"] in wanted:
+                found[row["key"]] = shard, row
+        if 2 * len(found) >= len(wanted):  # each is wanted by its own key or by that of its text
+            break
+    return found
+
+
+def _compared(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
+    """Measures of `said` beside `true`. Raises BadRecord: one of them is too short, or silent."""
+    if min(len(true) / true_hz, len(said) / said_hz) < 0.1 or not true.any() or not said.any():
+        raise BadRecord("nothing-to-compare", "less than a tenth of a second, or silence")
+    found = distortion(heard(true, true_hz), heard(said, said_hz))
+    return {**vars(found), **pesq_and_stoi(true, true_hz, said, said_hz)}
+
+
+def _heard(row: Row, text: str | None) -> Row:
+    """The words that a recogniser heard, and how many of those said it did not."""
+    if text is None:
+        return {}
+    hypothesis = normalise(text, row["language"] or "en").text
+    edits = word_edits(row["text"], hypothesis)
+    return {"heard": hypothesis, "words": edits.length, "errors": edits.errors}
+
+
+def _recogniser(address: str) -> Callable[[Float32, int], str]:
+    """A function of samples and their rate that gives text."""
+    if ":" in address and not address.partition(":")[2].startswith("//"):
+        return load_function(address, "recogniser")
+    from megahour.transcribe.parts import parts_of
+    from megahour.transcribe.recogniser import Recogniser
+    from megahour.transcribe.session import transcribe
+
+    recogniser = Recogniser(parts_of(address))
+
+    def recognise(samples: Float32, rate_hz: int) -> str:
+        return transcribe((samples * 32767).astype(np.int16), recogniser, rate_hz=rate_hz).text
+
+    return recognise
+
+
+def summary(p: ScoreSpeechParams, receipts: list[Receipt]) -> dict[str, Any]:
+    """Means of the measures with 95 % intervals over utterances, and the word error rate in per cent."""
+    rows = [row for receipt in receipts for row in receipt.stats["rows"]]
+    found: dict[str, Any] = {"utterances": len(rows)}
+    for number, name in enumerate(MEASURES, 2):
+        values = np.array([np.nan if row[number] is None else row[number] for row in rows], float)
+        known = values[np.isfinite(values)]
+        if len(known):
+            draws = np.random.Generator(np.random.PCG64(p.seed)).choice(known, (p.draws, len(known))).mean(axis=1)
+            found[name] = {"mean": round(float(known.mean()), 4), "interval": [round(v, 4) for v in interval(draws)]}
+    said = [row for row in rows if row[0] is not None]
+    if said:
+        words, errors = (np.array([row[i] for row in said], float) for i in range(2))
+        found["wer"] = round(100 * float(errors.sum() / max(1.0, words.sum())), 2)
+        found["words"] = int(words.sum())
+    return found

@@ -1,0 +1,150 @@
+"""Worker side of `speak`: the texts of one shard, as FLAC in a tar with an index of *utterances*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import soxr
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.core.records import key_of
+from megahour.core.schemas import UTTERANCES
+from megahour.core.stage import Context, Inputs
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.tar import tar_writer
+from megahour.corpus.text.normalise import normalise
+from megahour.cut.sound_quality import clipped_share, snr_db
+from megahour.tts.params import SpeakParams
+from megahour.tts.sound_file import NOTICE
+from megahour.units.lexicon import read_lexicon
+
+Row = dict[str, Any]
+Int16 = NDArray[np.int16]
+Drawn = dict[str, float]
+UNKNOWN = float("nan")
+ESPEAK_HZ, USUAL_PITCH, USUAL_WORDS = 16_000, 50, 170
+TEXT_COLUMNS = ("key", "name", "text", "raw", "language", "licence", "attribution")
+
+
+class ByVoice:
+    """Speaks by a trained voice; says who, under which licence."""
+
+    def __init__(self, p: SpeakParams, inputs: Inputs) -> None:
+        from megahour.tts.speaking import Speaker
+
+        given = inputs.get("lexicon")
+        text = given.read_bytes(0, ".lexicon.txt").decode() if given else ""
+        lexicon = read_lexicon(text, where=given.url) if given else None
+        self.p, self.speaker = p, Speaker(inputs["voice"].url, lexicon=lexicon)
+        self.speakers = p.speakers or self.speaker.config["voices"]
+        self.licence = " AND ".join(self.speaker.config["licences"])
+        self.language = p.language or self.speaker.config["languages"][0]
+
+    def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
+        from megahour.tts.speaking import Manner
+
+        speaker = self.speakers[key % len(self.speakers)]
+        manner = Manner(speaker, self.p.language, spread=self.p.spread, steps=self.p.steps, seed=key, **drawn)
+        reader = self.speaker.reader(self.language)
+        pieces = [spoken.samples for spoken in self.speaker.say(text, manner, reader)]
+        if reader.left_out:
+            raise BadRecord(next(iter(reader.left_out)), reader.details[0])
+        if not pieces:
+            raise BadRecord("nothing-to-say", f"{text[:80]!r}")
+        return (np.concatenate(pieces) * 32767).astype(np.int16), self.speaker.rate_hz, speaker
+
+
+class ByEspeak:
+    """Speaks by espeak-ng."""
+
+    licence = ""
+
+    def __init__(self, p: SpeakParams) -> None:
+        self.p, self.language = p, p.language or p.espeak.partition("-")[0]
+
+    def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
+        from megahour.corpus.generate.espeak import speak
+
+        pitch = int(np.clip(USUAL_PITCH + 4 * drawn["semitones"], 0, 99))
+        said = speak(text, self.p.espeak, words_per_minute=round(USUAL_WORDS * drawn["pace"]), pitch=pitch)
+        if not len(said.samples):
+            raise BadRecord("nothing-to-say", f"{text[:80]!r}")
+        return (
+            resampled(said.samples, said.rate_hz, self.p.rate_hz or ESPEAK_HZ),
+            self.p.rate_hz or ESPEAK_HZ,
+            "espeak-ng",
+        )
+
+
+def resampled(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
+    """(samples,) at another rate."""
+    if rate_hz == to_hz:
+        return samples
+    found: Int16 = np.clip(soxr.resample(samples.astype(np.float32), rate_hz, to_hz), -32768, 32767).astype(np.int16)
+    return found
+
+
+def speak_shard(p: SpeakParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
+    """Write one *utterances* shard: `.tar` and `.parquet`."""
+    say = ByVoice(p, inputs) if "voice" in inputs else ByEspeak(p)
+    texts = list(_texts(inputs["texts"], shard))
+    rows: list[Row] = []
+    with out.open(".tar") as file, tar_writer(file) as tar:
+        for done, text in enumerate(texts, 1):
+            out.came_in()
+            key = key_of("speak", p.seed, say.licence or p.espeak, text["key"])
+            try:
+                samples, rate_hz, speaker = say(_with_marks(text, say.language), key, _drawn(p, key))
+            except BadRecord as bad:
+                out.quarantine(text["key"], bad.reason, bad.detail, source=inputs["texts"].url)
+                continue
+            samples = resampled(samples, rate_hz, p.rate_hz or rate_hz)
+            row = _row(text, key, samples, p.rate_hz or rate_hz, speaker, say)
+            row["offset"], row["size"] = tar.add(f"{key}.flac", encode_flac(samples, row["rate_hz"]))
+            rows.append(row)
+            out.kept()
+            out.stat("audio_s", round(len(samples) / row["rate_hz"], 3))
+            ctx.progress(done, len(texts), "texts")
+    out.table(pa.Table.from_pylist(rows, UTTERANCES))
+
+
+def _texts(texts: Artifact, shard: int) -> Iterator[Row]:
+    """Rows with `TEXT_COLUMNS`; of a *text* artifact a line each."""
+    if ".parquet" in texts.receipt_of(shard).files:
+        yield from texts.read_table(shard, columns=list(TEXT_COLUMNS)).to_pylist()
+        return
+    lines = texts.read_bytes(shard, ".txt").decode().splitlines()
+    for number, line in enumerate(lines):
+        yield {"key": key_of("line", shard, number, line), "name": f"{shard}-{number}", "text": line, "raw": line}
+
+
+def _with_marks(text: Row, language: str) -> str:
+    """What was written, where it is the spoken words with marks: these make pauses."""
+    raw = text.get("raw") or ""
+    return raw if normalise(raw, language).text == text["text"] else text["text"]
+
+
+def _drawn(p: SpeakParams, key: int) -> Drawn:
+    rng = np.random.Generator(np.random.PCG64(key))
+    return {"pace": float(rng.uniform(*p.pace)), "semitones": float(rng.uniform(*p.semitones))}
+
+
+def _row(text: Row, key: int, samples: Int16, rate_hz: int, speaker: str, say: Callable[..., Any]) -> Row:
+    words = text["text"].split()
+    places = {"start_samples": 0, "end_samples": len(samples), "samples": len(samples), "rate_hz": rate_hz}
+    return {
+        **{"key": key, "recording": text["key"], **places, "speaker": speaker, "name": text["name"]},
+        **{"language": say.language, "licence": say.licence, "attribution": NOTICE, "condition": "synthetic"},  # type: ignore[attr-defined]
+        **{"created_s": 0, "channel": 0, "split": "", "source": f"synthetic:{speaker}", "tier": "synthetic"},
+        **{"raw": text["raw"] or text["text"], "text": text["text"], "words": words},
+        **{"word_offset": [], "word_end": [], "word_confidence": [1.0] * len(words), "confidence": 1.0},
+        **{"word_start_samples": [-1] * len(words), "word_end_samples": [-1] * len(words), "heard": ""},
+        **dict.fromkeys(("loss", "cer", "edge_cer", "wildcard_share"), UNKNOWN),
+        **{"snr_db": snr_db(samples, rate_hz), "clipped_share": clipped_share(samples)},
+    }

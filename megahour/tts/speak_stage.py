@@ -1,0 +1,45 @@
+"""Stage `speak`: texts to speech."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.tts.params import SpeakParams
+
+if TYPE_CHECKING:
+    from megahour.core.store import Receipt
+    from megahour.core.writer import ShardWriter
+
+
+class Speak(Stage[SpeakParams]):
+    """One task per shard of the texts. An utterance's `recording` is the key of the one whose text it says."""
+
+    name = "speak"
+    params = SpeakParams
+    inputs = (
+        Input("texts", kinds=("selection", "utterances", "text")),
+        Input("voice", optional=True, kinds=("model",)),
+        Input("lexicon", optional=True),
+    )
+
+    def check(self, p: SpeakParams, roles: Collection[str]) -> None:
+        if bool(p.espeak) == ("voice" in roles):
+            remedy = "give the input `voice`, or espeak: en-us"
+            raise ConfigError("one of a voice and espeak-ng speaks", where=self.name, remedy=remedy)
+
+    def plan(self, p: SpeakParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        return tasks_of_sets(inputs["texts"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)
+
+    def run(self, p: SpeakParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.tts.speak_shard import speak_shard
+
+        speak_shard(p, inputs, task["shard"], out, ctx)
+
+    def finish(self, p: SpeakParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        seconds, cpu_s = (round(sum(r.stats.get(name, 0.0) for r in receipts), 2) for name in ("audio_s", "frames_s"))
+        return {"audio_s": seconds, "mel_s": cpu_s, "synthetic": True}

@@ -1,0 +1,143 @@
+"""Speaking with a voice: text → phones → mels → sound, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.core.records import key_of
+from megahour.core.store import Artifact
+from megahour.features.mel_spectrum import MelSpectrum
+from megahour.models.configuration import read_config
+from megahour.models.griffin_lim import GriffinLim
+from megahour.models.inference import restore
+from megahour.models.voice import STEPS, Voice
+from megahour.tts.phones import Pronounce
+from megahour.tts.script import Reader, SpokenPiece
+from megahour.units.lexicon import Lexicon
+
+LOUDEST = 0.99
+LN_SEMITONE = float(np.log(2) / 12)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How something is said. pace: 2 is twice as fast; semitones: higher; spread, steps: see `Voice.speak`.
+
+    speaker, language: one of the model's `voices` and `languages`; "": the first.
+    """
+
+    speaker: str = ""
+    language: str = ""
+    pace: float = 1.0
+    semitones: float = 0.0
+    spread: float = 0.667
+    steps: int = STEPS
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A piece that was said: `samples` (N,) in -1 … 1, and the frames of each of its symbols."""
+
+    piece: SpokenPiece
+    samples: NDArray[np.float32]
+    frames: list[int]
+
+
+class Speaker:
+    """A voice that is loaded: a *model* artifact of kind voice.
+
+    lexicon: pronunciations that come before those of espeak-ng's rules.
+
+    >>> speaker = Speaker("runs/voice/voice")                                               # doctest: +SKIP
+    >>> sound = np.concatenate([spoken.samples for spoken in speaker.say("Hello, world.")])  # doctest: +SKIP
+
+    Raises
+    ------
+    ConfigError: no voice. StoreError: a damaged one.
+    """
+
+    def __init__(self, url: str, *, lexicon: Lexicon | None = None, threads: int = 1) -> None:
+        artifact = Artifact(url)
+        self.config: dict[str, Any] = read_config(artifact)
+        if self.config.get("kind") != "voice":
+            what = f"a model of kind {self.config.get('kind')}, which does not speak"
+            raise ConfigError(what, where=url, remedy="give one of stage train with kind voice and criterion speech")
+        torch.set_num_threads(threads)
+        module = restore(self.config, artifact.read_bytes(0, ".safetensors"), where=url).eval()
+        assert isinstance(module, Voice)
+        self.url, self.module = url, module
+        self.spectrum = MelSpectrum.from_config(self.config["spectrum"])
+        self.vocoder = GriffinLim(self.spectrum)
+        stats = self.config["stats"]
+        self._mean, self._inv_std = (torch.tensor(stats[name]) for name in ("mean", "inv_std"))
+        self.symbols = {symbol: number for number, symbol in enumerate(self.config["symbols"])}
+        rules = _rules(self.config["language"]) if self.config["language"] else None
+        self.pronounce = Pronounce(self.config["symbols"], self.config["scripts"], rules, lexicon or {})
+        if rules is None and not lexicon:
+            what = "the voice was made with a lexicon, and knows no rules of a language"
+            raise ConfigError(what, where=url, remedy="give the lexicon, or make `tts-data` with `language`")
+
+    @property
+    def rate_hz(self) -> int:
+        return self.spectrum.rate_hz
+
+    def reader(self, language: str = "") -> Reader:
+        """Reads texts in `language`, "": the first one of the voice."""
+        return Reader(self.pronounce, language or self.config["languages"][0])
+
+    def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
+        """`text`, sentence by sentence as they come. Words that it cannot say are counted in `reader.left_out`."""
+        own = self.reader() if reader is None else reader
+        for number, piece in enumerate(own.pieces(text)):
+            yield self.spoken(piece, manner, number)
+
+    def spoken(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> Spoken:
+        """One piece; what is drawn depends on the seed and its `number` alone."""
+        silence = np.zeros(round(piece.after_s * self.rate_hz), np.float32)
+        if not piece.symbols:
+            return Spoken(piece, silence, [])
+        mel, frames = self.mel(piece, manner, number)
+        with torch.no_grad():
+            sound = self.vocoder(mel)[0].numpy()
+        peak = float(np.abs(sound).max(initial=0.0))
+        sound = sound * (LOUDEST / peak) if peak > LOUDEST else sound
+        return Spoken(piece, np.concatenate((sound, silence)).astype(np.float32), frames)
+
+    def mel(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> tuple[torch.Tensor, list[int]]:
+        """Log mels (1, T, M) of a piece, and the frames of its symbols."""
+        phones = torch.tensor([[self.symbols[symbol] for symbol in piece.symbols]])
+        generator = torch.Generator().manual_seed(key_of("say", manner.seed, number))
+        found, frames = self.module.speak(
+            phones,
+            torch.tensor([self._number("voices", manner.speaker)]),
+            torch.tensor([self._number("languages", manner.language)]),
+            pace=manner.pace * piece.pace,
+            higher=manner.semitones * LN_SEMITONE / self.config["pitch"][1],
+            spread=manner.spread,
+            steps=manner.steps,
+            generator=generator,
+        )
+        return found / self._inv_std + self._mean, frames[0].tolist()
+
+    def _number(self, kind: str, name: str) -> int:
+        """Of one of its `voices` or `languages`; "": the first."""
+        names: list[str] = self.config[kind]
+        if name and name not in names:
+            what = f"{name!r} is not among the {kind} of the model"
+            raise ConfigError(what, where=self.url, remedy=f"take one of {', '.join(names)}")
+        return names.index(name) if name else 0
+
+
+def _rules(language: str) -> Any:
+    from megahour.corpus.generate.espeak import phonemes
+
+    return partial(phonemes, language=language)

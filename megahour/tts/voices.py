@@ -1,0 +1,38 @@
+"""Which voice is meant: an artifact, or the one of a run; and which lexicon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.transcribe.parts import RECIPE, steps_of_run
+from megahour.units.lexicon import Lexicon, parse_dictionary, read_lexicon
+
+
+def voice_of(address: str) -> str:
+    """The address of a *model* artifact: `address`, or the last voice of the run at `address`.
+
+    Raises ConfigError: there is none.
+    """
+    home = Artifact(address)
+    if home.complete:
+        return home.url
+    if not home.fs.exists(home.path(RECIPE)):
+        remedy = "give a *model* of kind voice, or the folder of a run that trains one"
+        raise ConfigError("neither a voice nor a run", where=home.url, remedy=remedy)
+    voices = [name for name, step in steps_of_run(home).items() if step.get("criterion") == "speech"]
+    if not voices or not Artifact(f"{home.url}/{voices[-1]}").complete:
+        what = "its voice is not made yet" if voices else "no step of this run trains a voice"
+        raise ConfigError(what, where=home.url, remedy="finish the run first: megahour run" if voices else "see docs")
+    return f"{home.url}/{voices[-1]}"
+
+
+def lexicon_at(address: str) -> Lexicon:
+    """Of a *lexicon* artifact, or of a file in CMU's format. Raises ConfigError: there is none."""
+    if Path(address).is_file():
+        return parse_dictionary(Path(address).read_text("utf-8").splitlines(), where=address)
+    artifact = Artifact(address)
+    if not artifact.complete:
+        raise ConfigError("no lexicon", where=address, remedy="give a *lexicon* artifact or a dictionary file")
+    return read_lexicon(artifact.read_bytes(0, ".lexicon.txt").decode(), where=address)
