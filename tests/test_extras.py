@@ -34,6 +34,7 @@ FOLDERS = {
     "decode": "decode",
     "transcribe": "listen transcribe",
     "export": "export",
+    "tts": "tts",
 }
 """Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""
 STANDARD = frozenset(sys.stdlib_module_names) | {"megahour"}
@@ -133,15 +134,15 @@ def test_every_optional_package_has_an_extra_that_installs_it() -> None:
     used = {module for path in PACKAGE.rglob("*.py") for module in third_party(path)}
     assert used - core == used & EXTRAS.keys(), "core.extras.EXTRAS and the imports differ"
     for module, extra in EXTRAS.items():
-        if module == "kenlm" and module not in packages_distributions():
-            continue  # it does not compile on every Python
+        if module in ("kenlm", "speechmos") and module not in packages_distributions():
+            continue  # one does not compile on every Python, the other brings much
         assert module in modules_of(extra), f"megahour[{extra}] does not install {module}"
 
 
 def test_all_leaves_out_only_what_is_large_or_compiled() -> None:
     extras = PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
     (brought,) = (Requirement(text) for text in PROJECT["optional-dependencies"]["all"])
-    assert extras - brought.extras == {"all", "spark", "kenlm", "tokenizers", "huggingface"}
+    assert extras - brought.extras == {"all", "spark", "kenlm", "tts", "mos", "tokenizers", "huggingface"}
 
 
 def command(*words: str, extra: str = "") -> str:

@@ -19,6 +19,8 @@ EXTRA_FOR = {
     "train": "training, and every stage that runs a model",
     "decode": "decoding with a language model",
     "generate": "speech from espeak-ng: the demo",
+    "tts": "training voices and judging them",
+    "mos": "the MOS that DNSMOS predicts",
     "http": "files of web servers, and megahour listen",
     "s3": "artifacts on S3",
     "spark": "the Spark engine",

@@ -10,6 +10,8 @@ EXTRAS = {
     **dict.fromkeys(("safetensors", "sentencepiece", "torch"), "train"),
     **dict.fromkeys(("kaldi_decoder", "kaldifst"), "decode"),
     "espeakng_loader": "generate",
+    **dict.fromkeys(("pyworld", "pesq", "pystoi"), "tts"),
+    "speechmos": "mos",
     "aiohttp": "http",
     "s3fs": "s3",
     "pyspark": "spark",

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from megahour.core.errors import ConfigError
 from megahour.models.conformer import Conformer
@@ -115,7 +116,21 @@ def _size(config: Mapping[str, Any], name: str, limits: Mapping[str, tuple[int, 
     return value
 
 
+class _Undrawn(TorchFunctionMode):
+    """`torch.nn.init` does nothing. Of tensors without values it would import all of torch._dynamo, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def skeleton(config: Mapping[str, Any]) -> nn.Module:
+    """The module of `config` on the `meta` device: names and shapes without values."""
+    with torch.device("meta"), _Undrawn():
+        return build(config)
+
+
 def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter of `build(config)`, without allocating any."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in build(config).state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}

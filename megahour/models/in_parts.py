@@ -14,13 +14,7 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from megahour.models.build import build
-
-
-def skeleton(config: Mapping[str, Any]) -> nn.Module:
-    """The module of `config` on the `meta` device: names and shapes without values."""
-    with torch.device("meta"):
-        return build(config)
+from megahour.models.build import build, skeleton
 
 
 def build_in_parts(config: Mapping[str, Any], seed: int, keep: Callable[[str, nn.Module], nn.Module]) -> nn.Module:

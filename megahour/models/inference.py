@@ -15,7 +15,7 @@ from torch import nn
 
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
-from megahour.models.build import build, shapes
+from megahour.models.build import shapes, skeleton
 from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, parse_config, read_config, tag_number
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
@@ -164,8 +164,7 @@ def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise StoreError(f"weight {name!r} holds NaN or infinity", where=where, remedy="train the model again")
-    with torch.device("meta"):
-        module = build(config)
+    module = skeleton(config)
     module.load_state_dict(tensors, assign=True)
     if (tag := tag_number(config, tell, where=where)) is not None:
         assert isinstance(module, EndToEnd)

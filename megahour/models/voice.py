@@ -21,6 +21,7 @@ from torch.nn import functional
 DECODERS = ("fast", "flow")
 SIGMA = 1e-4  # of the noise that a flow leaves at its end
 LONGEST = 200  # most frames of a phone that is spoken
+USUAL = 2.0  # logarithm of a phone's frames, before anything is learnt
 STEPS = 8
 """Of the flow, where no other number is asked for: more change little that can be heard."""
 
@@ -101,7 +102,7 @@ class Voice(nn.Module):
     draws = True
     """Dropout, and the points of the flow, come from a generator."""
     subsample = 1
-    recompute = False
+    streams = recompute = False
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class Voice(nn.Module):
         self.language = nn.Embedding(languages, units) if languages > 1 else None
         self.blocks = nn.ModuleList(Block(units, 7) for _ in range(layers))
         self.durations, self.pitch, self.energy = (Reading(units) for _ in range(3))
+        nn.init.constant_(self.durations.out.bias, USUAL)
         self.sounding = nn.Linear(2, units)  # pitch and energy
         self.place = nn.Linear(3, units)  # of a frame in its phone
         if self.flow:
@@ -175,6 +177,13 @@ class Voice(nn.Module):
         of_phones = of_phones + (read.pitch - targets["pitch"]) ** 2 + (read.energy - targets["energy"]) ** 2
         each = (of_phones * said[:, :, 0]).float().sum(1) + self._of_frames(x, mask, features, generator)
         return each
+
+    def shortest(self) -> dict[str, Tensor]:
+        """Targets of the shortest utterance that there is: one phone of one frame."""
+        one = torch.ones((1, 1), dtype=torch.int64, device=self.symbol.weight.device)
+        flat = torch.zeros((1, 1), device=one.device)
+        none = torch.zeros(1, dtype=torch.int64, device=one.device)
+        return {"phones": one, "durations": one, "pitch": flat, "energy": flat, "voices": none, "languages": none}
 
     def _of_frames(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
         """(B,): the loss of the mels, summed over frames."""

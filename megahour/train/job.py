@@ -23,8 +23,7 @@ from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.lattices.table import SUFFIX
-from megahour.models.build import KINDS, WITH_LOOKAHEAD, build
-from megahour.models.in_parts import skeleton
+from megahour.models.build import KINDS, WITH_LOOKAHEAD, build, skeleton
 from megahour.train import data
 from megahour.train.criteria import SequenceGoal
 from megahour.train.initial import InitialModel

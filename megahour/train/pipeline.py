@@ -25,8 +25,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from megahour.batches.loader import Batch
 from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
+from megahour.models.build import skeleton
 from megahour.models.encoders import Encoder
-from megahour.models.in_parts import build_in_parts, skeleton, without
+from megahour.models.in_parts import build_in_parts, without
 from megahour.models.precision import autocast
 from megahour.train import criteria
 from megahour.train.parts import lost_peers

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from megahour.batches.loader import Batch
-from megahour.models.in_parts import skeleton
+from megahour.models.build import skeleton
 from megahour.models.precision import autocast
 from megahour.train import criteria
 from megahour.train.parts import PartsTrainer, lost_peers
@@ -76,9 +76,8 @@ class ShardedTrainer(PartsTrainer):
         lengths = torch.full((1,), frames, device=self.device)
         if not getattr(self.module, "joint", False):
             return self._forward(silence, lengths, None).sum() * 0.0
-        one = torch.ones(1, dtype=torch.int64)
-        token = {"lengths": one, "tokens": one[None], "token_lengths": one, "tags": -one}
-        return self._forward(silence, lengths, None, token).sum() * 0.0
+        shortest = self.module.shortest()  # type: ignore[operator]
+        return self._forward(silence, lengths, None, shortest).sum() * 0.0
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
         """Summed loss, weight and correct frames of this worker's batches. A collective call of the group."""

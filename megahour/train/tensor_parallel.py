@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from megahour.core.errors import ConfigError
+from megahour.models.build import skeleton
 from megahour.models.conformer import Conformer
-from megahour.models.in_parts import skeleton
 from megahour.train import criteria
 from megahour.train.parts import dimension
 from megahour.train.shared_batches import NumberedBatch, SharedBatchesTrainer

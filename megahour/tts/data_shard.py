@@ -31,6 +31,7 @@ from megahour.units.lexicon import Lexicon, read_lexicon
 COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "language", "licence", "text", "set"]
 FULL_SCALE = np.float32(32768)
 PADDING = ""
+UNDETERMINED = "und"
 QUIET = 1e-3  # of the largest sample, below which nothing can be heard
 CLIPPED = 0.01  # share of samples at full scale, above which a voice would learn to clip
 Row = dict[str, Any]
@@ -88,8 +89,13 @@ class DataShard:
         own = slice(times.first, times.end)
         mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
         return {
-            **{name: row[name] for name in ("key", "speaker", "text", "language")},
-            **{"set": row["set"], "condition": row.get("condition") or "", "frames": len(mel), "features": mel},
+            **{name: row[name] for name in ("key", "speaker", "text", "set")},
+            **{
+                "language": row["language"] or UNDETERMINED,
+                "condition": row["condition"] or "",
+                "frames": len(mel),
+                "features": mel,
+            },
             "phones": np.array([self.number[phone] for phone in times.phones], np.int16),
             "durations": times.frames,
             "pitch": means_of(logs, times.frames),
@@ -126,8 +132,11 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     for row in rows:
         by_voice[row["speaker"]] += row["frames"] / 100
     out.stats["voice_s"] = {voice: round(seconds, 2) for voice, seconds in sorted(by_voice.items())}
-    for name, column in (("languages", "language"), ("rates_hz", "rate_hz"), ("licences", "licence")):
-        out.stats[name] = sorted(set(table[column].to_pylist()))
+    keys = {row["key"] for row in rows}
+    used = [row for row in table.to_pylist() if row["key"] in keys]
+    out.stats["languages"] = sorted({row["language"] for row in rows})
+    out.stats["rates_hz"] = sorted({row["rate_hz"] for row in used})
+    out.stats["licences"] = sorted({row["licence"] for row in used if row["licence"]})
     out.stats["scripts"] = sorted({script for row in rows for script in scripts_of(row["text"])})
     if name := set_of(selection, shard):
         out.tags["set"] = name

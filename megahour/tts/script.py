@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from megahour.core.errors import BadRecord, ConfigError
@@ -17,7 +17,8 @@ from megahour.tts.phones import Pronounce
 MOST_WORDS = 40  # of a piece: longer sentences are said in several
 MOST_CHARACTERS = 1 << 20
 SENTENCE_S, PARAGRAPH_S = 0.25, 0.6
-_ENDS = re.compile(r"[.!?…。！？]|\n[ \t]*\n")
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_ENDS = re.compile(r"[.!?…。！？]")
 _BREAKS = re.compile(r"[,;:()\[\]—–«»،、，]|\s-\s|\n")
 _BRACED = re.compile(r"\{([^{}]*)\}")
 _RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.35, "x-fast": 1.75}
@@ -93,8 +94,10 @@ class Reader:
 
     def _between(self, draft: _Draft, marks: str) -> Iterator[SpokenPiece]:
         """What punctuation between two words does."""
-        if found := _ENDS.search(marks):
-            yield from _ended(draft, PARAGRAPH_S if "\n" in found[0] else SENTENCE_S)
+        if _PARAGRAPH.search(marks):
+            yield from _ended(draft, PARAGRAPH_S)
+        elif _ENDS.search(marks):
+            yield from _ended(draft, SENTENCE_S)
         elif _BREAKS.search(marks):
             draft.pause()
 
@@ -160,8 +163,3 @@ def _break_s(element: ElementTree.Element) -> float:
     if (found := re.fullmatch(r"\+?(\d+(?:\.\d+)?)(ms|s)", time)) is None:
         raise ConfigError(f"time {time!r}", where="break", remedy="write 500ms or 0.5s")
     return min(MOST_BREAK_S, float(found[1]) / (1000 if found[2] == "ms" else 1))
-
-
-def with_pace(piece: SpokenPiece, pace: float) -> SpokenPiece:
-    """The piece, `pace` times as fast."""
-    return replace(piece, pace=piece.pace * pace)

@@ -57,8 +57,7 @@ class Speaker:
 
     lexicon: pronunciations that come before those of espeak-ng's rules.
 
-    >>> speaker = Speaker("runs/voice/voice")                                               # doctest: +SKIP
-    >>> sound = np.concatenate([spoken.samples for spoken in speaker.say("Hello, world.")])  # doctest: +SKIP
+    Example: `np.concatenate([spoken.samples for spoken in Speaker("runs/voice-en/voice").say("Hello, world.")])`.
 
     Raises
     ------

@@ -93,6 +93,7 @@ ASKED: dict[str, list[str]] = {
     "train": ["--criterion", "ctc"],
     "graph": ["--topology", "phones", "--units", "EMPTY"],
     "score": ["--selection", "EMPTY"],
+    "speak": ["--espeak", "en-us"],
     "report": ["--score", "EMPTY"],
 }
 """What stages check before they look at their output."""

@@ -28,6 +28,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "language-model",
             "noisy-student",
             "petabyte",
+            "voice",
         ]
     )
     printed = megahour("recipes")

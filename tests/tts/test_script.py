@@ -1,0 +1,109 @@
+"""Texts and SSML become phones and pauses; what cannot be said is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.tts.durations import PAUSE
+from megahour.tts.phones import Pronounce, from_x_sampa, known_phones
+from megahour.tts.script import MOST_WORDS, PARAGRAPH_S, SENTENCE_S, Reader, SpokenPiece
+
+SYMBOLS = ["", PAUSE, *"abcdefghijklmnopqrstuvwxyz", "ə"]
+
+
+def reader() -> Reader:
+    """Spells."""
+    return Reader(Pronounce(SYMBOLS, {"LATIN"}, list, {}), "en")
+
+
+def said(text: str) -> list[SpokenPiece]:
+    return list(reader().pieces(text))
+
+
+def shown(piece: SpokenPiece) -> str:
+    return "".join("_" if symbol == PAUSE else symbol for symbol in piece.symbols)
+
+
+def test_marks_make_pauses_and_pieces() -> None:
+    first, second, third = said("Hi, you (there)!  A cat.\n\nIt sat")
+    assert [shown(piece) for piece in (first, second, third)] == ["_hi_you_there_", "_acat_", "_itsat_"]
+    assert (first.after_s, second.after_s, third.after_s) == (SENTENCE_S, PARAGRAPH_S, 0.0)
+    assert first.text == "hi you there"
+
+
+def test_numbers_and_abbreviations_are_read_aloud() -> None:
+    (only,) = said("Dr. Lee has 2.5 cats")
+    assert only.text == "doctor lee has two point five cats"
+
+
+def test_a_speaker_label_is_said() -> None:
+    assert [piece.text for piece in said("Mary: come here")] == ["mary come here"]
+
+
+def test_a_long_sentence_is_said_in_parts() -> None:
+    parts = said("word " * (2 * MOST_WORDS + 3))
+    assert [len(piece.text.split()) for piece in parts] == [MOST_WORDS, MOST_WORDS, 3]
+
+
+def test_phones_in_braces() -> None:
+    (only,) = said("say {h ə l o}, {k { t}")
+    assert shown(only).startswith("_sayhəlo")
+    assert from_x_sampa('h @ "l @U tS') == ["h", "ə", "l", "əʊ", "tʃ"]
+
+
+def test_phones_that_a_voice_has_not_heard() -> None:
+    assert known_phones("ʒ", {"ʃ"}) == ["ʃ"]
+    assert known_phones("aɪə", {"aɪ", "ə"}) == ["aɪ", "ə"]
+    assert known_phones("iː", {"i"}) == ["i"]
+    assert known_phones("ǃ", {"k"}) == []
+
+
+def test_words_of_another_script_are_left_out_by_name() -> None:
+    own = reader()
+    assert [piece.text for piece in own.pieces("hello мир")] == ["hello"]
+    assert own.left_out == {"other-script": 1}
+    assert "'мир' has cyrillic letters" in own.details[0]
+
+
+def test_a_word_without_a_pronunciation() -> None:
+    with pytest.raises(BadRecord, match="no-pronunciation"):
+        Pronounce(SYMBOLS, {"LATIN"}, None, {"a": [["a"]]}).word("b")
+
+
+@pytest.mark.parametrize("nothing", ["", "…!?", "[]", "\n\n", "\u200d"])
+def test_nothing_to_say(nothing: str) -> None:
+    assert said(nothing) == []
+
+
+def test_ssml() -> None:
+    text = (
+        '<speak xmlns="http://www.w3.org/2001/10/synthesis"><s>one <break time="300ms"/>two</s><prosody rate="150%">six'
+        '</prosody> <phoneme alphabet="ipa" ph="ə b">ignored</phoneme><sub alias="three">3rd</sub></speak>'
+    )
+    pieces = said(text)
+    assert [(shown(piece), piece.pace, piece.after_s) for piece in pieces] == [
+        ("_one_", 1.0, 0.0),
+        ("", 1.0, 0.3),
+        ("_two_", 1.0, 0.0),
+        ("", 1.0, SENTENCE_S),
+        ("_six_", 1.5, 0.0),
+        ("_əb_", 1.0, 0.0),
+        ("_three_", 1.0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "<speak>one",
+        '<speak><prosody rate="9000%">one</prosody></speak>',
+        '<speak><break time="soon"/></speak>',
+        '<speak><!DOCTYPE a [<!ENTITY b "c">]>&b;</speak>',
+        "x" * (1 << 21),
+    ],
+)
+def test_what_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        said(wrong)
+    assert refused.value.remedy

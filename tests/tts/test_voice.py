@@ -1,0 +1,264 @@
+"""From aligned speech to a voice that speaks: data, training, speech and its scores, on two phones."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import soundfile
+import torch
+from click.testing import CliRunner
+from made_artifacts import write_artifact
+from made_once import made_once
+from made_voices import LEXICON, TEXTS, TINY, corpus, ran, voice_data
+from trainings import trained
+
+from megahour.cli.main import app
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.models.build import build
+from megahour.models.inference import load
+from megahour.models.voice import Voice
+from megahour.train.params import TrainParams
+from megahour.train.session import train
+from megahour.train.stage import Train
+from megahour.tts.data_shard import forbids_derivatives
+from megahour.tts.params import ScoreSpeechParams, SpeakParams
+from megahour.tts.score_stage import ScoreSpeech
+from megahour.tts.speak_stage import Speak
+from megahour.tts.speaking import Manner, Speaker
+from megahour.units.lexicon import read_lexicon
+
+pytest.importorskip("pyworld", reason="needs the extra tts")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, the data of a voice, and a voice that is hardly trained."""
+
+    def make(folder: Path) -> None:
+        data = voice_data(folder / "data", corpus(folder))
+        model = ran(Train(), TrainParams(**TINY), {"features": data}, folder / "model")
+        rows = [json.loads(line) for line in model.read_bytes(0, ".curves.jsonl").splitlines()]
+        assert rows[-1]["loss"] < rows[0]["loss"]
+
+    return made_once(tmp_path_factory, "voice", make)
+
+
+def rows_of(data: Artifact) -> list[dict[str, Any]]:
+    return [row for r in data.receipts() for row in data.read_table(r.shard, ".arrow").to_pylist()]
+
+
+def test_what_a_voice_learns_from(made: Path) -> None:
+    data = Artifact(made / "data")
+    assert data.summary["symbols"] == ["", " ", "a", "b"]
+    assert data.summary["voices"].keys() == {"s0"}
+    assert data.summary["scripts"] == ["LATIN"]
+    for row in rows_of(data):
+        spelled = "".join(data.summary["symbols"][phone] for phone in row["phones"])
+        assert spelled.strip() == row["text"].replace(" ", "")
+        assert sum(row["durations"]) == row["frames"] == len(row["features"]) // 20
+        loud = np.array(row["energy"])
+        assert loud[[0, -1]].max() < loud[1:-1].min(), "silence around it is quieter than each phone"
+        assert np.exp(row["pitch"][1:-1]) == pytest.approx(150, rel=0.25)
+    assert np.exp(data.summary["pitch"][0]) == pytest.approx(150, rel=0.25)
+
+
+@pytest.mark.parametrize(("params", "reason"), [({"most_s": 0.3}, "too-long"), ({"phone_s": 0.07}, "badly-aligned")])
+def test_what_is_left_out(tmp_path: Path, made: Path, params: dict[str, Any], reason: str) -> None:
+    inputs = {name: Artifact(made / name) for name in ("selection", "utterances", "units")}
+    data = voice_data(tmp_path / "data", inputs, **params)
+    counts = data.receipt_of(0).counts
+    assert counts.dropped[reason] > 0
+    assert counts.kept + counts.dropped[reason] == len(TEXTS)
+
+
+def test_licences_that_forbid_a_voice() -> None:
+    assert forbids_derivatives("CC-BY-NC-ND-4.0")
+    assert not forbids_derivatives("CC-BY-SA-3.0")
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path: Path, made: Path) -> None:
+    inputs, p = {"features": Artifact(made / "data")}, TrainParams(**TINY)
+
+    def stop(done: int, *rest: Any, **shown: Any) -> None:
+        if done >= 5:
+            raise Stopped
+
+    with ShardWriter(Artifact(tmp_path / "model"), 0, "made") as out, pytest.raises(Stopped):
+        train(p, inputs, out, Context(work=tmp_path / "work", progress=stop))
+    assert trained(tmp_path, inputs, TINY)[0] == Artifact(made / "model").read_bytes(0, ".safetensors")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"criterion": "ctc", "criterion_options": {}}, "go together"),
+        ({"time_masks": 1}, "time_masks changes the speech"),
+        ({"epochs": 1}, "whole utterances"),
+    ],
+)
+def test_settings_that_are_not_for_voices(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TrainParams(**TINY | settings)
+
+
+def voice(decoder: str, **settings: Any) -> Voice:
+    config = {"kind": "voice", "inputs": 4, "outputs": 4, "layers": 2, "units": 8, "symbols": ["", " ", "a", "b"]}
+    more = {"voices": ["x", "y"], "languages": ["en"], "decoder": decoder, "decoder_layers": 2}
+    made = build({**config, **more, **settings}, seed=1)
+    assert isinstance(made, Voice)
+    return made
+
+
+def targets(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Mels, lengths and targets of utterances of 2, 3, … phones."""
+    g = torch.Generator().manual_seed(seed)
+    phones = torch.zeros(rows, rows + 1, dtype=torch.int64)
+    durations = torch.zeros_like(phones)
+    for b in range(rows):
+        phones[b, : b + 2] = torch.randint(1, 4, (b + 2,), generator=g)
+        durations[b, : b + 2] = torch.randint(1, 5, (b + 2,), generator=g)
+    lengths = durations.sum(1)
+    pitch, energy = (torch.randn(phones.shape, generator=g) for _ in range(2))
+    mels = torch.randn((rows, int(lengths.max()), 4), generator=g)
+    which = torch.arange(rows) % 2
+    return mels, lengths, {
+        **{"phones": phones, "durations": durations, "pitch": pitch, "energy": energy},
+        **{"voices": which, "languages": torch.zeros(rows, dtype=torch.int64)},
+    }  # fmt: skip
+
+
+def test_the_loss_of_an_utterance_does_not_depend_on_the_others() -> None:
+    module, (mels, lengths, wanted) = voice("fast"), targets(3)
+    together = module(mels, lengths, None, wanted)
+    phones = int((wanted["phones"][0] > 0).sum())
+    own = {name: value[:1, :phones] if value.dim() == 2 else value[:1] for name, value in wanted.items()}
+    alone = module(mels[:1, : lengths[0]], lengths[:1], None, own)
+    assert alone.item() == pytest.approx(together[0].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("decoder", ["fast", "flow"])
+def test_every_weight_learns(decoder: str) -> None:
+    module, (mels, lengths, wanted) = voice(decoder), targets(3)
+    module(mels, lengths, torch.Generator().manual_seed(1), wanted).sum().backward()
+    assert [name for name, p in module.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_frames_know_their_phone_and_their_place_in_it() -> None:
+    module = voice("fast")
+    h = torch.eye(8)[None, :3]
+    x = module.frames(h, torch.zeros(1, 3, 2), torch.tensor([[2, 0, 3]]), 5)
+    base = module.sounding.bias
+    place = module.place(torch.tensor([[0.0, 0.0, np.log(2)], [0.5, np.log(2), 0.0]], dtype=torch.float32))
+    assert torch.allclose(x[0, 0], h[0, 0] + base + place[0], atol=1e-6)
+    assert torch.allclose(x[0, 1], h[0, 0] + base + place[1], atol=1e-6)
+    assert torch.allclose(x[0, 2] - x[0, 0], h[0, 2] - h[0, 0] + module.place.weight[:, 2] * np.log(1.5), atol=1e-6)
+
+
+def test_pace_and_given_durations() -> None:
+    module = voice("flow")
+    phones, who = torch.tensor([[1, 2, 3, 1]]), torch.tensor([0])
+    mel, own = module.speak(phones, who, who, steps=2, generator=torch.Generator().manual_seed(0))
+    again, _ = module.speak(phones, who, who, steps=2, generator=torch.Generator().manual_seed(0))
+    assert mel.shape == (1, int(own.sum()), 4)
+    assert torch.equal(mel, again)
+    given = torch.tensor([[3, 1, 4, 1]])
+    assert module.speak(phones, who, who, durations=given)[0].shape[1] == 9
+    other = torch.tensor([1])
+    assert not torch.equal(module.speak(phones, other, who, durations=given, spread=0)[0],
+                           module.speak(phones, who, who, durations=given, spread=0)[0])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"symbols": ["a", "a", "b"]}, {"decoder": "loud"}, {"voices": []}, {"decoder_layers": 10**6}]
+)
+def test_a_configuration_that_is_no_voice(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        voice("flow", **wrong) if "decoder" not in wrong else voice(wrong["decoder"])
+
+
+def speaker(made: Path) -> Speaker:
+    return Speaker(str(made / "model"), lexicon=read_lexicon(LEXICON))
+
+
+def test_speech(made: Path) -> None:
+    own = speaker(made)
+    reader = own.reader()
+    first, second = own.say("ab, ba. a xyz", Manner(), reader)
+    assert own.rate_hz == 8_000
+    assert len(first.samples) == 80 * (sum(first.frames) - 1) + round(0.25 * 8_000)
+    assert np.abs(first.samples).max() <= 1
+    assert second.piece.text == "a"
+    assert reader.left_out == {"no-pronunciation": 1}
+    again, _ = own.say("ab, ba. a", Manner())
+    assert np.array_equal(first.samples, again.samples)
+
+
+def test_a_speaker_that_is_not_there(made: Path) -> None:
+    with pytest.raises(ConfigError, match="'eve' is not among the voices"):
+        list(speaker(made).say("a", Manner(speaker="eve")))
+
+
+def test_a_voice_does_not_hear(made: Path) -> None:
+    with pytest.raises(ConfigError, match="speaks and does not hear"):
+        load(str(made / "model"))
+
+
+def test_the_command(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text(LEXICON)
+    out = tmp_path / "said.wav"
+    options = ["--voice", str(made / "model"), "--lexicon", str(tmp_path / "words.txt"), "--out", str(out)]
+    done = CliRunner().invoke(app, ["say", "ab ba", *options])
+    assert done.exit_code == 0, done.output
+    with soundfile.SoundFile(out) as file:
+        assert (file.samplerate, file.channels) == (8_000, 1)
+        assert "synthetic" in file.comment
+        assert file.frames > 1000
+    refused = CliRunner().invoke(app, ["say", "zzz", *options])
+    assert refused.exit_code
+    assert "nothing in the text can be said" in str(refused.exception) + refused.output
+
+
+def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path) -> None:
+    lexicon = write_artifact(tmp_path / "lexicon", [({}, {".lexicon.txt": LEXICON.encode()})], {})
+    inputs = {"texts": Artifact(made / "selection"), "voice": Artifact(made / "model"), "lexicon": lexicon}
+    said = ran(Speak(), SpeakParams(pace=(0.5, 0.6)), inputs, tmp_path / "said")
+    rows = said.read_table(0).to_pylist()
+    assert [row["text"] for row in rows] == TEXTS
+    assert {row["attribution"] for row in rows} == {"synthetic speech, made by megahour"}
+    with said.open(0, ".tar") as tar:
+        tar.seek(rows[2]["offset"])
+        sound, rate_hz = soundfile.read(io.BytesIO(tar.read(rows[2]["size"])))
+    assert (len(sound), rate_hz) == (rows[2]["samples"], 8_000)
+    hook = tmp_path / "ear.py"
+    hook.write_text("def hear(samples, rate_hz):\n    assert rate_hz == 8000\n    return 'ab'\n")
+    scored = ran(
+        ScoreSpeech(),
+        ScoreSpeechParams(recogniser=f"{hook}:hear"),
+        {"speech": said, "reference": Artifact(made / "utterances")},
+        tmp_path / "scored",
+    )
+    words = sum(len(text.split()) for text in TEXTS)
+    found = scored.summary
+    assert found["utterances"] == len(TEXTS)
+    assert found["words"] == words
+    errors = scored.read_table(0)["errors"].to_pylist()
+    assert errors == [len(text.split()) - ("ab" in text.split()) for text in TEXTS]
+    assert found["wer"] == pytest.approx(100 * sum(errors) / words, abs=0.01)
+    assert found["mcd_db"]["mean"] > 0
+    own = ran(ScoreSpeech(), ScoreSpeechParams(), {"speech": said, "reference": said}, tmp_path / "own")
+    assert pc.max(own.read_table(0)["mcd_db"]).as_py() == 0
+    assert own.summary["pesq"]["mean"] > 4.4
+    assert json.dumps(own.summary)
