@@ -56,6 +56,7 @@ class DataShard:
         self.lexicon: Lexicon = read_lexicon(text, where=inputs["units"].url)
         self.number = {symbol: number for number, symbol in enumerate(symbols_of(self.units))}
         self.alignments = SenoneLabels(inputs["units"], stack=1)
+        self.unheard = _texts(inputs["test"]) if "test" in inputs else frozenset()
 
     def senones(self, keys: Sequence[int]) -> dict[int, NDArray[np.int16]]:
         """Those of the utterances that are aligned, by key."""
@@ -104,6 +105,11 @@ class DataShard:
         }
 
 
+def _texts(utterances: Artifact) -> frozenset[str]:
+    tables = (utterances.read_table(r.shard, columns=["text"]) for r in utterances.each_receipt())
+    return frozenset(text for table in tables for text in table["text"].to_pylist())
+
+
 def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
     signal = samples.astype(np.float32) / FULL_SCALE
     if len(signal) < 2 or not np.abs(signal).max() > QUIET:
@@ -147,6 +153,9 @@ def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: Shar
     with OpenShards(utterances) as audio:
         for row in rows:
             out.came_in()
+            if row["text"] in maker.unheard:
+                out.drop("in-test")
+                continue
             try:
                 samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
                 made = maker.row(row, samples, senones.get(row["key"]))

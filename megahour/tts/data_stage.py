@@ -17,11 +17,16 @@ NAMED = ("languages", "licences", "scripts")
 
 
 class TtsData(Stage[TtsDataParams]):
-    """One task per shard of the selection."""
+    """One task per shard of the selection. What says a text of `test` is left out: a voice is judged on others."""
 
     name = "tts-data"
     params = TtsDataParams
-    inputs = (Input("selection"), Input("utterances"), Input("units"))
+    inputs = (
+        Input("selection"),
+        Input("utterances"),
+        Input("units"),
+        Input("test", optional=True, kinds=("utterances",)),
+    )
 
     def plan(self, p: TtsDataParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import soundfile
@@ -78,6 +79,14 @@ def test_what_is_left_out(tmp_path: Path, made: Path, params: dict[str, Any], re
     counts = data.receipt_of(0).counts
     assert counts.dropped[reason] > 0
     assert counts.kept + counts.dropped[reason] == len(TEXTS)
+
+
+def test_texts_of_the_test_are_not_learnt(tmp_path: Path, made: Path) -> None:
+    inputs = {name: Artifact(made / name) for name in ("selection", "utterances", "units")}
+    texts = write_artifact(tmp_path / "test", [({}, {".parquet": pa.table({"text": ["ba", "b b", "ab"]})})], {})
+    data = voice_data(tmp_path / "data", {**inputs, "test": texts})
+    assert [row["text"] for row in rows_of(data)] == [text for text in TEXTS if text not in ("ba", "ab")]
+    assert data.receipt_of(0).counts.dropped == {"in-test": 2}
 
 
 def test_licences_that_forbid_a_voice() -> None:
