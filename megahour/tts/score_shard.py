@@ -16,12 +16,23 @@ from megahour.core.store import Artifact, Receipt
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.features.extract import OpenShards
-from megahour.score.wer import interval, word_edits
+from megahour.score.wer import character_edits, interval, word_edits
 from megahour.tts.distortion import distortion, heard
 from megahour.tts.params import ScoreSpeechParams
 from megahour.tts.quality import dnsmos, pesq_and_stoi
 
-MEASURES = ("mcd_db", "pitch_cents", "voicing", "slower", "pesq", "stoi", "mos", "mos_signal", "mos_background")
+MEASURES = (
+    "mcd_db",
+    "nearest_mcd_db",
+    "pitch_cents",
+    "voicing",
+    "slower",
+    "pesq",
+    "stoi",
+    "mos",
+    "mos_signal",
+    "mos_background",
+)
 SCHEMA = pa.schema(
     [
         ("key", pa.int64()),
@@ -47,6 +58,7 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
     table = speech.read_table(shard, columns=COLUMNS).to_pylist()
     wanted = {row[name] for row in table for name in ("recording", "key")}
     places = _places(reference, wanted, shard) if reference is not None else {}
+    nearest = Nearest(inputs["training"]) if "training" in inputs else None
     with OpenShards(speech) as own, OpenShards(reference or speech) as other:
         for done, row in enumerate(table, 1):
             out.came_in()
@@ -61,6 +73,8 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
                     at, place = places[key]
                     true = other.shard(at).read(place["offset"], place["size"]).astype(np.float32) / FULL_SCALE
                     measures = _compared(true, place["rate_hz"], said, row["rate_hz"])
+                    if nearest is not None:
+                        measures["nearest_mcd_db"] = nearest.mcd_db(row["text"], true, place["rate_hz"])
                 if p.mos:
                     measures |= dnsmos(said, row["rate_hz"])
                 text = recognise(said, row["rate_hz"]) if recognise else None
@@ -85,6 +99,24 @@ def _places(reference: Artifact, wanted: set[int], likely: int) -> dict[int, tup
         if 2 * len(found) >= len(wanted):  # each is wanted by its own key or by that of its text
             break
     return found
+
+
+class Nearest:
+    """Recordings that a voice learnt from, by their texts."""
+
+    def __init__(self, training: Artifact) -> None:
+        columns = ["text", "offset", "size", "rate_hz"]
+        tables = ((r.shard, training.read_table(r.shard, columns=columns)) for r in training.each_receipt())
+        self.training = training
+        self.rows = [{**row, "shard": shard} for shard, table in tables for row in table.to_pylist()]
+
+    def mcd_db(self, text: str, true: Float32, true_hz: int) -> float:
+        """From `true`, which says `text`, to the recording whose text has the fewest other characters."""
+        others = (row for row in self.rows if row["text"] != text)
+        near = min(others, key=lambda row: character_edits(text, row["text"]).errors)
+        with OpenShards(self.training) as audio:
+            said = audio.shard(near["shard"]).read(near["offset"], near["size"]).astype(np.float32) / FULL_SCALE
+        return distortion(heard(true, true_hz), heard(said, near["rate_hz"])).mcd_db
 
 
 def _compared(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:

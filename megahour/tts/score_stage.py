@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.tts.params import ScoreSpeechParams
 
@@ -16,12 +18,22 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     """One task per shard of the speech: a row an utterance in `.parquet`. Shares and means are in the summary.
 
     Without `reference` only what needs none is measured. An utterance is compared with the one whose key is its
-    `recording`, as stage `speak` writes it, or with the one of its own key.
+    `recording`, as stage `speak` writes it, or with the one of its own key. With `training`, so is the recording there
+    whose text is nearest: what a voice has to be better than (`nearest_mcd_db`).
     """
 
     name = "score-speech"
     params = ScoreSpeechParams
-    inputs = (Input("speech", kinds=("utterances",)), Input("reference", optional=True, kinds=("utterances",)))
+    inputs = (
+        Input("speech", kinds=("utterances",)),
+        Input("reference", optional=True, kinds=("utterances",)),
+        Input("training", optional=True, kinds=("utterances",)),
+    )
+
+    def check(self, p: ScoreSpeechParams, roles: Collection[str]) -> None:
+        if "training" in roles and "reference" not in roles:
+            what = "`training` is compared with the `reference`, which is not given"
+            raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def run(self, p: ScoreSpeechParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.tts.score_shard import score_shard

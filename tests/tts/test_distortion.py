@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from megahour.tts.distortion import Heard, distortion, heard, mel_cepstra, warping_path
+from megahour.tts.distortion import Heard, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
 
@@ -42,6 +42,15 @@ def test_the_path_is_the_best_of_all(n: int, m: int) -> None:
     i, j = warping_path(x, y)
     assert list(zip(i.tolist(), j.tolist(), strict=True)) in every_path(n, m)
     assert np.linalg.norm(x[i] - y[j], axis=1).sum() == pytest.approx(min(costs))
+
+
+def test_the_path_of_fastdtw() -> None:
+    """fastdtw.fastdtw(x, y, dist=euclidean)[1], which is not the best one."""
+    x = np.array([0.0, 1.0, 4.0, 2.0, 2.5, 7.0, 3.0])[:, None]
+    y = np.array([0.0, 3.0, 2.2, 6.0, 6.5, 3.0, 1.0, 0.5, 3.0])[:, None]
+    i, j = coarse_to_fine_path(x, y)
+    assert i.tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 6]
+    assert j.tolist() == [0, 0, 1, 2, 2, 3, 4, 5, 6, 7, 8]
 
 
 def tone(hz: float, seconds: float, rate_hz: int) -> np.ndarray:

@@ -267,7 +267,9 @@ def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path)
     assert errors == [len(text.split()) - ("ab" in text.split()) for text in TEXTS]
     assert found["wer"] == pytest.approx(100 * sum(errors) / words, abs=0.01)
     assert found["mcd_db"]["mean"] > 0
-    own = ran(ScoreSpeech(), ScoreSpeechParams(), {"speech": said, "reference": said}, tmp_path / "own")
+    inputs = {"speech": said, "reference": said, "training": said}
+    own = ran(ScoreSpeech(), ScoreSpeechParams(), inputs, tmp_path / "own")
     assert pc.max(own.read_table(0)["mcd_db"]).as_py() == 0
+    assert own.summary["nearest_mcd_db"]["mean"] > 0, "of another text"
     assert own.summary["pesq"]["mean"] > 4.4
     assert json.dumps(own.summary)
