@@ -151,7 +151,7 @@ def main() -> None:
             "# Words asked for one after another, beside KenLM's Python module",
             "",
             f"`python benchmarks/lm_states.py MODEL.arpa TEXT --write`: order {len(sizes)}, {sum(sizes) / 1e6:.1f} M",
-            f"n-grams, KenLM's probing form; {len(lines):,} other sentences of {words:.1f} words. CPU microseconds each,",
+            f"n-grams, KenLM's probing form; {len(lines):,} other sentences of {words:.1f} words. Microseconds of CPU,",
             f"medians of {options.rounds} rounds in turns; {machine(python(), load=load)}",
             "",
             "| | ours | KenLM's module | ratio |",
