@@ -30,7 +30,7 @@ _OPTIONS = (
     click.option("--hot-words", default="", metavar="FILE",
                  help="Words and phrases to expect, one a line, `new york` or, with a weight, `new york :1.5`."),
     click.option("--tell", default="", metavar="TAG",
-                 help="The language, or other tag, of all that comes, for a model trained with `tag_told`."),
+                 help="The language, or other tag, of all that comes, for a model with `tag_told`; or recognised."),
     click.option("--set", "settings", multiple=True, metavar="PARAMETER=VALUE",
                  help="A parameter of stage `decode`, such as beams=8 or lm_scale=0.4; repeatable."),
     click.option("--threads", type=click.IntRange(1), default=1, show_default=True),

@@ -108,7 +108,8 @@ class DecodeParams(Params):
     tell: str = Field(
         "",
         description="tag, such as the language `de`, of all utterances, which a model that was trained with `tag_told` "
-        "then need not guess; empty: it hears for itself",
+        "is told; recognised: the one that it hears, of each utterance by itself (the attention decoder is told "
+        "nothing); empty: none",
         json_schema_extra=LATER,
     )
     nbest: int = Field(

@@ -16,7 +16,7 @@ from megahour.export.graphs import LogPosteriors
 from megahour.export.play import chunks, padded
 from megahour.export.sherpa import forms
 from megahour.models.build import WITH_LOOKAHEAD
-from megahour.models.configuration import read_config
+from megahour.models.configuration import RECOGNISED, read_config
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.inference import Model
@@ -54,6 +54,9 @@ class TrainedModel:
                 where=parts.model,
                 remedy="train with criterion ctc or transducer",
             )
+        if tell == RECOGNISED:
+            what = "a bundle cannot be told what it recognises: its graphs do not wait for the end of an utterance"
+            raise ConfigError(what, where=parts.model, remedy="give --tell a tag, or leave it out")
         self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_CONFIG_BYTES = 16 << 20
 MOST_STACKED = 16
+RECOGNISED = "recognised"
+"""In place of a tag that the model is told: the one that it hears, utterance by utterance."""
 DAMAGED = "the file is damaged or not a model: `megahour verify` it, then train or copy it again"
 
 
@@ -52,7 +54,7 @@ def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
 
 
 def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | None:
-    """The number of the tag `tell`; None where it is "".
+    """The number of the tag `tell`; None where it is "", or RECOGNISED.
 
     Raises
     ------
@@ -63,6 +65,8 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
     names = config.get("tags", []) if config.get("tag_told") else []
     if tell in names:
         return int(names.index(tell))
+    if tell == RECOGNISED and names:
+        return None
     remedy = "train it with criterion_options: {tag: language, tag_told: 0.5}, or tell it nothing"
     if names:
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")

@@ -121,6 +121,8 @@ class EndToEnd(nn.Module):
 
     joint = True
     """Loss is made here, not of logits."""
+    tells_itself = False
+    """Whether inference tells the heads the tag that the tagger hears (`told`); they wait for the whole utterance."""
 
     def __init__(
         self,
@@ -182,6 +184,10 @@ class EndToEnd(nn.Module):
         valid = torch.arange(encoded.shape[1], device=encoded.device)[None, :] < lengths[:, None]
         mean = (encoded * valid[:, :, None]).sum(1) / lengths[:, None].clamp(min=1)
         return self.tagger(mean)  # type: ignore[no-any-return]
+
+    def told(self, encoded: Tensor, tags: Tensor) -> Tensor:
+        """`encoded` (B, T', D), told the tag that is highest among each utterance's `tags` (B, N)."""
+        return encoded + self.tag_prompt(tags.argmax(1))[:, None]  # type: ignore[no-any-return]
 
     def tell(self, tag: int) -> None:
         """From now on every utterance is of `tag`, and the model as if it had been trained for this one alone.

@@ -16,7 +16,7 @@ from torch import nn
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import shapes, skeleton
-from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, parse_config, read_config, tag_number
+from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, RECOGNISED, parse_config, read_config, tag_number
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
@@ -76,11 +76,13 @@ class Model:
         module = self.module
         if not isinstance(module, EndToEnd) or (self.outputs != "encoded" and not module.tags):
             return module(x, lengths), {}
-        encoded = module.encode(x, lengths)
+        encoded, tags = module.encode(x, lengths), None
+        if module.tags:
+            tags = module.tagged(encoded.float(), lengths // module.subsample).float().log_softmax(1)
+            encoded = module.told(encoded, tags) if module.tells_itself else encoded
         logits = encoded if self.outputs == "encoded" else module.ctc(encoded)
-        if not module.tags:
+        if tags is None:
             return logits, {}
-        tags = module.tagged(encoded.float(), lengths // module.subsample).float().log_softmax(1)
         return logits, {"tags": tags[:, None].expand(-1, encoded.shape[1], -1).cpu().numpy()}
 
 
@@ -137,7 +139,8 @@ def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) 
 
 
 def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "") -> nn.Module:
-    """The module of `config` with the weights in `data` (a safetensors file); `tell`: a tag that it is told for good.
+    """The module of `config` with the weights in `data` (a safetensors file); `tell`: a tag that it is told for good,
+    or RECOGNISED.
 
     Names, shapes and dtypes in the file's header are compared with the configuration before any tensor is made.
     """
@@ -169,6 +172,8 @@ def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "
     if (tag := tag_number(config, tell, where=where)) is not None:
         assert isinstance(module, EndToEnd)
         module.tell(tag)
+    if tell == RECOGNISED:
+        module.tells_itself = True  # type: ignore[assignment]
     return module
 
 

@@ -19,7 +19,9 @@ Float32 = NDArray[np.float32]
 
 
 def encoder_of(module: nn.Module) -> Encoder | None:
-    """The module's encoder if it streams."""
+    """The module's encoder if it streams; one that is told what whole utterances sound like does not."""
+    if getattr(module, "tells_itself", False):
+        return None
     encoder = module.encoder if isinstance(module, EndToEnd) else module
     return encoder if isinstance(encoder, Encoder) and encoder.streams else None
 

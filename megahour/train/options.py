@@ -86,7 +86,7 @@ class AttentionOptions(CriterionOptions):
         ge=0,
         le=1,
         description="share of the utterances whose tag the model is told in training, so that `tell` of decode and "
-        "transcribe can; 0.5 for a model that is also asked without. 0: it cannot be told",
+        "transcribe can; 0.5 for a model that is also asked without, 1 where it is always told. 0: it cannot be told",
     )
     join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
 

@@ -328,6 +328,8 @@ def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> Non
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
     with pytest.raises(ConfigError, match="cannot be told 'de'"):
         export_model(conformer.url, "", ExportModelParams(tell="de"), (), (), str(tmp_path / "bundle"))
+    with pytest.raises(ConfigError, match="cannot be told what it recognises"):
+        TrainedModel(parts_of(conformer.url), tell="recognised")
     with pytest.raises(ConfigError, match="no audio here"):
         export_model(conformer.url, "", ExportModelParams(), (str(tmp_path),), (), str(tmp_path / "bundle"))
     made = model(tmp_path / "spelling", "conformer", heads={"heads": {"attention": 1.0}})

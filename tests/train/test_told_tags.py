@@ -20,7 +20,8 @@ from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
 from megahour.models.build import build
 from megahour.models.configuration import tag_number
-from megahour.models.inference import restore
+from megahour.models.inference import Model, load, restore
+from megahour.models.streaming import encoder_of
 from megahour.score.references import read_references
 from megahour.score.tags import tag_scores
 from megahour.train.job import prepare
@@ -101,6 +102,29 @@ def test_what_the_model_is_told_says_how_sounds_are_written(
             text == "".join(letters[int(sound)] for sound in sounds) for text, sounds in zip(texts, wanted, strict=True)
         ]
         assert sum(right) >= 7
+
+
+def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], model: Artifact) -> None:
+    """Each utterance of a batch the tag that its tagger has highest: as if it had been told that one alone."""
+    features = np.random.default_rng(4).normal(0, 1, (6, 12, 3 * MELS)).astype(np.float32)
+    lengths = np.array([12, 12, 9, 12, 7, 12])
+    own = load(model.url, tell="recognised")
+    assert isinstance(own, Model)
+    with torch.no_grad():  # the model cannot hear which language it is: of half of them it shall say each
+        encoded = own.module.encode(torch.from_numpy(features), torch.from_numpy(lengths))
+        logits = own.module.tagged(encoded, torch.from_numpy(lengths))
+        own.module.tagger.bias[0] += (logits[:, 1] - logits[:, 0]).median()
+    outputs, _ = own(features, lengths)
+    tags = outputs["tags"][:, 0].argmax(1)
+    assert set(tags.tolist()) == {0, 1}
+    told = [load(model.url, tell=name)(features, lengths)[0]["log_probs"] for name in ("de", "ru")]
+    for row, tag in enumerate(tags.tolist()):
+        n = lengths[row]
+        np.testing.assert_allclose(outputs["log_probs"][row, :n], told[tag][row, :n], atol=1e-4)
+        assert np.abs(told[0][row, :n] - told[1][row, :n]).max() > 0.1
+    assert encoder_of(own.module) is None
+    with pytest.raises(ConfigError, match="cannot be told 'recognised'"):
+        tag_number({"tags": ["de", "ru"]}, "recognised", where="here")
 
 
 def test_a_model_that_is_told_nothing_is_the_one_that_lies_there(model: Artifact) -> None:
