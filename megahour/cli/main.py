@@ -37,6 +37,10 @@ LAZY = {
         "megahour.cli.say:command",
         "Speak a text with a trained voice: to a WAV file, or to a pipe sentence by sentence.",
     ),
+    "listening-results": (
+        "megahour.cli.listening_results:command",
+        "Mean opinions of a listening test, with their intervals.",
+    ),
     "export-model": (
         "megahour.cli.export_model:command",
         "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",

@@ -50,7 +50,7 @@ def command(text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str
     """Speak TEXT: words, phones in braces as {h ə l oʊ} or X-SAMPA, or SSML that begins with <speak>.
 
     \b
-    megahour say "Your call costs $4.50." --voice runs/voice --out call.wav
+    megahour say 'Your call costs $4.50.' --voice runs/voice --out call.wav
     megahour say --file story.txt --voice runs/voice --out - | aplay -f S16_LE -r 8000
     """  # fmt: skip
     from megahour.tts.speaking import Manner, Speaker

@@ -172,6 +172,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.tts.score_stage:ScoreSpeech",
         "How good synthetic speech is, beside recordings of the same texts: MCD, pitch, PESQ, STOI, MOS, WER.",
     ),
+    "listening-test": (
+        "megahour.tts.listening_stage:MakeListeningTest",
+        "A page on which people rate voices, blind and in an order of their own: MOS, comparison MOS or MUSHRA.",
+    ),
     "report": (
         "megahour.report.stage:Report",
         "One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear.",

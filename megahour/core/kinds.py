@@ -43,6 +43,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "score": ("score",),
     "score_alignment": ("score-alignment",),
     "speech_score": ("score-speech",),
+    "listening_test": ("listening-test",),
     "report": ("report",),
 }
 """Kinds, and the stages that make them; the architecture page says what each holds."""

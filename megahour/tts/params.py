@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -93,3 +93,16 @@ class ScoreSpeechParams(Params):
         from megahour.core.hooks import code_digest
 
         return {**super().identity(), "recogniser_sha256": code_digest(self.recogniser)}
+
+
+class ListeningTestParams(Params):
+    """A page on which people rate voices, blind and in an order of their own: MOS, comparison MOS or MUSHRA."""
+
+    kind: Literal["mos", "cmos", "mushra"] = Field(
+        "mos",
+        description="mos: each recording from 1 to 5; cmos: two systems side by side, for small differences; mushra: "
+        "all beside the reference, 0 to 100",
+    )
+    utterances: int = Field(20, ge=1, le=500, description="texts; a listener takes half a minute for each")
+    title: str = Field("Listening test", description="headline of the page")
+    seed: int = Field(0, ge=0, description="draws the texts and the names of the clips")

@@ -1,0 +1,34 @@
+"""`megahour listening-results`: what the listeners of a page thought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megahour.core.errors import ConfigError
+from megahour.runner import log
+
+
+@click.command("listening-results")
+@click.argument("test")
+@click.argument("answers", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@log.logged
+def command(test: str, answers: tuple[str, ...]) -> None:
+    """Mean ratings with 95 % intervals. TEST is the artifact of stage `listening-test`, ANSWERS the listeners' files.
+
+    \b
+    megahour listening-results runs/voice-en/listening listening-*.json
+    """
+    from megahour.core.store import Artifact
+    from megahour.tts.listening import opinions, read_answer
+
+    artifact = Artifact(test)
+    if not artifact.complete or ".key.json" not in artifact.receipt_of(0).files:
+        raise ConfigError("no listening test", where=test, remedy="give the artifact that stage `listening-test` made")
+    key = artifact.read_json(0, ".key.json")
+    found = opinions(key, [read_answer(Path(path).read_text("utf-8"), path) for path in answers])
+    click.echo(f"{key['kind']} of {len(answers)} listeners")
+    for each in found:
+        line = f"{each.system:<12} {each.mean:6.2f}  ({each.low:.2f} … {each.high:.2f})  {each.ratings} ratings"
+        log.say("opinion", line, vars(each))

@@ -1,0 +1,148 @@
+"""Listening tests: a page that holds the recordings, and what its listeners' answers say.
+
+MOS (ITU-T P.800), comparison MOS, and MUSHRA (ITU-R BS.1534). Who made a recording is not in the page: its clips have
+names drawn from the seed, and what they stand for is in a file of its own, the key.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from megahour.core.errors import ConfigError
+from megahour.core.records import canonical_json, fingerprint, key_of
+from megahour.core.store import Artifact
+from megahour.score.wer import interval
+
+REFERENCE = "reference"
+LARGEST_BYTES = 64 << 20  # of a page's sound
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ListeningTest:
+    """A page, and the system that each of its clips is of."""
+
+    page: str
+    key: dict[str, Any]
+
+
+def make_test(
+    kind: str, title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int, synthetic: bool = True
+) -> ListeningTest:
+    """`systems` by name; those that say a text of `REFERENCE` are compared on it, drawn by `seed`.
+
+    Raises ConfigError: there are too few systems or common texts, or too much sound for a page.
+    """
+    said = {name: dict(_said(artifact)) for name, artifact in systems.items()}
+    common = sorted(set.intersection(*map(set, said.values())), key=lambda text: key_of("listening", seed, text))
+    if not common:
+        raise ConfigError(
+            "no text that all systems say", where="listening-test", remedy="give speech of the same texts"
+        )
+    of_clip: dict[str, str] = {}
+    sounds: dict[str, str] = {}
+    trials: list[dict[str, Any]] = []
+    for text in common[:utterances]:
+        clips = {name: f"{key_of('clip', seed, text, name):x}" for name in systems}
+        for name, clip in clips.items():
+            of_clip[clip] = name
+            sounds[clip] = (
+                "data:audio/flac;base64," + base64.b64encode(_sound(systems[name], said[name][text])).decode()
+            )
+        number = f"{key_of('trial', seed, text):x}"
+        if kind == "mos":
+            trials += [{"id": clip, "clips": [clip]} for clip in clips.values()]
+        elif kind == "cmos":
+            trials.append({"id": number, "clips": list(clips.values())})
+        else:
+            hidden = f"{key_of('hidden', seed, text):x}"  # the reference, once more
+            of_clip[hidden], sounds[hidden] = REFERENCE, sounds[clips[REFERENCE]]
+            others = [clip for name, clip in clips.items() if name != REFERENCE]
+            trials.append({"id": number, "reference": clips[REFERENCE], "clips": [hidden, *others]})
+    if (size := sum(map(len, sounds.values()))) > LARGEST_BYTES:
+        what = f"{size >> 20} MB of sound for one page"
+        raise ConfigError(what, where="listening-test", remedy=f"lower utterances, {utterances}")
+    test = fingerprint([kind, seed, sorted(sounds)])[:16]
+    data = {"test": test, "kind": kind, "title": title, "trials": trials, "sounds": sounds, "synthetic": synthetic}
+    template = resources.files("megahour.tts").joinpath("listening_page.html").read_text("utf-8")
+    page = template.replace(">DATA<", ">" + canonical_json(data).replace("<", "\\u003c") + "<", 1)
+    return ListeningTest(page, {"test": test, "kind": kind, "systems": list(systems), "clips": of_clip})
+
+
+def _said(artifact: Artifact) -> Iterator[tuple[str, Row]]:
+    columns = ["text", "offset", "size"]
+    for receipt in artifact.each_receipt():
+        for row in artifact.read_table(receipt.shard, columns=columns).to_pylist():
+            yield row["text"], {**row, "shard": receipt.shard}
+
+
+def _sound(artifact: Artifact, row: Row) -> bytes:
+    with artifact.open(row["shard"], ".tar") as file:
+        file.seek(row["offset"])
+        return file.read(row["size"])
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What listeners thought of a system: the mean of `ratings`, with its 95 % interval."""
+
+    system: str
+    mean: float
+    low: float
+    high: float
+    ratings: int
+
+
+def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws: int = 2000) -> list[Opinion]:
+    """Of each system, from the listeners' files. Intervals by drawing whole listeners and, of these, trials.
+
+    Raises ConfigError: an answer is not of this test, or none has ratings.
+    """
+    by_system: defaultdict[str, list[list[float]]] = defaultdict(list)
+    for number, answer in enumerate(answers, 1):
+        if answer.get("test") != key["test"]:
+            what = f"answer {number} is of test {answer.get('test')}, the key of {key['test']}"
+            raise ConfigError(what, where="listening-results", remedy="give the answers to this page alone")
+        own: defaultdict[str, list[float]] = defaultdict(list)
+        for ratings in answer.get("ratings", {}).values():
+            for clip, value in ratings.items():
+                if clip in key["clips"] and isinstance(value, int | float):
+                    own[key["clips"][clip]].append(float(value))
+        for system, values in own.items():
+            by_system[system].append(values)
+    if not by_system:
+        raise ConfigError("no ratings in the answers", where="listening-results", remedy="give files with some")
+    rng = np.random.Generator(np.random.PCG64(0))
+    found = []
+    for system in [name for name in key["systems"] if name in by_system]:
+        listeners = by_system[system]
+        means = [float(np.mean(_drawn(listeners, rng))) for _ in range(draws)]
+        every = [value for values in listeners for value in values]
+        found.append(Opinion(system, float(np.mean(every)), *interval(np.array(means)), len(every)))
+    return found
+
+
+def _drawn(listeners: Sequence[Sequence[float]], rng: np.random.Generator) -> list[float]:
+    chosen = rng.integers(0, len(listeners), len(listeners))
+    return [
+        value for i in chosen.tolist() for value in rng.choice(np.asarray(listeners[i]), len(listeners[i])).tolist()
+    ]
+
+
+def read_answer(text: str, where: str) -> dict[str, Any]:
+    """A listener's file, or a key. Raises ConfigError: it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"no answers: {error}", where=where, remedy="give files that the page has saved") from error
+    if not isinstance(found, dict) or not isinstance(found.get("test"), str):
+        raise ConfigError("no answers", where=where, remedy="give files that the page has saved")
+    return found
