@@ -1,4 +1,5 @@
-"""Search of a graph that gives word lattices: `Searcher` with all paths near the best one."""
+"""Search of a graph that gives word lattices: `Searcher` with all paths near the best one, and with the language model
+of a `ComposedGraph`."""
 
 from __future__ import annotations
 
@@ -9,23 +10,46 @@ import numpy as np
 
 from megahour.decode.graph import Graph
 from megahour.decode.search import Float32, Hypothesis, Searcher
-from megahour.lattices.beam import StateLattice, search_graph, state_lattice
+from megahour.lattices.beam import StateLattice, state_lattice
+from megahour.lattices.composed import ComposedGraph
 from megahour.lattices.determinise import determinised
 from megahour.lattices.lattice import Lattice
 from megahour.lattices.n_best import best_paths
+from megahour.lattices.search_graph import SearchGraph, search_graph
 from megahour.lattices.word_graph import word_graph
 
 MAX_ARCS = 500  # a frame; more are noise, and to determinise them may take time without bounds
 NARROWER = 0.75
+NBEST_BEAM, BEST_BEAM = 8.0, 0.01  # of lattices that only texts, or only the best one, is wanted of
+
+
+class PlainGraph:
+    """A graph with its own language model."""
+
+    def __init__(self, graph: SearchGraph) -> None:
+        self._graph = graph
+
+    def lattice(self, scores: Float32, beam: float, max_active: int, lattice_beam: float) -> StateLattice:
+        """See `state_lattice`."""
+        return state_lattice(self._graph, scores, beam, max_active, lattice_beam)
 
 
 class LatticeSearcher:
     """Decodes utterances with one graph, and the likelihoods, beam and scale of a `Searcher`."""
 
-    def __init__(self, graph: Graph, searcher: Searcher, lattice_beam: float, nbest: int = 0) -> None:
-        """`nbest`: texts of the hypotheses' n-best lists. Raises ValueError: epsilons of the graph form a cycle."""
-        self._graph, self._words = search_graph(graph.fst), graph.words
-        self._searcher, self._beam, self._nbest = searcher, lattice_beam, nbest
+    def __init__(
+        self,
+        graph: Graph,
+        searcher: Searcher,
+        lattice_beam: float,
+        nbest: int = 0,
+        composed: ComposedGraph | None = None,
+    ) -> None:
+        """lattice_beam: 0 for hypotheses without lattices. nbest: texts of the hypotheses' n-best lists. composed: of
+        the graph, to be searched in its place. Raises ValueError: epsilons of the graph form a cycle."""
+        self._searched = composed or PlainGraph(search_graph(graph.fst))
+        self._words, self._searcher, self._nbest, self._kept = graph.words, searcher, nbest, lattice_beam > 0
+        self._beam = lattice_beam or (NBEST_BEAM if nbest else BEST_BEAM)
 
     def __call__(self, log_posteriors: Float32) -> Hypothesis:
         """The best path for (T, V), with the lattice of the paths that are worse by at most the lattice beam.
@@ -34,7 +58,7 @@ class LatticeSearcher:
         `Searcher` does.
         """
         options, beam, scores = self._searcher.options, self._beam, self._searcher.scaled(log_posteriors)
-        states = state_lattice(self._graph, scores, options.beam, options.max_active, beam)
+        states = self._searched.lattice(scores, options.beam, options.max_active, beam)
         while (lattice := self._lattice(states, beam, len(scores))) is None:
             beam *= NARROWER
         found = [
@@ -48,7 +72,7 @@ class LatticeSearcher:
             for path in islice(best_paths(lattice, options.acoustic_scale), max(1, self._nbest))
         ]
         listed = tuple((" ".join(each.words), each.score, each.parts) for each in found)
-        return replace(found[0], nbest=listed if self._nbest else (), lattice=lattice)
+        return replace(found[0], nbest=listed if self._nbest else (), lattice=lattice if self._kept else None)
 
     def _lattice(self, states: StateLattice, beam: float, frames: int) -> Lattice | None:
         lattice = determinised(word_graph(states, beam), self._words, beam, MAX_ARCS * frames)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -18,16 +17,14 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import pronounced
+from megahour.decode.composed_search import scorers as lm_scorers
 from megahour.decode.params import LatticesParams
 from megahour.decode.word_times import word_spans
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import BestPath, best_paths
-from megahour.lattices.rescore import GraphScorer, ModelScorer, UnknownWordError, rescored
+from megahour.lattices.rescore import UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
-from megahour.lm.query.convert import read_lm
-from megahour.lm.query.model_files import lm_file
-from megahour.lm.query.scorer import NgramScorer
 from megahour.units.hmm import read_units
 from megahour.units.lexicon import read_lexicon
 
@@ -48,7 +45,7 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
     Lattices without a path, or with words that the graph's language model lacks, are quarantined. Statistics: errors of
     the texts and of the oracle, where `features` are given; words without exact times; words that `lm` does not know.
     """
-    scorers = _scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
+    scorers = lm_scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
     speller = _speller(inputs)
     texts = _texts(inputs["features"], inputs["lattices"], shard) if "features" in inputs else {}
     rows, kept, listed, ctm = [], [], [], []
@@ -92,13 +89,6 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
     out.stats.update(density([row.lattice for row in kept]))
     receipt = inputs["lattices"].receipt(shard)
     out.tags.update({**(receipt.tags if receipt else {}), "model": p.model_name})
-
-
-@lru_cache(maxsize=2)
-def _scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
-    """A process rescores many shards with the same models; artifacts do not change."""
-    with lm_file(Artifact(lm)) as path:
-        return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(NgramScorer.open(path))
 
 
 def _speller(inputs: Inputs) -> WordSpeller | None:

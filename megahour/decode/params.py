@@ -64,8 +64,8 @@ class DecodeParams(Params):
     lm_scale: float = Field(
         0.5,
         ge=0,
-        description="weight of the input `lm`'s ln p; choose it on a held-out set, with word_bonus: higher for text as "
-        "the language model's, lower for a model that has heard much text",
+        description="without a graph: weight of the input `lm`'s ln p; choose it on a held-out set, with word_bonus: "
+        "higher for text as the language model's, lower for a model that has heard much text",
         json_schema_extra=LATER,
     )
     word_bonus: float = Field(
@@ -78,6 +78,13 @@ class DecodeParams(Params):
         0.0,
         description="nats for each word (or token) that `lm` does not know, beside its <unk>; lower it, to -10, where "
         "all words are known; raise it where names are lost",
+        json_schema_extra=LATER,
+    )
+    composed_lm_scale: float = Field(
+        1.0,
+        ge=0,
+        description="with a graph: weight of the ln p of the input `lm`, which takes the place of `graph_lm`; choose "
+        "it on a held-out set, with acoustic_scale",
         json_schema_extra=LATER,
     )
     low_order_scale: float = Field(

@@ -21,6 +21,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
+from megahour.decode.composed_search import composed_graph
 from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
@@ -203,5 +204,9 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
         scale: Searcher(graph, about["priors"], SearchOptions(p.beam, p.max_active, scale, prior_scale), fst)
         for scale in (chosen, *(scale for scale in p.scales if scale != chosen))
     }
+    if "lm" in inputs:
+        composed = composed_graph(graph, inputs, p.composed_lm_scale)
+        wanted = {scale: (p.lattice, p.nbest) if scale == chosen else (0.0, 0) for scale in searchers}
+        return {scale: LatticeSearcher(graph, searchers[scale], *wanted[scale], composed) for scale in searchers}
     near = {chosen: LatticeSearcher(graph, searchers[chosen], p.lattice, p.nbest)} if p.lattice else {}
     return {**searchers, **near}

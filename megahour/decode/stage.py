@@ -57,8 +57,9 @@ class Decode(Stage[DecodeParams]):
     """One task per features shard of the sets. Writes *hypotheses*; its summary names the best of `scales`.
 
     Without `graph` the model, a transducer or CTC, spells words by itself, with the input `lm`, of words or of the
-    model's tokens, where there is one. A run with `scales` on a held-out set can be the input `tuned` of the run on the
-    test set.
+    model's tokens, where there is one. With `graph`, `lm` takes the place of `graph_lm`, the small language model that
+    the graph was made of, during the search: a model of any size, whose graph would be too large. A run with `scales`
+    on a held-out set can be the input `tuned` of the run on the test set.
     """
 
     name = "decode"
@@ -71,6 +72,7 @@ class Decode(Stage[DecodeParams]):
         Input("units", optional=True),
         Input("tuned", optional=True, kinds=("hypotheses",)),
         Input("lm", optional=True),
+        Input("graph_lm", optional=True, kinds=("lm",)),
         Input("low_order_lm", optional=True, kinds=("lm",)),
     )
 
@@ -81,12 +83,15 @@ class Decode(Stage[DecodeParams]):
         if p.lattice and "graph" not in roles:
             what = "`lattice` is for the search of a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
-        alone = {"lm", "low_order_lm"} & set(roles) | {
+        alone = {"low_order_lm"} & set(roles) | {
             name for name in ("hot_words", "word_bonus", "attention_weight") if getattr(p, name)
         }
         if "graph" in roles and alone:
             what = f"{', '.join(sorted(alone))}: for a search without a graph"
             raise ConfigError(what, where=self.name, remedy="leave out either; a graph has its own language model")
+        if ("graph_lm" in roles or {"graph", "lm"} <= set(roles)) and not {"graph", "graph_lm", "lm"} <= set(roles):
+            what = "`lm` takes the place of `graph_lm`, the language model that `graph` was made of"
+            raise ConfigError(what, where=self.name, remedy="give all three, or `graph` alone, or `lm` alone")
         if "low_order_lm" in roles and "lm" not in roles:
             what = "`low_order_lm` is taken off what `lm` adds, which is not given"
             raise ConfigError(what, where=self.name, remedy="give both, or neither")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from megahour.core.compiled import compiled
 from megahour.lattices.arrays import grown, least
-from megahour.units.fst import FstArrays
+from megahour.lattices.search_graph import SearchGraph
 
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
@@ -26,26 +26,6 @@ Int64 = NDArray[np.int64]
 ROUNDING = 1e-7
 """Nats that sums of the same costs in another order may differ by."""
 HUGE = 1e300
-
-
-class SearchGraph(NamedTuple):
-    """A graph of S states as the search reads it; arcs lie in order of their state, epsilons first.
-
-    first, labelled: int64 (S + 1,), (S,), a state's first arc, and its first with a label. level: int32 (S,), below
-    `levels`. gains: bool (S,), whether an epsilon of the state has a cost below 0.
-    """
-
-    start: int
-    first: Int64
-    labelled: Int64
-    label: Int32
-    word: Int32
-    cost: Float64
-    target: Int32
-    final: Float64
-    level: Int32
-    levels: int
-    gains: NDArray[np.bool_]
 
 
 class StateLattice(NamedTuple):
@@ -70,46 +50,6 @@ class StateLattice(NamedTuple):
     reached: bool
 
 
-def search_graph(fst: FstArrays) -> SearchGraph:
-    """Raises ValueError: epsilons form a cycle, or a cost is NaN or below all bounds."""
-    label, source, target = fst.arcs["ilabel"], fst.source, fst.arcs["nextstate"]
-    cost, final = fst.arcs["weight"].astype(np.float64), fst.final.astype(np.float64)
-    if not ((cost > -np.inf).all() and (final > -np.inf).all()):
-        raise ValueError("a cost of the graph is NaN or negative infinity")
-    counts = np.bincount(source, minlength=fst.states)
-    first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    order = np.lexsort((label != 0, source))  # stable: epsilons first
-    epsilons = np.bincount(source[label == 0], minlength=fst.states)
-    gains = np.zeros(fst.states, np.bool_)
-    gains[source[(label == 0) & (cost < 0)]] = True
-    level = _levels(source[label == 0], target[label == 0], fst.states)
-    return SearchGraph(
-        fst.start,
-        first,
-        first[:-1] + epsilons,
-        np.ascontiguousarray(label[order]),
-        np.ascontiguousarray(fst.arcs["olabel"][order]),
-        cost[order],
-        np.ascontiguousarray(target[order]),
-        final,
-        level,
-        int(level.max()) + 1,
-        gains,
-    )
-
-
-def _levels(source: Int32, target: Int32, states: int) -> Int32:
-    """Epsilons on the longest way to each state (S,)."""
-    level = np.zeros(states, np.int32)
-    for _ in range(states + 1):
-        raised = level.copy()
-        np.maximum.at(raised, target, level[source] + 1)
-        if np.array_equal(raised, level):
-            return level
-        level = raised
-    raise ValueError("arcs of the graph that read nothing form a cycle")
-
-
 def state_lattice(
     graph: SearchGraph, scores: NDArray[np.float32], beam: float, max_active: int, lattice_beam: float
 ) -> StateLattice:
@@ -118,6 +58,20 @@ def state_lattice(
     Raises ValueError: nothing survives.
     """
     begin, state, cost = _forward(graph, scores, beam, max_active)
+    return lattice_of(graph, scores, begin, state, cost, beam, lattice_beam)
+
+
+def lattice_of(
+    graph: SearchGraph,
+    scores: NDArray[np.float32],
+    begin: Int64,
+    state: Int32,
+    cost: Float64,
+    beam: float,
+    lattice_beam: float,
+) -> StateLattice:
+    """Of the tokens of each frame, which begin there (T + 2,), with their states and costs. Raises ValueError: fewer
+    beginnings, since none survived."""
     if len(begin) < len(scores) + 2:
         raise ValueError(f"no path survives frame {len(begin) - 1} of {len(scores)}; raise beam {beam:g}")
     return StateLattice(*_backward(graph, scores, begin, state, cost, lattice_beam + ROUNDING))
@@ -125,27 +79,69 @@ def state_lattice(
 
 @compiled
 def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
-    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died.
-
-    A token is put in place twice, word for word: a function that gives grown arrays back takes 1.7 times as long.
-    """
-    frames, levels = len(scores), graph.levels
-    slot = np.full(len(graph.final), -1, np.int64)
+    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died."""
+    slot, begin = np.full(len(graph.final), -1, np.int64), np.zeros(len(scores) + 2, np.int64)
     state, cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
     new_state, new_cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
-    begin = np.zeros(frames + 2, np.int64)
     new_state[0], new_cost[0] = graph.start, 0.0
     slot[graph.start] = 0
-    count, total = 1, 0
-    for t in range(frames + 1):
+    count, total = np.int64(1), np.int64(0)
+    for t in range(len(scores) + 1):
         if t:
-            old = begin[t - 1]
-            limit = _best_next(graph, scores[t - 1], state[old:total], cost[old:total]) + beam
-            limit, count = min(limit, HUGE), 0
-            for i in range(old, total):
-                s = state[i]
-                for a in range(graph.labelled[s], graph.first[s + 1]):
-                    value = cost[i] + graph.cost[a] - scores[t - 1, graph.label[a] - 1]
+            last = slice(begin[t - 1], total)
+            new_state, new_cost, count = emit(
+                graph, scores[t - 1], beam, state[last], cost[last], slot, new_state, new_cost
+            )
+        state, cost, total, new_state, new_cost = settle(
+            graph, beam, max_active, slot, new_state, new_cost, count, state, cost, total
+        )
+        begin[t + 1] = total
+        if begin[t + 1] == begin[t]:
+            return begin[: t + 1], state[:total], cost[:total]
+    return begin, state[:total], cost[:total]
+
+
+@compiled
+def emit(graph, score, beam, state, cost, slot, new_state, new_cost):  # type: ignore[no-untyped-def]
+    """The tokens that a frame's labels lead to from those of the frame before; how many. slot: where a state's is.
+
+    `settle` puts tokens in place word for word as this does: a function that gives grown arrays back for each token
+    takes 1.7 times as long.
+    """
+    limit = min(_best_next(graph, score, state, cost) + beam, HUGE)
+    count = np.int64(0)
+    for i in range(len(state)):
+        s = state[i]
+        for a in range(graph.labelled[s], graph.stop[s]):
+            value = cost[i] + graph.cost[a] - score[graph.label[a] - 1]
+            if not value <= limit:
+                continue
+            limit = min(limit, value + beam)
+            d = graph.target[a]
+            if slot[d] < 0:
+                new_state, new_cost = grown(new_state, count + 1), grown(new_cost, count + 1)
+                new_state[count], new_cost[count] = d, value
+                slot[d] = count
+                count += 1
+            elif value < new_cost[slot[d]]:
+                new_cost[slot[d]] = value
+    return new_state, new_cost, count
+
+
+@compiled
+def settle(graph, beam, max_active, slot, new_state, new_cost, count, state, cost, total):  # type: ignore[no-untyped-def]
+    """Adds the tokens of a frame, with those that epsilons lead to, to state[:total] and cost[:total], by levels."""
+    best = np.inf
+    for i in range(count):
+        best = min(best, new_cost[i])
+    limit = best + beam
+    for level in range(graph.levels):
+        i = 0
+        while i < count:
+            s = new_state[i]
+            if graph.level[s] == level and new_cost[i] <= limit:
+                for a in range(graph.first[s], graph.labelled[s]):
+                    value = new_cost[i] + graph.cost[a]
                     if not value <= limit:
                         continue
                     limit = min(limit, value + beam)
@@ -157,44 +153,19 @@ def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
                         count += 1
                     elif value < new_cost[slot[d]]:
                         new_cost[slot[d]] = value
-        best = np.inf
+            i += 1
+    if count > max_active:
+        limit = min(limit, least(new_cost, count, max_active - 1))
+    state, cost = grown(state, total + count), grown(cost, total + count)
+    for level in range(graph.levels):
         for i in range(count):
-            best = min(best, new_cost[i])
-        limit = best + beam
-        for level in range(levels):
-            i = 0
-            while i < count:
-                s = new_state[i]
-                if graph.level[s] == level and new_cost[i] <= limit:
-                    for a in range(graph.first[s], graph.labelled[s]):
-                        value = new_cost[i] + graph.cost[a]
-                        if not value <= limit:
-                            continue
-                        limit = min(limit, value + beam)
-                        d = graph.target[a]
-                        if slot[d] < 0:
-                            new_state, new_cost = grown(new_state, count + 1), grown(new_cost, count + 1)
-                            new_state[count], new_cost[count] = d, value
-                            slot[d] = count
-                            count += 1
-                        elif value < new_cost[slot[d]]:
-                            new_cost[slot[d]] = value
-                i += 1
-        if count > max_active:
-            limit = min(limit, least(new_cost, count, max_active - 1))
-        state, cost = grown(state, total + count), grown(cost, total + count)
-        for level in range(levels):
-            for i in range(count):
-                s = new_state[i]
-                if graph.level[s] == level and (new_cost[i] <= limit or graph.gains[s]):
-                    state[total], cost[total] = s, new_cost[i]
-                    total += 1
-        for i in range(count):
-            slot[new_state[i]] = -1
-        begin[t + 1] = total
-        if begin[t + 1] == begin[t]:
-            return begin[: t + 1], state[:total], cost[:total]
-    return begin, state[:total], cost[:total]
+            s = new_state[i]
+            if graph.level[s] == level and (new_cost[i] <= limit or graph.gains[s]):
+                state[total], cost[total] = s, new_cost[i]
+                total += 1
+    for i in range(count):
+        slot[new_state[i]] = -1
+    return state, cost, total, new_state, new_cost
 
 
 @compiled
@@ -205,7 +176,7 @@ def _best_next(graph, score, state, cost):  # type: ignore[no-untyped-def]
         if cost[i] < cost[best]:
             best = i
     bound = np.inf
-    for a in range(graph.labelled[state[best]], graph.first[state[best] + 1]):
+    for a in range(graph.labelled[state[best]], graph.stop[state[best]]):
         bound = min(bound, cost[best] + graph.cost[a] - score[graph.label[a] - 1])
     return bound
 
@@ -237,7 +208,7 @@ def _backward(graph, scores, begin, state, forward, lattice_beam):  # type: igno
                 backward[i] = final[i]
             else:
                 final[i] = np.inf
-            for a in range(graph.first[s], graph.first[s + 1]):
+            for a in range(graph.first[s], graph.stop[s]):
                 emitting = a >= graph.labelled[s]
                 if emitting and t == frames:
                     break

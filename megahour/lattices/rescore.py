@@ -78,6 +78,9 @@ class GraphScorer:
     def start(self) -> tuple[tuple[tuple[int, ...], float], ...]:
         return (((BOS,)[: self._order - 1], 0.0),)
 
+    def knows(self, word: str) -> bool:
+        return word in self._ids
+
     def step(self, state: Any, word: str | None) -> tuple[Any, float]:
         """Raises UnknownWordError: the model has no such word, so no graph of it has."""
         number = EOS if word is None else self._ids.get(word, -1)

@@ -31,6 +31,7 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
+from megahour.decode.composed_search import composed_graph
 from megahour.decode.lattice_files_stage import ExportLattices, ImportLattices
 from megahour.decode.lattice_shard import lattices_shard
 from megahour.decode.lattice_stage import Lattices
@@ -340,6 +341,37 @@ def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens
             )
 
 
+def test_a_large_language_model_takes_the_place_of_the_graphs_during_the_search(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """The same model in its own place changes nothing; another one's words are said in its favour."""
+    inputs = roles(made, "features", "model", "graph", "units")
+    both = {**inputs, "lm": made["lm"], "graph_lm": made["lm"]}
+    scores = []
+    for name, given, params in (
+        ("alone", inputs, DecodeParams(acoustic_scale=0.5)),
+        ("composed", both, DecodeParams(acoustic_scale=0.5, lattice=3.0, nbest=2, scales=[0.5, 1.0])),
+        ("without", both, DecodeParams(acoustic_scale=0.5, composed_lm_scale=0.0)),
+    ):
+        output = Artifact(tmp_path / name)
+        run_stage(Decode(), params, given, output, engine, work=tmp_path / "work")
+        assert texts(output) == EXPECTED
+        scores.append(output.read_table(0)["score"].to_pylist())
+    alone, composed, without = map(np.array, scores)
+    assert alone == pytest.approx(composed, abs=0.05), "a graph backs off where that is cheaper, the model does not"
+    assert (without > composed + 1.0).all(), "no language model at all costs less"
+    assert (tmp_path / "composed" / "shards" / "00000.lattices.parquet").is_file()
+    assert not (tmp_path / "without" / "shards" / "00000.lattices.parquet").exists()
+    for given in ({**inputs, "lm": made["lm"]}, {**inputs, "graph_lm": made["lm"]}):
+        with pytest.raises(ConfigError, match="`lm` takes the place of `graph_lm`"):
+            run_stage(Decode(), DecodeParams(), given, output, engine, work=tmp_path)
+    (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
+    other, params = Artifact(tmp_path / "teas-lm"), LanguageModelParams(source=[str(tmp_path / "teas.txt")])
+    run_stage(LanguageModel(), params, {}, other, engine, work=tmp_path)
+    with pytest.raises(ConfigError, match="words that this language model lacks, such as"):
+        composed_graph(read_graph(made["graph"])[0], {"lm": made["lm"], "graph_lm": other}, 1.0)
+
+
 def test_an_n_best_list_of_a_graph(made: dict[str, Artifact], tmp_path: Path) -> None:
     inputs = roles(made, "features", "model", "graph", "units")
     with ShardWriter(Artifact(tmp_path / "hypotheses"), 0, "alone") as out:
@@ -543,13 +575,13 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
         next(read_rows(made["features"], 0))
 
 
-def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones() -> None:
+def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones(made: dict[str, Artifact]) -> None:
     params = DecodeParams(sets=["tune", "dev"], scales=[2.0, 0.5, 1.0], model_name="m")
 
     def finished(words: int, **errors: int) -> dict[str, Any]:
         stats = {"reference_words": words, **{f"errors_at_{name}": n for name, n in errors.items()}}
         receipts = [Receipt(i, "f", Counts(), {}, {name: n // 2 for name, n in stats.items()}, {}) for i in range(2)]
-        return Decode().finish(params, {}, receipts)
+        return Decode().finish(params, roles(made, "model"), receipts)
 
     summary = finished(10, **{"2": 4, "1": 2, "0.5": 2})
     assert summary["wer_by_scale"] == {"0.5": 0.2, "1": 0.2, "2": 0.4}

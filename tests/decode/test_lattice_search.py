@@ -25,11 +25,14 @@ from megahour.decode import lattice_search
 from megahour.decode.graph import Graph, build_graph
 from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.search import Searcher, SearchOptions
+from megahour.lattices import composed as composed_module
 from megahour.lattices import rescore
-from megahour.lattices.beam import search_graph, state_lattice
+from megahour.lattices.beam import state_lattice
+from megahour.lattices.composed import ComposedGraph
 from megahour.lattices.lattice import Lattice, best_path, posteriors, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.rescore import GraphScorer, ModelScorer, rescored
+from megahour.lattices.search_graph import search_graph
 from megahour.lm.query.mapped_import import from_model
 from megahour.lm.query.scorer import NgramScorer
 from megahour.units.fst import from_columns
@@ -281,3 +284,65 @@ def test_rescoring_that_would_grow_too_large_takes_a_narrower_lattice(monkeypatc
     fewer = rescored(lattice, *scorers)
     assert 0 < fewer.arcs <= whole.arcs // 2
     assert fewer.text(best_path(fewer, 1.0)) == whole.text(best_path(whole, 1.0))
+
+
+@pytest.mark.parametrize(("old", "new", "scale"), [(1, 3, 1.0), (2, 3, 0.8), (3, 2, 1.0), (3, 1, 1.3)])
+def test_a_graph_composed_on_the_fly_finds_what_every_sentence_costs_by_the_other_model(
+    old: int, new: int, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a graph made of the other model, for any order of both; from utterance to utterance, and made anew."""
+    models = {order: language_model(order=order) for order in {old, new}}
+    graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
+    walks = GraphScorer(models[old]), ModelScorer(NgramScorer(from_model(models[new])))
+    composed = ComposedGraph(search_graph(graph.fst), graph.words, *walks, scale)
+    for seed in range(3):
+        frames = random_posteriors(seed, 5, 4)
+        expected = {
+            words: min(
+                scale * sentence_cost(models[new], words) + extra + hmm_cost(frames, labels, 0.6)
+                for labels, extra in label_sequences(words, LEXICON, 0, 0.3)
+            )
+            for words in word_sequences("abc", 5)
+        }
+        limit = min(expected.values()) + 6.0
+        within = {words: cost for words, cost in expected.items() if cost <= limit - 0.01}
+        search = LatticeSearcher(graph, Searcher(graph, None, WIDE), 6.0, 2, composed)
+        hypothesis = search(frames)
+        assert hypothesis.lattice is not None
+        found = texts(hypothesis.lattice)
+        assert {words for words, cost in found.items() if cost <= limit - 0.01} == within.keys()
+        for words, cost in within.items():
+            assert found[words] == pytest.approx(cost, abs=0.01)
+        assert -hypothesis.score == pytest.approx(min(expected.values()), abs=0.01)
+        assert [text for text, *_ in hypothesis.nbest] == [
+            " ".join(words) for words in sorted(within, key=within.__getitem__)[:2]
+        ]
+        alone = LatticeSearcher(graph, Searcher(graph, None, WIDE), 0.0, 0, composed)(frames)
+        assert (alone.words, alone.lattice, alone.nbest) == (hypothesis.words, None, ())
+        assert alone.score == pytest.approx(hypothesis.score, abs=1e-6)
+        monkeypatch.setattr(composed_module, "MOST_STATES", 10)
+
+
+def test_a_composed_graph_grows_and_its_beam_keeps_what_it_needs() -> None:
+    """A long utterance by a narrow beam has the best text of a wide one; the graph has room for what it comes by."""
+    rng, words = np.random.default_rng(0), "abc"
+    lexicon = {word: [rng.integers(1, 12, 4).tolist() for _ in range(30)] for word in words}
+    models = {order: language_model(order=order) for order in (2, 3)}
+    graph = build_graph(models[2], lexicon, 12, silence=0)
+    walks = GraphScorer(models[2]), ModelScorer(NgramScorer(from_model(models[3])))
+    frames = 2 * random_posteriors(1, 80, 12)
+    narrow, wide = (
+        LatticeSearcher(
+            graph,
+            Searcher(graph, None, replace(WIDE, beam=beam, max_active=active)),
+            0.0,
+            composed=ComposedGraph(search_graph(graph.fst), graph.words, *walks),
+        )(frames)
+        for beam, active in ((16.0, 800), (60.0, 100_000))
+    )
+    assert narrow.words == wide.words
+    assert len(narrow.labels) == 80
+    with pytest.raises(ValueError, match="no path survives"):
+        ComposedGraph(search_graph(graph.fst), graph.words, *walks).lattice(
+            np.full((3, 12), -np.inf, np.float32), 10.0, 100, 1.0
+        )

@@ -1,0 +1,39 @@
+"""The language models of a graph's lattices, or of its search: its own, and the one that takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.decode.graph import Graph
+from megahour.lattices.composed import ComposedGraph
+from megahour.lattices.rescore import GraphScorer, ModelScorer
+from megahour.lattices.search_graph import search_graph
+from megahour.lm.query.convert import read_lm
+from megahour.lm.query.model_files import lm_file
+from megahour.lm.query.scorer import NgramScorer
+
+
+@lru_cache(maxsize=2)
+def scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
+    """Of the addresses of two *lm* artifacts. A process asks many shards with the same models; artifacts do not
+    change."""
+    with lm_file(Artifact(lm)) as path:
+        return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(NgramScorer.open(path))
+
+
+def composed_graph(graph: Graph, inputs: Mapping[str, Artifact], lm_scale: float) -> ComposedGraph:
+    """The graph with the input `lm` in place of `graph_lm`.
+
+    Raises ConfigError: the graph has words that `graph_lm` has not, so it was made of another one.
+    """
+    old, new = scorers(inputs["lm"].url, inputs["graph_lm"].url)
+    if missing := [word for word in graph.words[1:] if not old.knows(word)]:
+        raise ConfigError(
+            f"the graph has {len(missing)} words that this language model lacks, such as {missing[0]!r}",
+            where=inputs["graph_lm"].url,
+            remedy="give the language model that the graph was made of",
+        )
+    return ComposedGraph(search_graph(graph.fst), graph.words, old, new, lm_scale)
