@@ -20,8 +20,8 @@ from torch.nn import functional
 
 DECODERS = ("fast", "flow")
 SIGMA = 1e-4  # of the noise that a flow leaves at its end
-LONGEST = 200  # most frames of a phone that is spoken
 USUAL = 2.0  # logarithm of a phone's frames, before anything is learnt
+LONGEST = 200  # most frames of a phone that is spoken
 STEPS = 8
 """Of the flow, where no other number is asked for: more change little that can be heard."""
 
@@ -46,11 +46,13 @@ class Block(nn.Module):
 class Reading(nn.Module):
     """One value of each phone: (B, U, C) → (B, U)."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, usual: float = 0.0) -> None:
         super().__init__()
         self.first, self.second = (nn.Conv1d(units, units, 3, padding=1) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
-        self.out = nn.Linear(units, 1)
+        out = nn.Linear(units, 1)
+        nn.init.constant_(out.bias, usual)  # before it is a part of the model, which may be made in parts
+        self.out = out
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer, norm in zip((self.first, self.second), self.norms, strict=True):
@@ -123,8 +125,7 @@ class Voice(nn.Module):
         self.voice = nn.Embedding(voices, units) if voices > 1 else None
         self.language = nn.Embedding(languages, units) if languages > 1 else None
         self.blocks = nn.ModuleList(Block(units, 7) for _ in range(layers))
-        self.durations, self.pitch, self.energy = (Reading(units) for _ in range(3))
-        nn.init.constant_(self.durations.out.bias, USUAL)
+        self.durations, self.pitch, self.energy = Reading(units, USUAL), Reading(units), Reading(units)
         self.sounding = nn.Linear(2, units)  # pitch and energy
         self.place = nn.Linear(3, units)  # of a frame in its phone
         if self.flow:
