@@ -102,8 +102,9 @@ def _finished(
     receipts: list[Any],
     inputs: Mapping[str, Artifact] | None = None,
     summary: dict[str, Any] | None = None,
+    stage: str = "made",
 ) -> Artifact:
     digest, digests = content_digest(receipts, summary or {}), {r: a.manifest.digest for r, a in (inputs or {}).items()}
-    made = Manifest("made", 1, "made", digest, {}, digests, len(receipts), Counts(), summary or {})
+    made = Manifest(stage, 1, "made", digest, {}, digests, len(receipts), Counts(), summary or {})
     finish(artifact, receipts, made)
     return artifact

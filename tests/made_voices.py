@@ -72,7 +72,7 @@ def ran(stage: Stage[Any], p: Any, inputs: Mapping[str, Artifact], output: Path)
         with ShardWriter(artifact, shard, "made") as out:
             stage.run(p, inputs, task, out, Context(work=output.with_name(f"{output.name}-work")))
             receipts.append(out.commit())
-    return _finished(artifact, receipts, inputs, stage.finish(p, inputs, receipts))
+    return _finished(artifact, receipts, inputs, stage.finish(p, inputs, receipts), stage.name)
 
 
 def voice_data(folder: Path, inputs: Mapping[str, Artifact], **params: Any) -> Artifact:

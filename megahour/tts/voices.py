@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from megahour.core.errors import ConfigError
+from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 from megahour.transcribe.parts import RECIPE, steps_of_run
 from megahour.units.lexicon import Lexicon, parse_dictionary, read_lexicon
+
+GIVE = "give a *model* of kind voice, or the folder of a run that trains one, such as that of `megahour run voice`"
 
 
 def voice_of(address: str) -> str:
@@ -17,14 +20,16 @@ def voice_of(address: str) -> str:
     """
     home = Artifact(address)
     if home.complete:
+        if kind_of(home) != "model":
+            what = f"an artifact of stage {home.manifest.stage}, not a voice"
+            raise ConfigError(what, where=home.url, remedy=GIVE)
         return home.url
     if not home.fs.exists(home.path(RECIPE)):
-        remedy = "give a *model* of kind voice, or the folder of a run that trains one"
-        raise ConfigError("neither a voice nor a run", where=home.url, remedy=remedy)
+        raise ConfigError("neither a voice nor a run", where=home.url, remedy=GIVE)
     voices = [name for name, step in steps_of_run(home).items() if step.get("criterion") == "speech"]
     if not voices or not Artifact(f"{home.url}/{voices[-1]}").complete:
         what = "its voice is not made yet" if voices else "no step of this run trains a voice"
-        raise ConfigError(what, where=home.url, remedy="finish the run first: megahour run" if voices else "see docs")
+        raise ConfigError(what, where=home.url, remedy="finish the run first: megahour run" if voices else GIVE)
     return f"{home.url}/{voices[-1]}"
 
 
