@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from megahour.export.params import ExportModelParams
 from megahour.runner import log
 from megahour.runner.options import OptionCommand, options
+
+if TYPE_CHECKING:
+    from megahour.export.voice import VoiceComparison
+    from megahour.tts.voice_bundle import VoiceBundle
 
 
 @options(ExportModelParams)
@@ -18,22 +22,52 @@ from megahour.runner.options import OptionCommand, options
 @click.argument("model")
 @click.option("--out", required=True, metavar="FOLDER", help="The bundle; it must not be there yet.")
 @click.option("--step", default="", help="Of a run: the step `train` with criterion ctc to export.")
-@click.option("--golden", multiple=True, metavar="PATH", help="(repeatable) Clips to try and keep: files or folders.")
+@click.option(
+    "--golden",
+    multiple=True,
+    metavar="PATH",
+    help="(repeatable) Clips to try and keep: files or folders. Of a voice: texts.",
+)
 @click.option("--calibration", multiple=True, metavar="PATH", help="(repeatable) Clips for int8 static and mixed.")
+@click.option("--words", multiple=True, metavar="PATH", help="(repeatable) Text files whose words a voice shall say.")
+@click.option("--lexicon", default="", metavar="PATH", help="Of a voice: pronunciations that come first, as of `say`.")
 @log.logged
 def command(
-    model: str, out: str, step: str, golden: tuple[str, ...], calibration: tuple[str, ...], **values: Any
+    model: str,
+    out: str,
+    step: str,
+    golden: tuple[str, ...],
+    calibration: tuple[str, ...],
+    words: tuple[str, ...],
+    lexicon: str,
+    **values: Any,
 ) -> None:
-    """Write MODEL, a run's folder or a *model* artifact, as a bundle, and try it on golden clips.
+    """Write MODEL, a run's folder or a *model* artifact, as a bundle, and try it on golden clips or sentences.
 
     \b
     megahour export-model runs/digits --step model --out digits-bundle
     megahour transcribe talk.wav --model digits-bundle
-    """
+    megahour export-model runs/voice --out voice-bundle
+    megahour say "hello" --voice voice-bundle
+    """  # fmt: skip
     from megahour.core.config import parse
-    from megahour.export.command import export_model
+    from megahour.core.errors import ConfigError
+    from megahour.export.voice_command import export_voice, voice_address
 
     params = parse(ExportModelParams, {key: value for key, value in values.items() if value is not None}, where=PLACE)
+    if voice := voice_address(model, step):
+        _say_voice(*export_voice(voice, params, golden, words, lexicon, out), out)
+    elif words or lexicon:
+        raise ConfigError("--words and --lexicon of what is no voice", where=model, remedy="leave them out")
+    else:
+        _recogniser(model, step, params, golden, calibration, out)
+
+
+def _recogniser(
+    model: str, step: str, params: ExportModelParams, golden: tuple[str, ...], calibration: tuple[str, ...], out: str
+) -> None:
+    from megahour.export.command import export_model
+
     bundle, found = export_model(model, step, params, golden, calibration, out)
     for form, precision in found.graphs:
         figures = found.figures(form, precision)
@@ -51,6 +85,27 @@ def command(
     log.say_last(last, "exported", {"digest": bundle.digest})
     checked = f"megahour verify {out} --digest {bundle.digest}"
     log.say_next([("try it", f"megahour transcribe AUDIO --model {out}"), ("whether a copy is this bundle", checked)])
+
+
+def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
+    for precision, file in bundle.manifest.graphs.items():
+        size = bundle.manifest.files[file].bytes / 1e6
+        apart = f", {found.mcd_db[precision]:.2f} dB of mel-cepstral distortion" if precision in found.mcd_db else ""
+        figures = {"precision": precision, **bundle.manifest.quantisation.get(precision, {})}
+        log.say("graph", f"{precision}: {size:.2f} MB{apart}", figures)
+    for runtime, largest in found.largest.items():
+        version = f" {found.sherpa}" if runtime == "sherpa-onnx" else ""
+        log.say("same", f"{runtime}{version} gives the model's samples to {largest:.2g}", {runtime: largest})
+    if found.reason:
+        log.say("not-played", f"sherpa-onnx does not play it: {found.reason}", {"reason": found.reason})
+    left = f", {found.not_said} words left out that the voice cannot say" if found.not_said else ""
+    log.say("words", f"{found.words} words in the lexicon{left}", {"words": found.words, "left_out": found.not_said})
+    last = (
+        f"{out}: {len(bundle.manifest.files)} files, {found.sentences} golden sentences agree, digest {bundle.digest}"
+    )
+    log.say_last(last, "exported", {"digest": bundle.digest})
+    checked = f"megahour verify {out} --digest {bundle.digest}"
+    log.say_next([("try it", f'megahour say "hello" --voice {out}'), ("whether a copy is this bundle", checked)])
 
 
 PLACE = "export-model"

@@ -14,16 +14,14 @@ from megahour.core.errors import ConfigError
 from megahour.runner import log
 
 if TYPE_CHECKING:
-    from megahour.tts.speaking import Speaker, Spoken
+    from megahour.tts.speaking import AnySpeaker, Spoken
 
 PIPE = "-"
 
 
 @click.command("say")
 @click.argument("text", nargs=-1)
-@click.option(
-    "--voice", required=True, help="A *model* artifact of kind voice, a run's folder, or a recipe that was run."
-)
+@click.option("--voice", required=True, help="A *model* artifact of kind voice, a run's folder, or an exported bundle.")
 @click.option("--file", "path", default="", help="A text or SSML file to say; - for standard input.")
 @click.option(
     "--out", default="speech.wav", show_default=True, help="WAV file; - for raw 16-bit samples, as they come."
@@ -53,11 +51,11 @@ def command(text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str
     megahour say 'Your call costs $4.50.' --voice runs/voice --out call.wav
     megahour say --file story.txt --voice runs/voice --out - | aplay -f S16_LE -r 8000
     """  # fmt: skip
-    from megahour.tts.speaking import Manner, Speaker
-    from megahour.tts.voices import lexicon_at, voice_of
+    from megahour.tts.speaking import Manner
+    from megahour.tts.voices import lexicon_at, speaker_at
 
     said = _text(text, path)
-    speaker = Speaker(voice_of(voice), lexicon=lexicon_at(lexicon) if lexicon else None, threads=threads)
+    speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads)
     reader = speaker.reader(values["language"])
     began_s = time.process_time()
     seconds = _write(speaker, speaker.say(said, Manner(**values), reader), out)
@@ -86,7 +84,7 @@ def _text(words: tuple[str, ...], path: str) -> str:
         raise ConfigError(f"no text: {error}", where=path, remedy="give a file in UTF-8") from error
 
 
-def _write(speaker: Speaker, pieces: Iterator[Spoken], out: str) -> float:
+def _write(speaker: AnySpeaker, pieces: Iterator[Spoken], out: str) -> float:
     """Seconds that were written."""
     import numpy as np
 

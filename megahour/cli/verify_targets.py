@@ -22,6 +22,8 @@ from megahour.core.verify import verify
 from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.bundle_files import BundleFolder
+from megahour.tts.voice_bundle import VoiceBundle, is_voice
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def verify_bundle(url: str, digest: str) -> None:
 
     Raises StoreError: it is not. Whoever changes a file can change the manifest with it, but not to the same digest.
     """
-    bundle = Bundle.open(url)
+    bundle: BundleFolder[Any] = VoiceBundle.open(url) if is_voice(url) else Bundle.open(url)
     if digest and digest.lower() != bundle.digest:
         what = f"a bundle of digest {bundle.digest}, not {digest[:80]}"
         raise StoreError(what, where=url, remedy="do not use it; copy the bundle again from its source")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,25 @@ def _simplify(path: Path) -> None:
     kept = [each for each in model.opset_import if each.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
+    _share_weights(model.graph)
     onnx.save(model, str(path))
+
+
+def _share_weights(graph: Any) -> None:
+    """Keeps one of weights that are equal: tracing writes what is no parameter again wherever it is used."""
+    first: dict[bytes, str] = {}
+    instead = {}
+    for weight in list(graph.initializer):
+        name, weight.name = weight.name, ""
+        content = hashlib.sha256(weight.SerializeToString()).digest()
+        weight.name = name
+        if content in first:
+            instead[name] = first[content]
+            graph.initializer.remove(weight)
+        first.setdefault(content, name)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = instead.get(name, name)
 
 
 def _keep_inputs(path: Path, names: list[str], example: tuple[torch.Tensor, ...], axes: Mapping[str, Any]) -> None:

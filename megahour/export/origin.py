@@ -31,7 +31,7 @@ def origin_of(model: Artifact) -> ModelOrigin:
         return ModelOrigin({"model": own, "artifacts": {}})
     made: dict[str, Any] = {}
     _walk(name, home.url, steps, made)
-    features = steps.get(steps[name]["inputs"].get("features", "").rpartition("/")[2], {}).get("inputs", {})
+    features = _made_of(steps[name]["inputs"].get("features", ""))
     selection, utterances = features.get("selection", ""), features.get("utterances", "")
     there = all(address and Artifact(address).complete for address in (selection, utterances))
     params = manifest.params
@@ -43,6 +43,16 @@ def origin_of(model: Artifact) -> ModelOrigin:
         sets,
         _licences(Artifact(selection), sets) if there else [],
     )
+
+
+def _made_of(address: str) -> dict[str, str]:
+    """Inputs of the step whose output is at `address`, by the recipe of its run; {} where no recipe tells."""
+    folder, _, name = address.rpartition("/")
+    home = Artifact(folder) if folder else None
+    if home is None or not home.fs.exists(home.path(RECIPE)):
+        return {}
+    inputs: dict[str, str] = steps_of_run(home).get(name, {}).get("inputs", {})
+    return inputs
 
 
 def _walk(name: str, home: str, steps: dict[str, dict[str, Any]], made: dict[str, Any]) -> None:

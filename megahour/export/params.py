@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ExportModelParams(BaseModel):
-    """A CTC model as a bundle that `transcribe`, onnxruntime and sherpa-onnx play."""
+    """A model as a bundle that `transcribe` or `say`, onnxruntime and sherpa-onnx play."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,7 +21,9 @@ class ExportModelParams(BaseModel):
         "faster on some devices); mixed: dynamic, but layers that change the texts of these clips stay fp32",
     )
     tell: str = Field(
-        "", description="language, or other tag, that the bundle's model is told, of one trained with `tag_told`"
+        "",
+        description="language, or other tag, that the bundle's model is told, of one trained with `tag_told`; "
+        "of a voice the language that it speaks, by default the first of its own",
     )
     chunk: int = Field(
         16, ge=1, le=250, description="output frames (40 ms, times `stack`) of a stream's chunk: shorter ones hear less"
@@ -35,5 +37,11 @@ class ExportModelParams(BaseModel):
     )
     tolerance: float = Field(
         1e-3, gt=0, description="largest difference of log posteriors between the fp32 graphs and the model, in nats"
+    )
+    most_mcd_db: float = Field(
+        1.5,
+        gt=0,
+        description="most mel-cepstral distortion of a voice in fp16 or int8 from fp32, as a mean over its golden "
+        "sentences, in dB: a smaller graph that is further away is refused",
     )
     program: bool = Field(False, description="also a torch.export program (model.pt2) of the offline graph")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from megahour.align.frontend import FrontEnd, Rows
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
+from megahour.tts.voice_bundle import LEXICON, TOKENS, Precision, VoiceBundle
 
 Float32 = NDArray[np.float32]
 TAIL_S = 0.3  # silence after a clip, beside what fills the last chunk: words end before it
@@ -142,3 +143,25 @@ class SherpaStream:
     def _decode(self, stream: Any) -> None:
         while self._recogniser.is_ready(stream):
             self._recogniser.decode_stream(stream)
+
+
+class SherpaVoice:
+    """sherpa-onnx's `OfflineTts` of a voice's bundle. spread: `noise_scale`; 0 says a text the same each time."""
+
+    def __init__(self, bundle: VoiceBundle, precision: Precision = "fp32", spread: float = 0.667) -> None:
+        import sherpa_onnx
+
+        names = {"model": bundle.manifest.graphs[precision], "lexicon": LEXICON, "tokens": TOKENS}
+        paths = {role: f"{bundle.url}/{name}" for role, name in names.items()}
+        vits = sherpa_onnx.OfflineTtsVitsModelConfig(**paths, noise_scale=spread, length_scale=1.0)
+        model = sherpa_onnx.OfflineTtsModelConfig(vits=vits, num_threads=1)
+        self._speaker: Any = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(model=model))
+
+    def say(self, text: str, voice: int = 0, pace: float = 1.0) -> Float32:
+        """Samples (N,) of a text; words that the lexicon lacks are left out."""
+        import sherpa_onnx
+
+        manner = sherpa_onnx.GenerationConfig()
+        manner.sid, manner.speed = voice, pace
+        manner.silence_scale = 1.0  # it would shorten pauses to a fifth, whatever the speaker's configuration says
+        return np.array(self._speaker.generate(text, manner).samples, np.float32)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 KINDS = ("MatMul", "Gemm", "Conv", "LSTM")
-"""Operators with weights. The rest, and the front end, stays as it is."""
-FRONT = "/front/"
+"""Operators with weights. The rest, the front end and what makes sound of mels stay as they are."""
+FP32 = ("/front/", "/vocoder/")
 LEAST_VALUES = 256  # of a tensor that is worth a node of its own
 Feed = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ def layers(path: Path) -> list[str]:
     return [
         node.name
         for node in graph.node
-        if node.op_type in KINDS and not node.name.startswith(FRONT) and weights.intersection(node.input)
+        if node.op_type in KINDS and not node.name.startswith(FP32) and weights.intersection(node.input)
     ]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +13,10 @@ import soundfile
 import torch
 
 from megahour.core.errors import ConfigError
-from megahour.core.surroundings import explaining
-from megahour.core.versions import versions
 from megahour.export import quantise, sherpa
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.compare import GraphComparison, compare
+from megahour.export.folder import GOLDEN, files_of, made_by, published
 from megahour.export.graphs import (
     JoinerGraph,
     LstmPredictorGraph,
@@ -33,11 +30,10 @@ from megahour.export.onnx_file import set_metadata, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
-from megahour.transcribe.bundle import MANIFEST, Bundle, GoldenClip
+from megahour.transcribe.bundle import Bundle, GoldenClip
+from megahour.transcribe.bundle_files import MANIFEST
 
-GOLDEN = "golden"
 FRAMES = 120  # of the example that graphs are traced with
-_PACKAGES = ("megahour", "commit", "torch")
 
 
 @dataclass
@@ -61,7 +57,7 @@ class Draft:
         model, p, front = self.model, self.params, self.model.front_end
         values = {
             "format": 1,
-            "made_by": _versions(),
+            "made_by": made_by(),
             "name": str(self.origin.provenance["model"]["digest"])[:12],
             "criterion": model.criterion,
             **self._sizes(),
@@ -80,7 +76,7 @@ class Draft:
             "provenance": self.origin.provenance,
             "licences": self.origin.licences,
             "program": self.program,
-            "files": dict(_files(self.folder)),
+            "files": dict(files_of(self.folder)),
         }
         (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
         return Bundle.open(str(self.folder))
@@ -105,25 +101,14 @@ def write_bundle(
     ------
     ConfigError: `out` is there, or a graph does not give the model's texts for the clips; then nothing is left there.
     """
-    target = Path(out)
-    if target.exists():
-        raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
     if "int8" in params.precisions and params.int8 != "dynamic" and not calibration:
         raise ConfigError(
             f"int8 {params.int8} without calibration clips",
             where="export-model",
             remedy="export from a run's folder, give --calibration, or --int8 dynamic",
         )
-    folder = target.with_name(f".{target.name}.partial")
-    with explaining(folder, target.absolute().parent):
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / GOLDEN).mkdir(parents=True)
-        try:
-            draft = Draft(folder, model, params, clips, calibration, origin)
-            result = _fill(draft)
-            folder.rename(target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with published(out) as folder:
+        result = _fill(Draft(folder, model, params, clips, calibration, origin))
     return Bundle.open(out), result
 
 
@@ -279,18 +264,3 @@ def _program(draft: Draft) -> None:
         )
         torch.export.save(program, str(path))
     draft.program = path.name
-
-
-def _files(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != MANIFEST:
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            yield path.relative_to(folder).as_posix(), {"bytes": path.stat().st_size, "sha256": sha256}
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    known = {name: versions()[name] for name in _PACKAGES}
-    return known | {name: metadata.version(name) for name in ("onnx", "onnxruntime")}

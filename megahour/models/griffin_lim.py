@@ -14,6 +14,9 @@ from megahour.features.mel_spectrum import MelSpectrum
 
 MOMENTUM = 0.99
 SHARPER = 1.1  # power of the magnitudes that the filters blurred
+SOFT = 0.03
+"""Share of a magnitude below which what was found there has no say in the phase: it is what rounding made of it, and 32
+rounds would enlarge that until two machines give different samples."""
 
 
 class GriffinLim(nn.Module):
@@ -38,12 +41,17 @@ class GriffinLim(nn.Module):
         inverse = torch.linalg.pinv(torch.from_numpy(spectrum.filters).double()).float()
         self.register_buffer("unfilter", inverse, persistent=False)
 
-    def sound(self, parts: Tensor) -> Tensor:
-        """(B, 2 · bins, T) real and imaginary parts → (B, (T − 1) · shift)."""
+    def sound(self, parts: Tensor, weight: Tensor | None = None) -> Tensor:
+        """(B, 2 · bins, T) real and imaginary parts → (B, (T − 1) · shift); `weight`: `overlap` of them, if known."""
         summed = functional.conv_transpose1d(parts, self.synthesis, stride=self.shift)
-        weight = functional.conv_transpose1d(torch.ones_like(parts[:, :1]), self.envelope, stride=self.shift)
+        weight = self.overlap(parts) if weight is None else weight
         half = self.size // 2
-        return (summed / weight.clamp(min=1e-3))[:, 0, half : summed.shape[2] - half]
+        return (summed / weight)[:, 0, half : summed.shape[2] - half]
+
+    def overlap(self, parts: Tensor) -> Tensor:
+        """(B, 1, samples): squares of the windows that cover each sample."""
+        found = functional.conv_transpose1d(torch.ones_like(parts[:, :1]), self.envelope, stride=self.shift)
+        return found.clamp(min=1e-3)
 
     def parts(self, sound: Tensor) -> Tensor:
         """Inverse of `sound`: (B, samples) → (B, 2 · bins, T)."""
@@ -55,14 +63,14 @@ class GriffinLim(nn.Module):
         magnitudes = (mel.exp() @ self.unfilter.T).clamp(min=1e-5).transpose(1, 2) ** SHARPER
         both = torch.cat((magnitudes, magnitudes), dim=1)
         parts = both * self._first_phases(magnitudes)
-        before = torch.zeros_like(parts)
+        before, weight = torch.zeros_like(parts), self.overlap(parts)
         for _ in range(self.rounds):
-            found = self.parts(self.sound(parts))
+            found = self.parts(self.sound(parts, weight))
             ahead = found - MOMENTUM / (1 + MOMENTUM) * before
             real, imaginary = ahead.chunk(2, dim=1)
-            length = (real * real + imaginary * imaginary + 1e-12).sqrt()
+            length = (real * real + imaginary * imaginary + (SOFT * magnitudes) ** 2).sqrt()
             parts, before = both * ahead / torch.cat((length, length), dim=1), found
-        return self.sound(parts)
+        return self.sound(parts, weight)
 
     def _first_phases(self, magnitudes: Tensor) -> Tensor:
         """Cosines and sines of phases that go on at the bins' own frequencies, each from another one."""

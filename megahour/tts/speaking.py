@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -52,7 +53,53 @@ class Spoken:
     frames: list[int]
 
 
-class Speaker:
+class AnySpeaker(ABC):
+    """What speaks: a model, or an exported bundle. `voices` and `languages` are their names, the first ones usual."""
+
+    url: str
+    pronounce: Pronounce
+    voices: list[str]
+    languages: list[str]
+
+    @property
+    @abstractmethod
+    def rate_hz(self) -> int:
+        """Of its samples."""
+
+    @abstractmethod
+    def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
+        """Samples (N,) of a piece with symbols, however loud, and the frames of its symbols."""
+
+    def reader(self, language: str = "") -> Reader:
+        """Reads texts in `language`, "": the first one of the voice."""
+        return Reader(self.pronounce, language or self.languages[0])
+
+    def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
+        """`text`, sentence by sentence as they come. Words that it cannot say are counted in `reader.left_out`."""
+        own = self.reader() if reader is None else reader
+        for number, piece in enumerate(own.pieces(text)):
+            yield self.spoken(piece, manner, number)
+
+    def spoken(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> Spoken:
+        """One piece; what is drawn depends on the seed and its `number` alone."""
+        silence = np.zeros(round(piece.after_s * self.rate_hz), np.float32)
+        if not piece.symbols:
+            return Spoken(piece, silence, [])
+        sound, frames = self.sound(piece, manner, number)
+        peak = float(np.abs(sound).max(initial=0.0))
+        sound = sound * (LOUDEST / peak) if peak > LOUDEST else sound
+        return Spoken(piece, np.concatenate((sound, silence)).astype(np.float32), frames)
+
+    def number_of(self, kind: Literal["voices", "languages"], name: str) -> int:
+        """Of one of its `voices` or `languages`; "": the first. Raises ConfigError: there is none of this name."""
+        names = self.voices if kind == "voices" else self.languages
+        if name and name not in names:
+            what = f"{name!r} is not among the {kind} of the model"
+            raise ConfigError(what, where=self.url, remedy=f"take one of {', '.join(names)}")
+        return names.index(name) if name else 0
+
+
+class Speaker(AnySpeaker):
     """A voice that is loaded: a *model* artifact of kind voice.
 
     lexicon: pronunciations that come before those of espeak-ng's rules.
@@ -79,7 +126,8 @@ class Speaker:
         stats = self.config["stats"]
         self._mean, self._inv_std = (torch.tensor(stats[name]) for name in ("mean", "inv_std"))
         self.symbols = {symbol: number for number, symbol in enumerate(self.config["symbols"])}
-        rules = _rules(self.config["language"]) if self.config["language"] else None
+        self.voices, self.languages = self.config["voices"], self.config["languages"]
+        rules = rules_of(self.config["language"])
         self.pronounce = Pronounce(self.config["symbols"], self.config["scripts"], rules, lexicon or {})
         if rules is None and not lexicon:
             what = "the voice was made with a lexicon, and knows no rules of a language"
@@ -89,27 +137,11 @@ class Speaker:
     def rate_hz(self) -> int:
         return self.spectrum.rate_hz
 
-    def reader(self, language: str = "") -> Reader:
-        """Reads texts in `language`, "": the first one of the voice."""
-        return Reader(self.pronounce, language or self.config["languages"][0])
-
-    def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
-        """`text`, sentence by sentence as they come. Words that it cannot say are counted in `reader.left_out`."""
-        own = self.reader() if reader is None else reader
-        for number, piece in enumerate(own.pieces(text)):
-            yield self.spoken(piece, manner, number)
-
-    def spoken(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> Spoken:
-        """One piece; what is drawn depends on the seed and its `number` alone."""
-        silence = np.zeros(round(piece.after_s * self.rate_hz), np.float32)
-        if not piece.symbols:
-            return Spoken(piece, silence, [])
+    def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
         mel, frames = self.mel(piece, manner, number)
         with torch.no_grad():
-            sound = self.vocoder(mel)[0].numpy()
-        peak = float(np.abs(sound).max(initial=0.0))
-        sound = sound * (LOUDEST / peak) if peak > LOUDEST else sound
-        return Spoken(piece, np.concatenate((sound, silence)).astype(np.float32), frames)
+            found: NDArray[np.float32] = self.vocoder(mel)[0].numpy()
+        return found, frames
 
     def mel(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> tuple[torch.Tensor, list[int]]:
         """Log mels (1, T, M) of a piece, and the frames of its symbols."""
@@ -117,8 +149,8 @@ class Speaker:
         generator = torch.Generator().manual_seed(key_of("say", manner.seed, number))
         found, frames = self.module.speak(
             phones,
-            torch.tensor([self._number("voices", manner.speaker)]),
-            torch.tensor([self._number("languages", manner.language)]),
+            torch.tensor([self.number_of("voices", manner.speaker)]),
+            torch.tensor([self.number_of("languages", manner.language)]),
             pace=manner.pace * piece.pace,
             higher=manner.semitones * LN_SEMITONE / self.config["pitch"][1],
             spread=manner.spread,
@@ -127,16 +159,9 @@ class Speaker:
         )
         return found / self._inv_std + self._mean, frames[0].tolist()
 
-    def _number(self, kind: str, name: str) -> int:
-        """Of one of its `voices` or `languages`; "": the first."""
-        names: list[str] = self.config[kind]
-        if name and name not in names:
-            what = f"{name!r} is not among the {kind} of the model"
-            raise ConfigError(what, where=self.url, remedy=f"take one of {', '.join(names)}")
-        return names.index(name) if name else 0
 
-
-def _rules(language: str) -> Any:
+def rules_of(language: str) -> Callable[[str], list[str]] | None:
+    """espeak-ng's, of one of its languages; "": none."""
     from megahour.corpus.generate.espeak import phonemes
 
-    return partial(phonemes, language=language)
+    return partial(phonemes, language=language) if language else None

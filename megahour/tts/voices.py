@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
+from megahour.transcribe.bundle_files import BundleFolder
 from megahour.transcribe.parts import RECIPE, steps_of_run
 from megahour.units.lexicon import Lexicon, parse_dictionary, read_lexicon
+
+if TYPE_CHECKING:
+    from megahour.tts.speaking import AnySpeaker
 
 GIVE = "give a *model* of kind voice, or the folder of a run that trains one, such as that of `megahour run voice`"
 
@@ -31,6 +36,17 @@ def voice_of(address: str) -> str:
         what = "its voice is not made yet" if voices else "no step of this run trains a voice"
         raise ConfigError(what, where=home.url, remedy="finish the run first: megahour run" if voices else GIVE)
     return f"{home.url}/{voices[-1]}"
+
+
+def speaker_at(address: str, lexicon: Lexicon | None, threads: int) -> AnySpeaker:
+    """What speaks with the voice at `address`: an exported bundle, or what `voice_of` takes. Raises ConfigError."""
+    if BundleFolder.at(address):
+        from megahour.tts.exported import ExportedSpeaker
+
+        return ExportedSpeaker(address, lexicon=lexicon, threads=threads)
+    from megahour.tts.speaking import Speaker
+
+    return Speaker(voice_of(address), lexicon=lexicon, threads=threads)
 
 
 def lexicon_at(address: str) -> Lexicon:

@@ -28,7 +28,8 @@ from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
 from megahour.models import onnx_session
-from megahour.transcribe.bundle import MANIFEST, Bundle
+from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.bundle_files import MANIFEST
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 

@@ -13,7 +13,7 @@ import pytest
 from made_artifacts import SENONES, Utterance, units_artifact, utterances, write_artifact
 from trainings import trained, training_data
 
-from megahour.batches.labels import Piece
+from megahour.batches.labels import Piece, SenoneLabels
 from megahour.batches.lattice_labels import ARCS, WEIGHTS, LatticeLabels
 from megahour.batches.lattice_labels import SENONES as LATTICE_SENONES
 from megahour.core.errors import ConfigError
@@ -24,13 +24,13 @@ from megahour.lattices.table import SUFFIX, LatticeRow, to_table
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
 
-MADE = [*utterances(30), *utterances(1, first_key=30, frames=4)]
+MADE = utterances(30)
 SMALL: dict[str, Any] = {
     **{"hidden": 16, "layers": 1, "batch_frames": 60, "rows": 4, "threads": 1, "tensorboard": False, "held_out": 0.0},
     **{"learning_rate": 1e-2, "final_learning_rate": 3e-3, "stack": 3},
 }
 WHOLE: dict[str, Any] = {**SMALL, "epochs": 0, "whole_epochs": 4, "offsets": [0], "criterion": "smbr"}
-MISSING, SHORT, TOO_SHORT = 3, 7, 30  # without a lattice, with one of other frames, and without a stacked frame
+MISSING, SHORT = 3, 7  # utterances without a lattice, and with one of another length
 Inputs = dict[str, Artifact]
 
 
@@ -63,7 +63,7 @@ def lattices_artifact(folder: Path, made: Sequence[Utterance], inputs: dict[str,
         for each in part:
             own = lattice({**each, "senones": each["senones"][:-3], "frames": each["frames"] - 3}
                           if each["key"] == SHORT else each, right=each["key"] % 2 == 1)  # fmt: skip
-            rows += [] if each["key"] in (MISSING, TOO_SHORT) else [LatticeRow(each["key"], own, 0.5, 0.03, True)]
+            rows += [] if each["key"] == MISSING else [LatticeRow(each["key"], own, 0.5, 0.03, True)]
         shards.append(({"set": "labelled"}, {SUFFIX: to_table(rows)}))
     return write_artifact(folder, shards, {}, inputs)
 
@@ -103,10 +103,10 @@ def test_reasons_are_counted_once_and_add_up(inputs: Inputs) -> None:
         **given, "initial": _with_digest(inputs, units)})  # fmt: skip
     assert job.dropped["no-target"] == 5
     assert job.dropped["no-lattice"] == 0, "its utterance is among those that the units do not know"
-    assert sum(job.dropped.values()) + job.loaders["labelled"].utterances == 31
+    assert sum(job.dropped.values()) + job.loaders["labelled"].utterances == 30
     job = prepare(TrainParams(**{**WHOLE, "held_out": 0.2}), inputs)
-    assert (job.dropped["no-target"], job.dropped["no-lattice"], job.dropped["too-short"]) == (0, 1, 1)
-    assert sum(job.dropped.values()) + job.loaders["labelled"].utterances == 31
+    assert (job.dropped["no-target"], job.dropped["no-lattice"]) == (0, 1)
+    assert sum(job.dropped.values()) + job.loaders["labelled"].utterances == 30
 
 
 def _with_digest(inputs: Inputs, units: Artifact) -> Artifact:
@@ -119,8 +119,7 @@ def _with_digest(inputs: Inputs, units: Artifact) -> Artifact:
 
 @pytest.mark.parametrize("add", [True, False])
 def test_a_lattice_without_the_alignment_gets_it_as_a_path(inputs: Inputs, add: bool) -> None:
-    labels = prepare(TrainParams(**WHOLE, criterion_options={"add_aligned": add}), inputs).loaders["labelled"].labels
-    assert isinstance(labels, LatticeLabels)
+    labels = LatticeLabels(SenoneLabels(inputs["units"], 3), inputs["lattices"], add)
     table = inputs["features"].read_table(0, ".arrow", columns=["key", "frames"])
     labels.known(0, table, np.ones(len(table), np.int64))
     pieces = [Piece(key, 0, MADE[key]["frames"] // 3, MADE[key]["frames"], "") for key in (4, 5, SHORT)]

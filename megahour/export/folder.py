@@ -1,0 +1,51 @@
+"""The folder of a bundle: made beside its place, and put there when all of it is right."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.surroundings import explaining
+from megahour.core.versions import versions
+from megahour.transcribe.bundle_files import MANIFEST
+
+GOLDEN = "golden"
+_PACKAGES = ("megahour", "commit", "torch")
+
+
+@contextmanager
+def published(out: str) -> Iterator[Path]:
+    """A folder to fill, which is at `out` afterwards; of one that fails nothing is left. Raises ConfigError."""
+    target = Path(out)
+    if target.exists():
+        raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
+    folder = target.with_name(f".{target.name}.partial")
+    with explaining(folder, target.absolute().parent):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / GOLDEN).mkdir(parents=True)
+        try:
+            yield folder
+            folder.rename(target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def files_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Size and SHA-256 of each file but the manifest."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            yield path.relative_to(folder).as_posix(), {"bytes": path.stat().st_size, "sha256": sha256}
+
+
+def made_by() -> dict[str, str]:
+    """Versions of what writes a bundle."""
+    known = {name: versions()[name] for name in _PACKAGES}
+    return known | {name: metadata.version(name) for name in ("onnx", "onnxruntime")}

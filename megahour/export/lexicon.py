@@ -1,0 +1,83 @@
+"""The words of a voice's bundle: sherpa-onnx looks each one up, and leaves out what is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.store import Artifact
+from megahour.export.origin import ModelOrigin
+from megahour.tts.durations import PAUSE
+from megahour.tts.script import Reader, SpokenPiece
+
+NUMBERS = 1000  # 0 to 999 are there in digits, too: sherpa-onnx reads no numbers by itself
+_WHOLE = re.compile("[a-z0-9'äöüßáéíóúñàèùçâêîôûë’]+")
+
+
+def looked_up(word: str) -> bool:
+    """Whether sherpa-onnx (2.0.1) looks this word up as a whole: of others it takes each letter for a word."""
+    return _WHOLE.fullmatch(word) is not None
+
+
+def words_of_run(origin: ModelOrigin) -> dict[str, None]:
+    """Words of the texts of the run that the model lies in."""
+    texts = texts_of_run(origin) if origin.selection else iter(())
+    return dict.fromkeys(word for text in texts for word in text.split())
+
+
+def texts_of_run(origin: ModelOrigin) -> Iterator[str]:
+    """Of what the voice has learnt from."""
+    selection = Artifact(origin.selection)
+    for receipt in selection.receipts():
+        for row in selection.read_table(receipt.shard, columns=["text", "set"]).to_pylist():
+            if not origin.sets or row["set"] in origin.sets:
+                yield row["text"]
+
+
+def lines_of(paths: Sequence[str]) -> list[str]:
+    """Lines with text, of files. Raises ConfigError: no file, or not UTF-8."""
+    lines = []
+    for path in paths:
+        try:
+            lines += [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"no text: {error}", where=path, remedy="give text files in UTF-8") from error
+    return [line for line in lines if line]
+
+
+def pronounced(words: Iterable[str], reader: Reader) -> tuple[dict[str, list[str]], int]:
+    """Phones of each word that the voice can say, in order of the words, and how many it cannot say."""
+    found, not_said = {}, 0
+    for word in sorted(dict.fromkeys(words)):
+        if any(c.isspace() for c in word) or not word:
+            continue
+        try:
+            found[word] = reader.pronounce.word(word)
+        except BadRecord:
+            not_said += 1
+    for number in range(NUMBERS):
+        read = [piece.symbols for piece in reader.pieces(str(number))]
+        phones = [symbol for symbols in read for symbol in symbols if symbol != PAUSE]
+        if phones and str(number) not in found and not reader.left_out:
+            found[str(number)] = phones
+        reader.left_out.clear()
+    return found, not_said
+
+
+def written(piece: SpokenPiece, reader: Reader) -> str:
+    """The piece as a text that is read so again: its words, a comma at each pause, a full stop; "": it has none."""
+    text, place = "", 1
+    for word in piece.text.split():
+        try:
+            phones = reader.pronounce.word(word)
+        except BadRecord:
+            return ""
+        if piece.symbols[place : place + len(phones)] != phones:
+            return ""  # phones in braces, for one
+        place += len(phones)
+        text += f" {word}"
+        if place < len(piece.symbols) - 1 and piece.symbols[place] == PAUSE:
+            text, place = f"{text},", place + 1
+    return text.strip() + ("." if piece.after_s else "")

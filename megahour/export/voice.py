@@ -1,0 +1,261 @@
+"""A bundle from a voice: its graph, lexicon, golden sentences and manifest; published only when it says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError
+from megahour.export import lexicon as words_and_phones
+from megahour.export import quantise
+from megahour.export.folder import GOLDEN, files_of, made_by, published
+from megahour.export.onnx_file import set_metadata, write_onnx
+from megahour.export.origin import ModelOrigin
+from megahour.export.params import ExportModelParams
+from megahour.export.play import SherpaVoice
+from megahour.export.voice_graph import ENDS, PAUSE_NUMBER, PAUSES, SPACE, VoiceGraph
+from megahour.transcribe.bundle_files import MANIFEST, VOICE
+from megahour.tts.data_shard import forbids_derivatives
+from megahour.tts.distortion import distortion, heard
+from megahour.tts.exported import ExportedSpeaker
+from megahour.tts.script import Reader, SpokenPiece
+from megahour.tts.sound_file import NOTICE, WavWriter
+from megahour.tts.speaking import Manner, Speaker, Spoken
+from megahour.tts.voice_bundle import LEXICON, TOKENS, GoldenSpeech, VoiceBundle
+from megahour.units.lexicon import write_lexicon
+
+CLOSE = 1e-2
+"""Most that a sample of fp32 may differ from the model's own, of 1: Griffin-Lim enlarges differences of rounding."""
+Float32 = NDArray[np.float32]
+
+
+@dataclass
+class VoiceComparison:
+    """largest: difference of a sample from the model's, by runtime; mcd_db: mean of a precision from fp32; sherpa: the
+    version that agreed, or "" with a `reason`."""
+
+    sentences: int = 0
+    words: int = 0
+    not_said: int = 0
+    largest: dict[str, float] = field(default_factory=dict)
+    mcd_db: dict[str, float] = field(default_factory=dict)
+    sherpa: str = ""
+    reason: str = ""
+
+
+@dataclass
+class _Draft:
+    """A bundle under way, in a folder beside its place."""
+
+    folder: Path
+    speaker: Speaker
+    params: ExportModelParams
+    origin: ModelOrigin
+    language: str
+    golden: list[tuple[GoldenSpeech, SpokenPiece, Float32]] = field(default_factory=list)
+    graphs: dict[str, str] = field(default_factory=dict)
+    quantisation: dict[str, dict[str, Any]] = field(default_factory=dict)
+    found: VoiceComparison = field(default_factory=VoiceComparison)
+
+    def bundle(self) -> VoiceBundle:
+        """What is there so far, with its manifest, opened as everyone would."""
+        config, found = self.speaker.config, self.found
+        values = {
+            "format": 1,
+            "made_by": made_by(),
+            "name": str(self.origin.provenance["model"]["digest"])[:12],
+            "criterion": VOICE,
+            "notice": NOTICE,
+            "rate_hz": self.speaker.rate_hz,
+            "symbols": config["symbols"],
+            "voices": config["voices"],
+            "language": self.language,
+            "rules": config["language"],
+            "scripts": config["scripts"],
+            "graphs": self.graphs,
+            "sherpa_onnx": {"form": "" if found.reason else "vits", "version": found.sherpa, "reason": found.reason},
+            "quantisation": self.quantisation,
+            "golden": [each.model_dump() for each, _, _ in self.golden],
+            "provenance": self.origin.provenance,
+            "licences": licences_of(self.speaker, self.origin),
+            "files": dict(files_of(self.folder)),
+        }
+        (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        return VoiceBundle.open(str(self.folder))
+
+
+def write_voice_bundle(
+    speaker: Speaker, params: ExportModelParams, origin: ModelOrigin, texts: Sequence[str], words: Sequence[str],
+    out: str,
+) -> tuple[VoiceBundle, VoiceComparison]:  # fmt: skip
+    """The bundle at `out`, a local folder that must not be there yet, and how its graphs did on golden `texts`.
+
+    words: of its lexicon, beside those of the run and of the texts.
+
+    Raises
+    ------
+    ConfigError: a licence forbids derivatives; `out` is there; a graph gives other samples than the model; or one in
+        fp16 or int8 is further away than `most_mcd_db`. Then nothing is left there.
+    """
+    for licence in [*speaker.config.get("licences", []), *(each["licence"] for each in origin.licences)]:
+        if forbids_derivatives(licence or ""):
+            what = f"the voice has learnt from speech under {licence}, which forbids derivatives"
+            raise ConfigError(what, where=speaker.url, remedy="train on speech whose speaker agrees to a voice")
+    language = speaker.languages[speaker.number_of("languages", params.tell)]
+    with published(out) as folder:
+        draft = _Draft(folder, speaker, params, origin, language)
+        reader = speaker.reader(language)
+        _golden(draft, texts, reader)
+        _lexicon(draft, words, reader)
+        _graphs(draft)
+        bundle = draft.bundle()
+        _compare(draft, ExportedSpeaker(bundle.url))
+        _smaller_ones(draft, bundle)
+        _play(draft, bundle)
+        draft.bundle()
+    return VoiceBundle.open(out), draft.found
+
+
+def licences_of(speaker: Speaker, origin: ModelOrigin) -> list[dict[str, Any]]:
+    """Licences and attributions of what the voice has learnt from; where no run tells, the licences alone."""
+    return origin.licences or [{"licence": each, "attribution": ""} for each in speaker.config.get("licences", [])]
+
+
+def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
+    """Sentences of the texts, by one voice after the other, as the model says them without noise."""
+    speaker, pieces = draft.speaker, [piece for text in texts for piece in reader.pieces(text)]
+    for number, piece in enumerate(piece for piece in pieces if piece.symbols):
+        voice = speaker.voices[number % len(speaker.voices)]
+        said: Spoken = speaker.spoken(piece, Manner(voice, draft.language, spread=0.0))
+        samples, sound = (f"{GOLDEN}/{number:03d}.{kind}" for kind in ("npy", "wav"))
+        np.save(draft.folder / samples, said.samples)
+        with WavWriter(draft.folder / sound, speaker.rate_hz) as wav:
+            wav.add(said.samples)
+        golden = GoldenSpeech(
+            text=words_and_phones.written(piece, reader) or piece.text,
+            voice=voice, symbols=piece.symbols, frames=said.frames, samples=samples, sound=sound,
+        )  # fmt: skip
+        draft.golden.append((golden, piece, said.samples))
+    if not draft.golden:
+        remedy = "; ".join(reader.details[:3]) or "give --golden with a text file, a sentence a line"
+        raise ConfigError("no golden sentences that the voice can say", where=speaker.url, remedy=remedy)
+    draft.found.sentences = len(draft.golden)
+
+
+def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
+    """`lexicon.txt` and `tokens.txt`."""
+    own = [word for _, piece, _ in draft.golden for word in piece.text.split()]
+    run = words_and_phones.words_of_run(draft.origin)
+    phones, draft.found.not_said = words_and_phones.pronounced([*own, *run, *words], reader)
+    (draft.folder / LEXICON).write_text(write_lexicon({word: [each] for word, each in phones.items()}), "utf-8")
+    draft.found.words = len(phones)
+    symbols = draft.speaker.config["symbols"]
+    lines = [f"  {SPACE}", *(f"{symbol} {number}" for number, symbol in enumerate(symbols) if number > PAUSE_NUMBER)]
+    lines += [f"{mark} {PAUSE_NUMBER}" for mark in PAUSES] + [f"{mark} {len(symbols)}" for mark in ENDS]
+    (draft.folder / TOKENS).write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _graphs(draft: _Draft) -> None:
+    """The graph in all precisions."""
+    path, speaker = draft.folder / "model.onnx", draft.speaker
+    graph = VoiceGraph(speaker, draft.language)
+    write_onnx(graph, graph.example(), graph.free, path)
+    set_metadata(path, sherpa_metadata(speaker, draft.origin, draft.language))
+    draft.graphs["fp32"] = path.name
+    for precision in dict.fromkeys(draft.params.precisions):
+        if precision == "fp32":
+            continue
+        target = path.with_name(f"model.{precision}.onnx")
+        quantise.to_fp16(path, target) if precision == "fp16" else quantise.to_int8(path, target)
+        draft.graphs[precision] = target.name
+        share = round(target.stat().st_size / path.stat().st_size, 4)
+        draft.quantisation[precision] = {"how": "weights" if precision == "fp16" else "dynamic", "share_of_fp32": share}
+
+
+def sherpa_metadata(speaker: Speaker, origin: ModelOrigin, language: str) -> dict[str, Any]:
+    """What sherpa-onnx reads, and below it what a person should know.
+
+    Its `comment` is fixed: an attribution with the name of another toolkit would make sherpa-onnx take it for that.
+    """
+    licences = licences_of(speaker, origin)
+    return {
+        "model_type": "vits",
+        "comment": NOTICE,
+        "language": language,
+        "sample_rate": speaker.rate_hz,
+        "n_speakers": len(speaker.voices),
+        "add_blank": 0,
+        "punctuation": " ".join(PAUSES + ENDS),
+        "has_espeak": 0,
+        "voice": "",
+        "synthetic": f"what this model says is {NOTICE}: say so to those who hear it",
+        "speakers": ", ".join(speaker.voices),
+        "license": " AND ".join(dict.fromkeys(each["licence"] for each in licences)),
+        "attribution": "; ".join(dict.fromkeys(each["attribution"] for each in licences if each["attribution"])),
+    }
+
+
+def _compare(draft: _Draft, exported: ExportedSpeaker) -> None:
+    """Raises ConfigError: onnxruntime gives other samples than the model."""
+    for golden, piece, samples in draft.golden:
+        said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
+        _check(draft, "onnxruntime", golden, samples, said.samples)
+
+
+def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, other: Float32) -> None:
+    """Keeps the largest difference of a sample. Raises ConfigError: it is above CLOSE."""
+    apart = float(np.abs(mine - other).max(initial=0.0)) if len(mine) == len(other) else float("inf")
+    draft.found.largest[runtime] = max(apart, draft.found.largest.get(runtime, 0.0))
+    if apart > CLOSE:
+        what = f"{len(other)} samples instead of {len(mine)}" if apart == np.inf else f"a sample {apart:.2g} from it"
+        raise ConfigError(
+            f'what {runtime} says of "{golden.text[:80]}" is not what the model says: {what}, at most {CLOSE}',
+            where=golden.samples,
+            remedy="this is a fault of the exporter: please report it with the text",
+        )
+
+
+def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
+    """Raises ConfigError: a smaller graph sounds too different."""
+    for precision in [each for each in draft.graphs if each != "fp32"]:
+        exported = ExportedSpeaker(bundle.url, precision=precision)
+        apart, frames = [], []
+        for golden, piece, samples in draft.golden:
+            said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
+            apart.append(distortion(*(heard(each, exported.rate_hz) for each in (samples, said.samples))).mcd_db)
+            frames.append(sum(abs(a - b) for a, b in zip(golden.frames, said.frames, strict=True)) / sum(golden.frames))
+        mcd_db = draft.found.mcd_db[precision] = round(float(np.mean(apart)), 4)
+        found = {"mcd_db": mcd_db, "largest_mcd_db": round(max(apart), 4), "moved_frames": round(max(frames), 4)}
+        draft.quantisation[precision] |= found
+        if mcd_db > draft.params.most_mcd_db:
+            raise ConfigError(
+                f"the voice in {precision} is {mcd_db:.2f} dB from fp32, at most {draft.params.most_mcd_db:g}",
+                where="export-model",
+                remedy="leave this precision out, or raise --most-mcd-db if it sounds well to you",
+            )
+
+
+def _play(draft: _Draft, bundle: VoiceBundle) -> None:
+    """sherpa-onnx says the same where it is installed. Raises ConfigError: it does not."""
+    found, reader = draft.found, draft.speaker.reader(draft.language)
+    fit = []
+    for golden, piece, samples in draft.golden:
+        words = words_and_phones.written(piece, reader).rstrip(".").replace(",", "").split()
+        if words and all(words_and_phones.looked_up(word) for word in words):
+            fit.append((golden, samples))
+    if not fit:
+        found.reason = "it looks up no words in these letters"
+    elif find_spec("sherpa_onnx"):
+        client = SherpaVoice(bundle, spread=0.0)
+        for golden, samples in fit:
+            said = client.say(golden.text, draft.speaker.number_of("voices", golden.voice))
+            _check(draft, "sherpa-onnx", golden, samples, said)
+        found.sherpa = metadata.version("sherpa-onnx")

@@ -1,0 +1,94 @@
+"""What the exported graph of a voice computes: tokens of sherpa-onnx's VITS form to samples, Griffin-Lim among it.
+
+sherpa-onnx's front end of lexicons (version 2.0.1) puts a token " " after each word, which is no pause to our voices,
+cuts a text at . ; ! ? : and -, and leaves out words that the lexicon lacks. So `tokens.txt` says
+
+    0       " ", which the graph drops
+    1       a pause: , and what cuts a text without ending a sentence
+    2 …     phones, by their numbers in the model
+    N       the end of a sentence: a pause, and silence after it
+
+and the graph puts pauses around what is said, as `megahour.tts.script` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from megahour.models.voice import STEPS, Voice, whole
+from megahour.tts.script import SENTENCE_S
+from megahour.tts.speaking import LOUDEST, Speaker
+
+SPACE, PAUSE_NUMBER = 0, 1
+ENDS, PAUSES = ".!?", ",;:-"
+"""Marks that sherpa-onnx knows: of sentences' ends, and of pauses within them."""
+
+
+class VoiceGraph(nn.Module):
+    """`x` (1, U) of tokens to samples `y` (1, N) in -1 … 1, and the `frames` (1, U') of what is said.
+
+    noise_scale: `spread` of a flow's noise; length_scale: how much slower; sid: which of several voices. `x_length` and
+    `noise_scale_w` are there for the form's sake.
+    """
+
+    outputs = ("y", "frames")
+    free: Mapping[str, Mapping[int, str]] = MappingProxyType({"x": {1: "U"}, "y": {1: "N"}, "frames": {1: "U'"}})
+
+    def __init__(self, speaker: Speaker, language: str) -> None:
+        super().__init__()
+        names = ("x", "x_length", "noise_scale", "length_scale", "noise_scale_w")
+        module = speaker.module
+        self.inputs = (*names, "sid") if module.voice is not None else names
+        self.voice: Voice = module
+        self.vocoder = speaker.vocoder
+        stats = speaker.config["stats"]
+        for name in ("mean", "inv_std"):
+            self.register_buffer(name, torch.tensor(stats[name], dtype=torch.float32))
+        self.mean: Tensor
+        self.inv_std: Tensor
+        self.end = len(speaker.symbols)
+        self.language = speaker.config["languages"].index(language)
+        self.register_buffer("silence", torch.zeros(1, round(SENTENCE_S * speaker.rate_hz)))
+        self.silence: Tensor
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs to trace it with."""
+        one = torch.ones(1)
+        x = torch.tensor([[2, SPACE, PAUSE_NUMBER, 2, SPACE, 2, self.end, SPACE]])
+        return (x, torch.tensor([x.shape[1]]), one, one, one, torch.tensor([0]))[: len(self.inputs)]
+
+    def forward(
+        self, x: Tensor, x_length: Tensor, noise_scale: Tensor, length_scale: Tensor, noise_scale_w: Tensor,
+        sid: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        given = x[0]
+        ended = (given == self.end).long().sum().clamp(max=1)
+        phones = self._phones(given)[None]
+        voice = torch.zeros_like(x_length) if sid is None else sid
+        language = torch.full_like(x_length, self.language)
+        said = torch.ones_like(phones).to(self.mean)[:, :, None]
+        read = self.voice.read(phones, said, voice, language)
+        durations = whole(read.durations.exp() * length_scale)
+        sounding = torch.stack((read.pitch, read.energy), 2)
+        frames = self.voice.frames(read.h, sounding, durations, durations.sum())
+        noise = torch.randn_like(frames[:, :, :1].expand(-1, -1, self.voice.mels)) * noise_scale
+        mel = self.voice.decoded(frames, noise if self.voice.flow else None, STEPS)
+        sound = self.vocoder(mel / self.inv_std + self.mean)
+        sound = sound * (LOUDEST / sound.abs().amax().clamp(min=LOUDEST))
+        some = (phones > PAUSE_NUMBER).long().sum().clamp(max=1)  # nothing is heard of pauses alone
+        return torch.cat(
+            (sound[:, : some * sound.shape[1]], self.silence[:, : some * ended * self.silence.shape[1]]), 1
+        ), durations
+
+    def _phones(self, given: Tensor) -> Tensor:
+        """(U',): what is said, with one pause before and after it and at most one between."""
+        kept = given[given != SPACE]
+        edge = torch.full_like(given[:1], PAUSE_NUMBER)
+        kept = torch.cat((edge, torch.where(kept == self.end, edge, kept), edge))
+        pause = kept == PAUSE_NUMBER
+        again = torch.cat((torch.zeros_like(pause[:1]), pause[1:] & pause[:-1]))
+        return kept[~again]

@@ -1,0 +1,154 @@
+"""The files of a bundle: a manifest lists all others with sizes and SHA-256; sizes are bounded, checksums compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.filesystems import file_system
+
+MANIFEST = "bundle.json"
+MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+MAX_TEXT = 1000  # characters of a token, or of the name
+VOICE = "voice"
+"""What `criterion` says in the manifest of a voice; others recognise."""
+AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class BundleFile(Part):
+    """Size and SHA-256 of a file."""
+
+    bytes: int = Field(ge=0, le=MAX_FILE_BYTES)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class ListedFiles(Part):
+    """What the manifests of all bundles say."""
+
+    format: Literal[1]
+    files: dict[str, BundleFile] = Field(max_length=10_000)
+
+    @field_validator("files")
+    @classmethod
+    def _plain(cls, files: dict[str, BundleFile]) -> dict[str, BundleFile]:
+        for name in files:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"a file named {name[:100]!r}")
+        return files
+
+
+M = TypeVar("M", bound=ListedFiles)
+
+
+@dataclass(frozen=True)
+class BundleFolder(Generic[M]):
+    """A bundle at a path or URL, whose manifest has been checked; files are checked as they are read."""
+
+    url: str
+    manifest: M
+    digest: str
+    """SHA-256 of the manifest, which has those of all other files: who knows it knows that nothing was changed."""
+
+    @staticmethod
+    def at(url: str) -> bool:
+        """Whether there is a bundle."""
+        fs, path = file_system(url)
+        return bool(fs.exists(f"{path}/{MANIFEST}"))
+
+    def read(self, name: str) -> bytes:
+        """A file that the manifest lists. Raises StoreError: missing, or of another size or content."""
+        info, where = self.manifest.files[name], f"{self.url}/{name}"
+        data = read_file(self.url, name, info.bytes)
+        if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
+            what = f"{len(data)} bytes of {info.bytes}" if len(data) != info.bytes else "its SHA-256 is another one"
+            raise StoreError(what, where=where, remedy=AGAIN)
+        return data
+
+    def problems(self) -> list[str]:
+        """What is wrong with its files; [] of a good one."""
+        found = []
+        for name in self.manifest.files:
+            try:
+                self.read(name)
+            except StoreError as error:
+                found.append(f"{error.where}: {error.message}")
+        return found
+
+
+def manifest_at(url: str) -> tuple[dict[str, Any], str]:
+    """What the manifest says, unchecked, and its SHA-256. Raises StoreError: too large, or no JSON object."""
+    data = read_file(url, MANIFEST, MAX_MANIFEST_BYTES)
+    try:
+        values = json.loads(data)
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+    except (ValueError, RecursionError) as error:
+        where = f"{url}/{MANIFEST}"
+        raise StoreError(f"the manifest is not JSON: {error}", where=where, remedy=AGAIN) from None
+    return values, hashlib.sha256(data).hexdigest()
+
+
+def opened(url: str, kind: type[M]) -> tuple[M, str]:
+    """The manifest, and its digest.
+
+    Raises StoreError: it is too large, no JSON, or does not say what it must; or a file is missing, of another size, or
+    outside.
+    """
+    values, digest = manifest_at(url)
+    try:
+        manifest = parse(kind, values, where=f"{url}/{MANIFEST}", remedy=AGAIN)
+    except ConfigError as error:
+        raise StoreError(error.message, where=error.where, remedy=error.remedy) from None
+    for name, info in manifest.files.items():
+        if (size := _size(url, name)) != info.bytes:
+            raise StoreError(f"{size} bytes of {info.bytes}", where=f"{url}/{name}", remedy=AGAIN)
+    return manifest, digest
+
+
+def _size(url: str, name: str) -> int:
+    """Of a file in the bundle. Raises StoreError: there is none, no plain file, or a link that leads elsewhere."""
+    where = f"{url}/{name}"
+    fs, path = file_system(where)
+    try:
+        info = fs.info(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError("a bundle without this file", where=where, remedy=AGAIN) from None
+    if info["type"] != "file":
+        raise StoreError("no plain file", where=where, remedy=AGAIN)
+    if "file" in _protocols(fs):
+        home = Path(file_system(url)[1]).resolve()
+        if not Path(path).resolve().is_relative_to(home):
+            what = "a link to what is outside the bundle"
+            raise StoreError(what, where=where, remedy="copy the bundle with its links followed, as cp -rL does")
+    if info["size"] is None:
+        raise StoreError("a file whose size is not known", where=where, remedy="copy the bundle to a folder")
+    return int(info["size"])
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def read_file(url: str, name: str, most: int) -> bytes:
+    """At most `most` bytes. Raises StoreError: there are more, or no such file."""
+    where = f"{url}/{name}"
+    size = _size(url, name)
+    if size > most:
+        raise StoreError(f"{size} bytes, at most {most}", where=where, remedy=AGAIN)
+    fs, path = file_system(where)
+    with fs.open(path, "rb") as file:
+        return bytes(file.read(most + 1))  # it may grow under us

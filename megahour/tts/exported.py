@@ -1,0 +1,95 @@
+"""Speaking with an exported voice, in onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import ConfigError, StoreError
+from megahour.models.voice import STEPS
+from megahour.transcribe.bundle_files import AGAIN
+from megahour.tts.phones import Pronounce
+from megahour.tts.script import SpokenPiece
+from megahour.tts.speaking import AnySpeaker, Manner, rules_of
+from megahour.tts.voice_bundle import LEXICON, VoiceBundle
+from megahour.units.lexicon import Lexicon, read_lexicon
+
+
+class ExportedSpeaker(AnySpeaker):
+    """A voice of a bundle, as `megahour.tts.speaking.Speaker` is one of a model.
+
+    lexicon: pronunciations that come before the bundle's own, and these before espeak-ng's rules.
+
+    Raises
+    ------
+    ConfigError: no bundle of a voice, or none in this precision. StoreError: a damaged one.
+    """
+
+    def __init__(self, url: str, *, precision: str = "fp32", lexicon: Lexicon | None = None, threads: int = 1) -> None:
+        self.bundle, self.url, self.threads = VoiceBundle.open(url), url, threads
+        manifest = self.bundle.manifest
+        files = {str(name): file for name, file in manifest.graphs.items()}
+        if precision not in files:
+            what = f"the bundle has no graph in {precision}"
+            raise ConfigError(what, where=url, remedy=f"it has {', '.join(files)}")
+        self._graph = self.bundle.read(files[precision])
+        self._sessions: dict[
+            int, Any
+        ] = {}  # by seed: onnxruntime draws from the one that it had when it read the graph
+        self.voices, self.languages = manifest.voices, [manifest.language]
+        self.symbols = {symbol: number for number, symbol in enumerate(manifest.symbols)}
+        own = read_lexicon(self.bundle.read(LEXICON).decode(), where=f"{url}/{LEXICON}")
+        self.pronounce = Pronounce(
+            manifest.symbols, manifest.scripts, rules_of(manifest.rules), {**own, **(lexicon or {})}
+        )
+
+    @property
+    def rate_hz(self) -> int:
+        return self.bundle.manifest.rate_hz
+
+    def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
+        """Raises ConfigError: a manner that a bundle does not have. StoreError: no such graph."""
+        if manner.semitones or manner.steps != STEPS:
+            what = "a bundle has its own pitch and steps"
+            raise ConfigError(what, where=self.url, remedy="leave --semitones and --steps out, or speak with the model")
+        self.number_of("languages", manner.language)
+        tokens = [self.symbols[symbol] for symbol in piece.symbols]
+        return self.run(tokens, manner.pace * piece.pace, manner.spread, manner.speaker, manner.seed)
+
+    def run(
+        self, tokens: list[int], pace: float = 1.0, spread: float = 0.0, voice: str = "", seed: int = 0
+    ) -> tuple[NDArray[np.float32], list[int]]:
+        """Samples (N,) and frames of tokens as `tokens.txt` numbers them."""
+        session = self._session(seed)
+        given = {
+            "x": np.array([tokens], np.int64),
+            "x_length": np.array([len(tokens)], np.int64),
+            "noise_scale": np.array([spread], np.float32),
+            "length_scale": np.array([1 / pace], np.float32),
+            "noise_scale_w": np.zeros(1, np.float32),
+            "sid": np.array([self.number_of("voices", voice)], np.int64),
+        }
+        try:
+            y, frames = session.run(["y", "frames"], {each.name: given[each.name] for each in session.get_inputs()})
+        except Exception as error:
+            raise StoreError(f"the graph cannot be run: {error}", where=self.url, remedy=AGAIN) from error
+        if y.ndim != 2 or not np.isfinite(y).all():
+            raise StoreError("the graph gives no samples", where=self.url, remedy=AGAIN)
+        return y[0].astype(np.float32), frames[0].tolist()
+
+    def _session(self, seed: int) -> Any:
+        """Raises StoreError: onnxruntime cannot read the graph."""
+        import onnxruntime
+
+        if seed not in self._sessions:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.log_severity_level = self.threads, 3
+            onnxruntime.set_seed(seed)
+            try:
+                session = onnxruntime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
+            except Exception as error:
+                raise StoreError(f"no graph: {error}", where=self.url, remedy=AGAIN) from error
+            self._sessions[seed] = session
+        return self._sessions[seed]

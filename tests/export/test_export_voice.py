@@ -1,0 +1,230 @@
+"""A voice's bundle says what the voice says, sample by sample, in onnxruntime and sherpa-onnx, or it is not written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pyarrow as pa
+import pytest
+import safetensors.torch
+import soundfile
+import torch
+import yaml
+from click.testing import CliRunner
+from exported import closed
+from numpy.typing import NDArray
+
+from megahour.cli.main import app
+from megahour.core.errors import ConfigError, StoreError
+from megahour.core.schemas import SELECTION
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
+from megahour.export import voice_graph
+from megahour.export.lexicon import looked_up, written
+from megahour.export.origin import ModelOrigin
+from megahour.export.params import ExportModelParams
+from megahour.export.play import SherpaVoice
+from megahour.export.voice import write_voice_bundle
+from megahour.export.voice_command import voice_address
+from megahour.features.mel_spectrum import MelSpectrum
+from megahour.models.build import build
+from megahour.models.griffin_lim import GriffinLim
+from megahour.transcribe.bundle import Bundle
+from megahour.tts import speaking
+from megahour.tts.exported import ExportedSpeaker
+from megahour.tts.speaking import AnySpeaker, Manner, Speaker
+from megahour.tts.voice_bundle import VoiceBundle
+from megahour.units.lexicon import read_lexicon
+
+pytest.importorskip("pyworld", reason="needs the extra tts")
+WORDS = "ab  a b\nba  b a\na  a\nb  b\n"
+ORIGIN = ModelOrigin({"model": {"digest": "d" * 64}})
+TEXT = "ab ba, a. B ab"
+MELS = 12
+
+
+def voice(folder: Path, **settings: Any) -> Artifact:
+    """A *model* of two voices that has learnt nothing: it hums, each phone in another way."""
+    spectrum = MelSpectrum(8_000, MELS).to_config()
+    config: dict[str, Any] = {
+        **{"kind": "voice", "inputs": MELS, "outputs": MELS, "layers": 1, "units": 8, "decoder": "flow"},
+        **{"decoder_layers": 1, "symbols": ["", " ", "a", "b"], "voices": ["x", "y"], "languages": ["en"]},
+        **{"language": "", "scripts": ["LATIN"], "licences": ["CC-BY-4.0"], "spectrum": spectrum, "pitch": [5.0, 0.2]},
+        **{"stats": {"mean": [2.0] * MELS, "inv_std": [0.7] * MELS}},
+        **settings,
+    }
+    module = build(config, seed=3)
+    with torch.no_grad():
+        module.get_parameter("symbol.weight").mul_(3.0)
+    artifact = Artifact(folder)
+    with ShardWriter(artifact, 0, "made") as out:
+        out.json(config, ".model.json")
+        with out.open(".safetensors") as file:
+            file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
+        receipts = [out.commit()]
+    return closed(artifact, receipts, "train", {"sets": ["own"]})
+
+
+def run(folder: Path) -> None:
+    """A run of a voice, whose data were made by another run."""
+    rows = []
+    for key, (text, name) in enumerate([("ab ba a b", "own"), ("ba", "own"), ("zebra", "test")]):
+        row = {field.name: [] if pa.types.is_list(field.type) else None for field in SELECTION}
+        row |= {"key": key, "samples": 8000, "rate_hz": 8000, "text": text, "licence": "CC-BY-4.0", "set": name}
+        rows.append({**row, "attribution": "Mel Piper, melodist"})
+    with ShardWriter(Artifact(folder / "data/selection"), 0, "made") as out:
+        out.table(pa.Table.from_pylist(rows, SELECTION))
+        receipts = [out.commit()]
+    closed(Artifact(folder / "data/selection"), receipts, "select", {})
+    for name in ("utterances", "speech"):
+        closed(Artifact(folder / "data" / name), [], name, {})
+    data, own = f"{folder}/data", f"{folder}/run"
+    steps = {"speech": {"stage": "tts-data", "inputs": {n: f"{data}/{n}" for n in ("selection", "utterances")}}}
+    train = {"stage": "train", "criterion": "speech", "inputs": {"features": f"{data}/speech"}}
+    voice(folder / "run/model")
+    for place, its in ((data, steps), (own, {"model": train})):
+        (Path(place) / "recipe.resolved.yaml").write_text(yaml.safe_dump({"run": place, "steps": its}))
+
+
+def speaker(made: Artifact) -> Speaker:
+    return Speaker(made.url, lexicon=read_lexicon(WORDS))
+
+
+def said(by: AnySpeaker, text: str, **manner: Any) -> NDArray[np.float32]:
+    return np.concatenate([each.samples for each in by.say(text, Manner(spread=0.0, **manner))])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rounds() -> Iterator[None]:
+    """Of Griffin-Lim: a graph of 32 takes seconds to trace and to load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speaking, "GriffinLim", partial(GriffinLim, rounds=3))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and its voice exported from the command line."""
+    folder = tmp_path_factory.mktemp("voice")
+    run(folder)
+    (folder / "words.txt").write_text(WORDS)
+    options = ["--lexicon", str(folder / "words.txt"), "--precisions", "[fp16, int8]", "--most-mcd-db", "40"]
+    done = CliRunner().invoke(app, ["export-model", str(folder / "run"), "--out", str(folder / "bundle"), *options])
+    assert done.exit_code == 0, done.output
+    assert "1 golden sentences agree" in done.output
+    assert "int8" in done.output
+    return folder
+
+
+def test_sherpa_onnx_says_what_the_model_says(made: Path) -> None:
+    pytest.importorskip("sherpa_onnx", reason="pip install sherpa-onnx")
+    own, client = speaker(Artifact(made / "run/model")), SherpaVoice(VoiceBundle.open(str(made / "bundle")), spread=0.0)
+    for number, name, pace in ((0, "x", 1.0), (1, "y", 1.6)):
+        mine = said(own, TEXT, speaker=name, pace=pace)
+        other = client.say(TEXT.replace("ba,", "ba unheard,"), number, pace)
+        assert mine.shape == other.shape
+        np.testing.assert_allclose(other, mine, atol=1e-2)
+        assert mine.std() > 0.02, "it says something"
+    assert not np.array_equal(client.say("ab", 0)[:400], client.say("ab", 1)[:400])
+
+
+def test_say_with_a_bundle(made: Path, tmp_path: Path) -> None:
+    mine, bundle = said(speaker(Artifact(made / "run/model")), TEXT), str(made / "bundle")
+    out = tmp_path / "said.wav"
+    done = CliRunner().invoke(app, ["say", TEXT, "--voice", bundle, "--spread", "0", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    np.testing.assert_allclose(soundfile.read(out)[0], mine, atol=1e-2)
+    drawn = [next(ExportedSpeaker(bundle).say("ab", Manner(seed=seed))).samples for seed in (1, 1, 2)]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    with pytest.raises(ConfigError, match="its own pitch"):
+        next(ExportedSpeaker(bundle).say("ab", Manner(semitones=2.0)))
+    with pytest.raises(ConfigError, match="'z' is not among the voices"):
+        next(ExportedSpeaker(bundle).say("ab", Manner(speaker="z")))
+
+
+def test_tokens_of_spaces_and_marks(made: Path) -> None:
+    """As sherpa-onnx writes them: spaces say nothing, pauses are there once, an end has silence after it."""
+    exported = ExportedSpeaker(str(made / "bundle"))
+    plain, frames = exported.run([1, 2, 3, 1, 2, 1])
+    spaced, same = exported.run([0, 2, 0, 3, 0, 1, 1, 0, 2])
+    assert frames == same
+    assert np.array_equal(plain, spaced)
+    assert len(plain) == 80 * (sum(frames) - 1)
+    ended, _ = exported.run([2, 3, 1, 2, 4, 0])
+    assert np.array_equal(ended, np.concatenate((plain, np.zeros(2000, np.float32))))
+    assert len(exported.run([1, 4, 0])[0]) == 0
+
+
+def test_what_a_bundle_says_of_itself(made: Path) -> None:
+    bundle = VoiceBundle.open(str(made / "bundle"))
+    manifest = bundle.manifest
+    assert bundle.problems() == []
+    assert manifest.licences[0]["attribution"] == "Mel Piper, melodist"
+    assert [each.text for each in manifest.golden] == ["ab ba a b"]
+    samples = np.load(made / "bundle" / manifest.golden[0].samples)
+    assert len(samples) == 80 * (sum(manifest.golden[0].frames) - 1)
+    assert set(manifest.quantisation) == {"fp16", "int8"}
+    assert 0 < manifest.quantisation["int8"]["mcd_db"] < 40
+    assert manifest.quantisation["fp16"]["share_of_fp32"] < 0.8
+    own = {each.key: each.value for each in onnx.load(made / "bundle/model.onnx").metadata_props}
+    assert own["comment"] == manifest.notice == "synthetic speech, made by megahour"
+    assert (own["license"], own["attribution"]) == ("CC-BY-4.0", "Mel Piper, melodist")
+    lexicon = read_lexicon((made / "bundle/lexicon.txt").read_text())
+    assert lexicon["ab"] == [["a", "b"]]
+    assert "zebra" not in lexicon
+    done = CliRunner().invoke(app, ["verify", str(made / "bundle"), "--digest", bundle.digest])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_voice_does_not_transcribe(made: Path) -> None:
+    with pytest.raises(ConfigError, match="speaks and does not hear"):
+        Bundle.open(str(made / "bundle"))
+
+
+def test_a_damaged_manifest(made: Path, tmp_path: Path) -> None:
+    values = json.loads((made / "bundle/bundle.json").read_text())
+    for wrong in ({"graphs": {}}, {"graphs": {"fp32": "../model.onnx"}}, {"name": "\x1b[2J"}, {"symbols": ["a"]}):
+        (tmp_path / "bundle.json").write_text(json.dumps(values | {"files": {}} | wrong))
+        with pytest.raises(StoreError):
+            VoiceBundle.open(str(tmp_path))
+
+
+def refused(made: Artifact, out: Path, **params: Any) -> str:
+    p = ExportModelParams.model_validate(params)
+    with pytest.raises(ConfigError) as refusal:
+        write_voice_bundle(speaker(made), p, ORIGIN, ["ab"], [], str(out))
+    assert not out.exists()
+    assert list(out.parent.glob(".*.partial")) == []
+    return refusal.value.message
+
+
+def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whose = voice(tmp_path / "model", licences=["CC0-1.0", "CC-BY-ND-4.0"])
+    assert "forbids derivatives" in refused(whose, tmp_path / "out")
+    model = Artifact(made / "run/model")
+    assert "is not among the languages" in refused(model, tmp_path / "out", tell="de")
+    assert "dB from fp32" in refused(model, tmp_path / "out", precisions=["int8"], most_mcd_db=1e-6)
+    monkeypatch.setattr(voice_graph, "STEPS", 1)
+    assert "is not what the model says" in refused(model, tmp_path / "out")
+
+
+def test_which_model_of_a_run(made: Path, tmp_path: Path) -> None:
+    home = f"{made}/run"
+    assert voice_address(home, "") == voice_address(home, "model") == voice_address(f"{home}/model", "")
+    assert voice_address(home, "model").endswith("run/model")
+    assert voice_address(f"{made}/data", "") == voice_address(str(tmp_path), "") == ""
+
+
+def test_texts_that_are_read_so_again(made: Path) -> None:
+    reader = speaker(Artifact(made / "run/model")).reader()
+    assert [written(piece, reader) for piece in reader.pieces("Ab; ba! a, b {a b} a. ab {aː}")] == [
+        *("ab, ba.", "a, b a b a.", "")
+    ]
+    assert [looked_up(word) for word in ("don't", "größe", "привет", "twenty-one", "şey")] == [True, True] + [False] * 3
