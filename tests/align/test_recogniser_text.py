@@ -108,6 +108,16 @@ def test_a_text_of_another_recording_reads_nothing(tmp_path: Path, aligner: Arti
     assert "read_by_recogniser" not in alignment.receipts()[0].stats
 
 
+def test_lines_that_the_aligner_is_unsure_of_stay_where_both_have_them(tmp_path: Path, aligner: Artifact) -> None:
+    """An aligner that would have to be surer than any is of short lines."""
+    samples, texts = spoken(1, 12)
+    strict = PARAMS.model_copy(update={"false_accept": 1e-80, "false_reject": 0.0})
+    alone = align(tmp_path / "a", aligner, [("talk", samples, cues(texts), [])], strict)
+    both = align(tmp_path / "b", aligner, [("talk", samples, [*cues(texts), *cues(texts, MACHINE)], [])], strict)
+    assert alone.receipts()[0].stats["cues_low-confidence"] > 0
+    assert both.receipts()[0].stats["cues_kept"] == 12
+
+
 # -- a cue that the aligner is unsure of, and the recogniser has ------------------------------------------------------
 
 
