@@ -75,7 +75,7 @@ def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
     check_roles(decode, ["features", "model"])
     with pytest.raises(ConfigError, match=r'stage decode has no input "grahp" – did you mean "graph"\?') as caught:
         check_roles(decode, ["features", "grahp"])
-    assert caught.value.remedy == "it takes features, model, graph, units, tuned, lm, low_order_lm"
+    assert caught.value.remedy == "it takes features, model, graph, units, tuned, lm, graph_lm, low_order_lm"
     with pytest.raises(ConfigError, match="stage decode needs the input features and model") as caught:
         check_roles(decode, ["graph"])
     assert (
