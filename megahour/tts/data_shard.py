@@ -34,6 +34,7 @@ PADDING = ""
 UNDETERMINED = "und"
 QUIET = 1e-3  # of the largest sample, below which nothing can be heard
 CLIPPED = 0.01  # share of samples at full scale, above which a voice would learn to clip
+BY_POLICY = ("no-derivatives", "not-aligned", "too-long")  # nothing is wrong with these
 Row = dict[str, Any]
 
 
@@ -91,17 +92,12 @@ class DataShard:
         mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
         return {
             **{name: row[name] for name in ("key", "speaker", "text", "set")},
-            **{
-                "language": row["language"] or UNDETERMINED,
-                "condition": row["condition"] or "",
-                "frames": len(mel),
-                "features": mel,
-            },
+            **{"language": row["language"] or UNDETERMINED, "condition": row["condition"] or ""},
+            **{"frames": len(mel), "features": mel},
             "phones": np.array([self.number[phone] for phone in times.phones], np.int16),
             "durations": times.frames,
             "pitch": means_of(logs, times.frames),
             "energy": means_of(mel.mean(axis=1), times.frames),
-            "voiced": int((hz[own] > 0).sum()),
         }
 
 
@@ -160,6 +156,9 @@ def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: Shar
                 samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
                 made = maker.row(row, samples, senones.get(row["key"]))
             except BadRecord as bad:
+                if bad.reason in BY_POLICY:
+                    out.drop(bad.reason)
+                    continue
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
                 continue
             out.kept()
