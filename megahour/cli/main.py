@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import megahour
+from megahour.cli.command_table import COMMANDS
 from megahour.cli.stage_table import STAGES
 from megahour.core.errors import ConfigError
 from megahour.core.stopping import end_by_sigterm, exit_code
@@ -23,38 +24,6 @@ from megahour.runner.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
     from megahour.cli.run import StepPlan
-
-LAZY = {
-    "transcribe": (
-        "megahour.cli.transcribe:command",
-        "Recognise speech: audio files or a microphone to text or subtitles.",
-    ),
-    "listen": (
-        "megahour.cli.listen:command",
-        "A server that shows the words of a microphone as they come; also for programs.",
-    ),
-    "say": (
-        "megahour.cli.say:command",
-        "Speak a text with a trained voice: to a WAV file, or to a pipe sentence by sentence.",
-    ),
-    "listening-results": (
-        "megahour.cli.listening_results:command",
-        "Mean opinions of a listening test, with their intervals.",
-    ),
-    "export-model": (
-        "megahour.cli.export_model:command",
-        "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",
-    ),
-    "pool-scores": (
-        "megahour.cli.pool_scores:command",
-        "Word error rates of the folds of a corpus, as one table.",
-    ),
-    "lm": (
-        "megahour.lm.cli.commands:group",
-        "n-gram language models: train, score, info, convert, rescore, combine, prune.",
-    ),
-}
-"""Commands and groups that are imported when they are asked for: where they are, and their one-line summary."""
 
 
 class Commands(LazyGroup):
@@ -87,7 +56,7 @@ class Commands(LazyGroup):
 
 
 @click.group(
-    cls=Commands, lazy=LAZY, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(megahour.__version__, prog_name="megahour")
 def app() -> None:
