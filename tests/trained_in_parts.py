@@ -93,9 +93,14 @@ def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> tu
 
 
 def near(found: tuple[list[Any], dict[str, Tensor], int], expected: tuple[list[Any], dict[str, Tensor], int]) -> None:
-    """The same losses to 1e-5, and weights as near as Adam's quotients of small gradients let them be."""
+    """The same losses to 1e-5, and weights as near as Adam's quotients of small gradients let them be.
+
+    Where a gradient is nothing but rounding, its weight may go anywhere within a step: one in ten thousand at most.
+    """
     for row, other in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(row, other, rtol=1e-5)
     assert found[1].keys() == expected[1].keys()
     for name, tensor in expected[1].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=2e-4)
+        apart = ~torch.isclose(found[1][name], tensor, rtol=1e-3, atol=2e-4)
+        assert apart.sum() <= tensor.numel() / 10_000, name
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=3e-3)

@@ -59,4 +59,4 @@ def test_steps_in_bf16_with_recomputed_layers_on_four_workers(layers: int, milli
         assert held < 0.26 * whole
         assert losses[1] < losses[0]
         assert start < 4 * whole * 0.75, "the whole model was never made"
-        assert most < 16 * whole * 0.4 + 80e6
+        assert most < 16 * whole * 0.4 + 100e6  # libraries keep 80 to 90 MB, by the processor
