@@ -16,7 +16,7 @@ from megahour.core.store import Artifact, Receipt
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.features.extract import OpenShards
-from megahour.score.wer import character_edits, interval, word_edits
+from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
 from megahour.tts.distortion import distortion, heard
 from megahour.tts.params import ScoreSpeechParams
 from megahour.tts.quality import dnsmos, pesq_and_stoi
@@ -164,7 +164,13 @@ def summary(p: ScoreSpeechParams, receipts: list[Receipt]) -> dict[str, Any]:
             found[name] = {"mean": round(float(known.mean()), 4), "interval": [round(v, 4) for v in interval(draws)]}
     said = [row for row in rows if row[0] is not None]
     if said:
-        words, errors = (np.array([row[i] for row in said], float) for i in range(2))
-        found["wer"] = round(100 * float(errors.sum() / max(1.0, words.sum())), 2)
-        found["words"] = int(words.sum())
+        counts = np.array([row[:2] for row in said], float)
+        words, errors = counts.sum(axis=0)
+        drawn = Bootstrap(len(said), None, p.draws, p.seed).totals(counts)
+        shares = drawn[:, 1] / np.maximum(drawn[:, 0], 1)
+        found["wer"] = {
+            "mean": round(100 * float(errors / max(1.0, words)), 2),
+            "interval": [round(100 * v, 2) for v in interval(shares)],
+        }
+        found["words"] = int(words)
     return found

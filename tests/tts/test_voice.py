@@ -265,7 +265,8 @@ def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path)
     assert found["words"] == words
     errors = scored.read_table(0)["errors"].to_pylist()
     assert errors == [len(text.split()) - ("ab" in text.split()) for text in TEXTS]
-    assert found["wer"] == pytest.approx(100 * sum(errors) / words, abs=0.01)
+    assert found["wer"]["mean"] == pytest.approx(100 * sum(errors) / words, abs=0.01)
+    assert found["wer"]["interval"][0] < found["wer"]["mean"] < found["wer"]["interval"][1]
     assert found["mcd_db"]["mean"] > 0
     inputs = {"speech": said, "reference": said, "training": said}
     own = ran(ScoreSpeech(), ScoreSpeechParams(), inputs, tmp_path / "own")
