@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTranscript:
     """A transcript that is aligned and believed; unsure: (J,) cues that are not heard where they are."""
 
     transcript: SpelledTranscript
@@ -45,7 +45,7 @@ class Placed:
 
 def best_transcript(
     p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
-) -> Placed:
+) -> PlacedTranscript:
     """The candidate that goes best with the greedy reading `units`; the next one in turn where it cannot be believed.
 
     Raises Refused with the first one's reason where none can, and where next to nothing was heard.
@@ -61,7 +61,7 @@ def best_transcript(
 
 def recognised(
     p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
-) -> Placed | None:
+) -> PlacedTranscript | None:
     """What a recogniser wrote, aligned; None where there is none that can be believed."""
     for transcript in transcripts:
         if transcript.number == BY_RECOGNISER and not why_nothing([transcript]):
@@ -81,11 +81,11 @@ def _placed(
     clock: Clock,
     *,
     doubtful: bool,
-) -> Placed:
+) -> PlacedTranscript:
     if len(units) < LEAST_HEARD * len(transcript.document.tokens):
         raise Refused("no-speech")
     aligned, unsure = trusted(p, heard, transcript.document, clock.shift_s, doubtful=doubtful)
-    return Placed(transcript, aligned, unsure, time_words(transcript.document, aligned, heard.level, clock))
+    return PlacedTranscript(transcript, aligned, unsure, time_words(transcript.document, aligned, heard.level, clock))
 
 
 def trusted(

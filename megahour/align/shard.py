@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from megahour.align.anchors import greedy_path
-from megahour.align.choice import Placed, Refused, best_transcript, recognised
+from megahour.align.choice import PlacedTranscript, Refused, best_transcript, recognised
 from megahour.align.frontend import FrontEnd
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
@@ -194,7 +194,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     _write_row(work, row, chosen, trust, clock)
 
 
-def _write_row(work: Shard, row: Row, chosen: Placed, trust: Trust, clock: Clock) -> None:
+def _write_row(work: Shard, row: Row, chosen: PlacedTranscript, trust: Trust, clock: Clock) -> None:
     """Words and segments of a recording that is aligned, and what they add up to."""
     out, document, aligned = work.out, chosen.transcript.document, chosen.aligned
     out.kept()

@@ -19,7 +19,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from megahour.models.voice import STEPS, Voice, whole
+from megahour.models.voice import STEPS, VoiceModel, whole
 from megahour.tts.script import SENTENCE_S
 from megahour.tts.speaking import LOUDEST, Speaker
 
@@ -43,7 +43,7 @@ class VoiceGraph(nn.Module):
         names = ("x", "x_length", "noise_scale", "length_scale", "noise_scale_w")
         module = speaker.module
         self.inputs = (*names, "sid") if module.voice is not None else names
-        self.voice: Voice = module
+        self.voice: VoiceModel = module
         self.vocoder = speaker.vocoder
         stats = speaker.config["stats"]
         for name in ("mean", "inv_std"):

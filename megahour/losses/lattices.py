@@ -38,15 +38,15 @@ class LatticeArcs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelOfArcs:
     """Some arcs (K,), the states (S,) that they have at one end, and for each arc the number of its own among these."""
 
     arcs: Tensor
     states: Tensor
     place: Tensor
 
-    def to(self, device: torch.device) -> Level:
-        return Level(*(each.to(device, non_blocking=True) for each in (self.arcs, self.states, self.place)))
+    def to(self, device: torch.device) -> LevelOfArcs:
+        return LevelOfArcs(*(each.to(device, non_blocking=True) for each in (self.arcs, self.states, self.place)))
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class FrameLattices:
     senone: Tensor
     states: int
     senones: int
-    ahead: tuple[Level, ...]
-    back: tuple[Level, ...]
+    ahead: tuple[LevelOfArcs, ...]
+    back: tuple[LevelOfArcs, ...]
 
     @staticmethod
     def of(lattices: Sequence[LatticeArcs]) -> FrameLattices:
@@ -136,7 +136,7 @@ def lattice_sums(lattices: FrameLattices, scores: Tensor, wanted: Tensor) -> Pat
 
 
 def _swept(
-    logs: Tensor, levels: Sequence[Level], before: Tensor, weight: Tensor, right: Tensor
+    logs: Tensor, levels: Sequence[LevelOfArcs], before: Tensor, weight: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Log sums of the ways to each state, which begin as `logs` (S,), and the mean gains of these ways."""
     gains = torch.zeros_like(logs)
@@ -159,11 +159,11 @@ def _levels(source: Int64, target: Int64, states: int) -> Int64:
         level = longer
 
 
-def _by_level(level: Int64, state: Int64) -> tuple[Level, ...]:
+def _by_level(level: Int64, state: Int64) -> tuple[LevelOfArcs, ...]:
     """Arcs with a `level` (A,) and a `state` (A,) each, together with those of their level, the lowest first."""
     found = []
     for number in np.unique(level):
         arcs = np.flatnonzero(level == number)
         states, place = np.unique(state[arcs], return_inverse=True)
-        found.append(Level(*map(torch.from_numpy, (arcs, states, place.ravel()))))
+        found.append(LevelOfArcs(*map(torch.from_numpy, (arcs, states, place.ravel()))))
     return tuple(found)

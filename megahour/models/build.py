@@ -14,9 +14,16 @@ from megahour.models.conformer import Conformer
 from megahour.models.encoders import Blstm, Lstm
 from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 from megahour.models.feed_forward import Mlp, Tdnn
-from megahour.models.voice import DECODERS, Voice, build_voice
+from megahour.models.voice import DECODERS, VoiceModel, build_voice
 
-KINDS: dict[str, Any] = {"lstm": Lstm, "blstm": Blstm, "tdnn": Tdnn, "mlp": Mlp, "conformer": Conformer, "voice": Voice}
+KINDS: dict[str, Any] = {
+    "lstm": Lstm,
+    "blstm": Blstm,
+    "tdnn": Tdnn,
+    "mlp": Mlp,
+    "conformer": Conformer,
+    "voice": VoiceModel,
+}
 WITH_LOOKAHEAD = ("lstm", "mlp")
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}

@@ -26,7 +26,7 @@ STEPS = 8
 """Of the flow, where no other number is asked for: more change little that can be heard."""
 
 
-class Block(nn.Module):
+class VoiceBlock(nn.Module):
     """A depthwise convolution over time, then a layer on each frame (ConvNeXt; Liu et al., 2022)."""
 
     def __init__(self, units: int, width: int, wider: int = 3) -> None:
@@ -43,7 +43,7 @@ class Block(nn.Module):
         return (x + self.down(functional.gelu(self.up(h)))) * mask  # type: ignore[no-any-return]
 
 
-class Reading(nn.Module):
+class PhoneReading(nn.Module):
     """One value of each phone: (B, U, C) → (B, U)."""
 
     def __init__(self, units: int, usual: float = 0.0) -> None:
@@ -60,13 +60,13 @@ class Reading(nn.Module):
         return self.out(x)[:, :, 0] * mask[:, :, 0]  # type: ignore[no-any-return]
 
 
-class Decoder(nn.Module):
+class MelDecoder(nn.Module):
     """Frames from what is known of them (B, T, C): mels, or with `flow` where the flow leads a point (B, T, M)."""
 
     def __init__(self, units: int, mels: int, layers: int, flow: bool) -> None:
         super().__init__()
         self.enter = nn.Linear(units + 2 * mels if flow else units, units)
-        self.blocks = nn.ModuleList(Block(units, 9, 2) for _ in range(layers))
+        self.blocks = nn.ModuleList(VoiceBlock(units, 9, 2) for _ in range(layers))
         self.out = nn.Linear(units, mels)
         if flow:
             self.time = nn.Sequential(nn.Linear(64, units), nn.GELU(), nn.Linear(units, units), nn.GELU())
@@ -87,7 +87,7 @@ def _waves(at: Tensor) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
-class Read(NamedTuple):
+class ReadPhones(NamedTuple):
     """What the encoder says of phones: `h` (B, U, C), logarithms of `durations`, `pitch` and `energy` (B, U)."""
 
     h: Tensor
@@ -96,7 +96,7 @@ class Read(NamedTuple):
     energy: Tensor
 
 
-class Voice(nn.Module):
+class VoiceModel(nn.Module):
     """`symbols` are what it reads, 0 padding; `voices` and `languages` how many it speaks with, and in."""
 
     joint = True
@@ -124,15 +124,15 @@ class Voice(nn.Module):
         self.symbol = nn.Embedding(symbols, units)
         self.voice = nn.Embedding(voices, units) if voices > 1 else None
         self.language = nn.Embedding(languages, units) if languages > 1 else None
-        self.blocks = nn.ModuleList(Block(units, 7) for _ in range(layers))
-        self.durations, self.pitch, self.energy = Reading(units, USUAL), Reading(units), Reading(units)
+        self.blocks = nn.ModuleList(VoiceBlock(units, 7) for _ in range(layers))
+        self.durations, self.pitch, self.energy = PhoneReading(units, USUAL), PhoneReading(units), PhoneReading(units)
         self.sounding = nn.Linear(2, units)  # pitch and energy
         self.place = nn.Linear(3, units)  # of a frame in its phone
         if self.flow:
             self.guess = nn.Linear(units, mels)
-        self.decoder = Decoder(units, mels, decoder_layers, self.flow)
+        self.decoder = MelDecoder(units, mels, decoder_layers, self.flow)
 
-    def read(self, phones: Tensor, mask: Tensor, voices: Tensor, languages: Tensor) -> Read:
+    def read(self, phones: Tensor, mask: Tensor, voices: Tensor, languages: Tensor) -> ReadPhones:
         """`phones` (B, U), `mask` (B, U, 1), `voices` and `languages` (B,)."""
         x = self.symbol(phones)
         for table, which in ((self.voice, voices), (self.language, languages)):
@@ -141,7 +141,7 @@ class Voice(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         aside = x.detach()  # what is easy to learn by heart must not bend the encoder to it
-        return Read(x, self.durations(aside, mask), self.pitch(x, mask), self.energy(x, mask))
+        return ReadPhones(x, self.durations(aside, mask), self.pitch(x, mask), self.energy(x, mask))
 
     def frames(self, h: Tensor, sounding: Tensor, durations: Tensor, count: int | Tensor) -> Tensor:
         """(B, T, C) of `count` frames, of `h` (B, U, C), `sounding` (B, U, 2) and whole `durations` (B, U)."""
@@ -252,9 +252,9 @@ def _mean_of_mels(error: Tensor, mask: Tensor) -> Tensor:
     return (error * mask).float().mean(2).sum(1)
 
 
-def build_voice(config: Mapping[str, Any], sizes: Mapping[str, int], dropout: float) -> Voice:
+def build_voice(config: Mapping[str, Any], sizes: Mapping[str, int], dropout: float) -> VoiceModel:
     """The freshly initialised module of a configuration of kind voice, whose `sizes` are checked."""
-    return Voice(
+    return VoiceModel(
         len(config["symbols"]),
         sizes["outputs"],
         sizes["units"],

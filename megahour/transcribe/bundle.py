@@ -23,7 +23,7 @@ from megahour.transcribe.bundle_files import (
     VOICE,
     BundleFolder,
     ListedFiles,
-    Part,
+    BundlePart,
     manifest_at,
     opened,
 )
@@ -36,7 +36,7 @@ FORMS = {"ctc": ("offline",), "transducer": ("offline", "decoder", "joiner")}
 """Graphs that a bundle must have."""
 
 
-class FrontEndSettings(Part):
+class FrontEndSettings(BundlePart):
     """How a runtime makes the log-mel frames of 10 ms that the graphs take; all else is in the graphs."""
 
     rate_hz: int = Field(ge=4000, le=192_000)
@@ -55,7 +55,7 @@ class FrontEndSettings(Part):
         return self
 
 
-class StreamSettings(Part):
+class StreamSettings(BundlePart):
     """Output frames of a chunk, chunks to the left that attention sees, and the seconds that words wait for a chunk."""
 
     chunk: int = Field(ge=1, le=10_000)
@@ -63,7 +63,7 @@ class StreamSettings(Part):
     latency_s: float
 
 
-class GoldenClip(Part):
+class GoldenClip(BundlePart):
     """A clip's file, what is said in it if known, texts by form and precision, and the model's output."""
 
     file: str

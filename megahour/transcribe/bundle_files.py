@@ -25,18 +25,18 @@ VOICE = "voice"
 AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
 
 
-class Part(BaseModel):
+class BundlePart(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class BundleFile(Part):
+class BundleFile(BundlePart):
     """Size and SHA-256 of a file."""
 
     bytes: int = Field(ge=0, le=MAX_FILE_BYTES)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class ListedFiles(Part):
+class ListedFiles(BundlePart):
     """What the manifests of all bundles say."""
 
     format: Literal[1]

@@ -23,7 +23,7 @@ Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeardSpeech:
     """One recording: mel-cepstra (T, 14) and pitch (T,) in Hz, 0 where nothing is voiced, every 5 ms."""
 
     cepstra: Float64
@@ -41,14 +41,14 @@ class Distortion:
     slower: float
 
 
-def heard(signal: NDArray[np.float32], rate_hz: int) -> Heard:
+def heard(signal: NDArray[np.float32], rate_hz: int) -> HeardSpeech:
     """(samples,) in -1 … 1."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports the deprecated pkg_resources
         import pyworld  # type: ignore[import-untyped]
     wave = signal if rate_hz == RATE_HZ else soxr.resample(signal, rate_hz, RATE_HZ, quality="VHQ")
     pitch_hz, envelope, _ = pyworld.wav2world(wave.astype(np.float64), RATE_HZ, fft_size=SIZE, frame_period=SHIFT_MS)
-    return Heard(mel_cepstra(envelope), pitch_hz)
+    return HeardSpeech(mel_cepstra(envelope), pitch_hz)
 
 
 def mel_cepstra(envelope: Float64) -> Float64:
@@ -79,7 +79,7 @@ def _warp() -> Float64:
     return matrix
 
 
-def distortion(one: Heard, other: Heard) -> Distortion:
+def distortion(one: HeardSpeech, other: HeardSpeech) -> Distortion:
     """Of `other` from `one`, along the path that pymcd would take."""
     i, j = coarse_to_fine_path(one.cepstra[:, 1:], other.cepstra[:, 1:])
     apart = np.sqrt(((one.cepstra[i] - other.cepstra[j]) ** 2).sum(axis=1))

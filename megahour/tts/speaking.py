@@ -19,7 +19,7 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.configuration import read_config
 from megahour.models.griffin_lim import GriffinLim
 from megahour.models.inference import restore
-from megahour.models.voice import STEPS, Voice
+from megahour.models.voice import STEPS, VoiceModel
 from megahour.tts.phones import Pronounce
 from megahour.tts.script import Reader, SpokenPiece
 from megahour.units.lexicon import Lexicon
@@ -30,7 +30,7 @@ LN_SEMITONE = float(np.log(2) / 12)
 
 @dataclass(frozen=True)
 class Manner:
-    """How something is said. pace: 2 is twice as fast; semitones: higher; spread, steps: see `Voice.speak`.
+    """How something is said. pace: 2 is twice as fast; semitones: higher; spread, steps: see `VoiceModel.speak`.
 
     speaker, language: one of the model's `voices` and `languages`; "": the first.
     """
@@ -119,7 +119,7 @@ class Speaker(AnySpeaker):
             raise ConfigError(what, where=url, remedy="give one of stage train with kind voice and criterion speech")
         torch.set_num_threads(threads)
         module = restore(self.config, artifact.read_bytes(0, ".safetensors"), where=url).eval()
-        assert isinstance(module, Voice)
+        assert isinstance(module, VoiceModel)
         self.url, self.module = url, module
         self.spectrum = MelSpectrum.from_config(self.config["spectrum"])
         self.vocoder = GriffinLim(self.spectrum)

@@ -21,7 +21,7 @@ from megahour.transcribe.bundle_files import (
     VOICE,
     BundleFolder,
     ListedFiles,
-    Part,
+    BundlePart,
     manifest_at,
     opened,
 )
@@ -30,7 +30,7 @@ Precision = Literal["fp32", "fp16", "int8"]
 LEXICON, TOKENS = "lexicon.txt", "tokens.txt"
 
 
-class GoldenSpeech(Part):
+class GoldenSpeech(BundlePart):
     """A sentence, who says it, the frames of its symbols, and the model's own samples at `noise_scale` 0."""
 
     text: str

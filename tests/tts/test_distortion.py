@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from megahour.tts.distortion import Heard, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
+from megahour.tts.distortion import HeardSpeech, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
 
@@ -68,5 +68,5 @@ def test_of_itself_and_of_a_higher_voice() -> None:
 
 
 def test_nothing_voiced() -> None:
-    silent = Heard(np.zeros((3, 14)), np.zeros(3))
+    silent = HeardSpeech(np.zeros((3, 14)), np.zeros(3))
     assert np.isnan(distortion(silent, silent).pitch_cents)

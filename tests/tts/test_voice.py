@@ -26,7 +26,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.models.inference import load
-from megahour.models.voice import Voice
+from megahour.models.voice import VoiceModel
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
@@ -123,11 +123,11 @@ def test_settings_that_are_not_for_voices(settings: dict[str, Any], said: str) -
         TrainParams(**TINY | settings)
 
 
-def voice(decoder: str, **settings: Any) -> Voice:
+def voice(decoder: str, **settings: Any) -> VoiceModel:
     config = {"kind": "voice", "inputs": 4, "outputs": 4, "layers": 2, "units": 8, "symbols": ["", " ", "a", "b"]}
     more = {"voices": ["x", "y"], "languages": ["en"], "decoder": decoder, "decoder_layers": 2}
     made = build({**config, **more, **settings}, seed=1)
-    assert isinstance(made, Voice)
+    assert isinstance(made, VoiceModel)
     return made
 
 
