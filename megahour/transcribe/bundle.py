@@ -22,8 +22,8 @@ from megahour.transcribe.bundle_files import (
     MAX_TEXT,
     VOICE,
     BundleFolder,
-    ListedFiles,
     BundlePart,
+    ListedFiles,
     manifest_at,
     opened,
 )
