@@ -130,6 +130,11 @@ class SenoneLabels:
         """The labels of these shards alone, of which `known` has been asked."""
         return OpenSenones(self, self.shards_of(features_shards))
 
+    def of_keys(self, keys: Sequence[int]) -> OpenSenones:
+        """The labels of the shards that have these utterances."""
+        places = self.find(np.asarray(keys, np.int64))
+        return OpenSenones(self, np.unique(places[places >= 0] >> 32).tolist())
+
 
 class OpenSenones:
     """The labels in some shards of the units."""
@@ -142,6 +147,11 @@ class OpenSenones:
         read = partial(labels.units.read_table, suffix=labels.suffix)
         with in_order(read, shards, threads=8, ahead=len(shards)) as tables:
             self._columns = {s: Ragged(t.column("senones")) for s, t in zip(shards, tables, strict=True)}
+
+    def of(self, key: int) -> NDArray[np.int16] | None:
+        """The senones (T,) of an utterance; None where it has none."""
+        place = int(self._find(np.array([key]))[0])
+        return None if place < 0 else self._columns[place >> 32].row(place & 0xFFFFFFFF)
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
         labels = np.full((len(pieces), frames), IGNORE, dtype=np.int64)

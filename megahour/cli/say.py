@@ -86,15 +86,14 @@ def _text(words: tuple[str, ...], path: str) -> str:
 
 def _write(speaker: AnySpeaker, pieces: Iterator[Spoken], out: str) -> float:
     """Seconds that were written."""
-    import numpy as np
-
+    from megahour.corpus.media.audio import to_int16
     from megahour.tts.sound_file import WavWriter
 
     samples = 0
     if out == PIPE:
         for spoken in pieces:
             samples += len(spoken.samples)
-            sys.stdout.buffer.write((spoken.samples * 32767).astype(np.int16).tobytes())
+            sys.stdout.buffer.write(to_int16(spoken.samples).tobytes())
             sys.stdout.buffer.flush()
         return samples / speaker.rate_hz
     with WavWriter(Path(out), speaker.rate_hz) as wav:

@@ -16,7 +16,7 @@ from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, to_bytes
 from megahour.units.hmm import Units, read_units
-from megahour.units.lexicon import Lexicon, read_lexicon, read_probabilities
+from megahour.units.lexicon import Lexicon, lexicon_of, read_probabilities
 
 Inputs = Mapping[str, Artifact]
 
@@ -32,7 +32,7 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
         out.kept(units.size)
     else:
         model = read_lm(inputs["lm"])
-        lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
+        lexicon = lexicon_of(inputs["lexicon"])
         make = _hmm_graph if p.topology == "hmm" else _ctc_graph
         graph, about, unspelled = make(p, inputs, model, lexicon)
         in_model = sum(word in model.vocabulary.ids for word in lexicon)

@@ -26,7 +26,7 @@ from megahour.lattices.n_best import BestPath, best_paths
 from megahour.lattices.rescore import UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
 from megahour.units.hmm import read_units
-from megahour.units.lexicon import read_lexicon
+from megahour.units.lexicon import lexicon_of
 
 Inputs = Mapping[str, Artifact]
 
@@ -95,7 +95,7 @@ def _speller(inputs: Inputs) -> WordSpeller | None:
     if "lexicon" not in inputs:
         return None
     units = read_units(inputs["units"])
-    lexicon = read_lexicon(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), where=inputs["lexicon"].url)
+    lexicon = lexicon_of(inputs["lexicon"])
     return WordSpeller(pronounced(lexicon, units), units.silence)
 
 

@@ -6,7 +6,7 @@ window long enough that phases can be found from neighbouring frames (Griffin an
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -35,9 +35,6 @@ class MelSpectrum:
     @staticmethod
     def from_config(config: dict[str, Any]) -> MelSpectrum:
         return MelSpectrum(**config)
-
-    def to_config(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def shift(self) -> int:

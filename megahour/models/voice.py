@@ -23,7 +23,7 @@ SIGMA = 1e-4  # of the noise that a flow leaves at its end
 USUAL = 2.0  # logarithm of a phone's frames, before anything is learnt
 LONGEST = 200  # most frames of a phone that is spoken
 STEPS = 8
-"""Of the flow, where no other number is asked for: more change little that can be heard."""
+"""Of the flow, where no other number is asked for."""
 
 
 class VoiceBlock(nn.Module):

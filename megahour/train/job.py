@@ -155,7 +155,7 @@ def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> Latt
 
 def _voice(p: TrainParams, data: Artifact) -> Goal:
     labels = VoiceLabels(data)
-    said = ("symbols", "spectrum", "language", "scripts", "licences", "pitch", "energy")
+    said = ("symbols", "spectrum", "language", "scripts", "licences", "attributions", "pitch", "energy")
     config = {**{name: data.summary[name] for name in said}, **p.goal.model_dump()}
     return Goal(labels, data.summary["mels"], config | {"voices": labels.voices, "languages": labels.languages})
 

@@ -194,8 +194,8 @@ class SpeechOptions(CriterionOptions):
 
     decoder: Literal["fast", "flow"] = Field(
         "flow",
-        description="flow: mels by flow matching (Matcha-TTS), livelier; fast: all at once (FastSpeech 2), an eighth "
-        "of the time of speaking and somewhat muffled",
+        description="flow: mels by flow matching (Matcha-TTS), in some steps; fast: all at once (FastSpeech 2), for "
+        "the slowest machines. How they sound side by side was not measured",
     )
     decoder_layers: int = Field(8, ge=1, le=64, description="layers of the decoder; most of the time goes there")
 

@@ -232,8 +232,8 @@ class Recogniser:
         """Each word's pronunciations as labels of its units, or as tokens."""
         from megahour.decode.build import pronounced
         from megahour.units.hmm import read_units
-        from megahour.units.lexicon import read_lexicon
+        from megahour.units.lexicon import lexicon_of
 
         lexicon = Artifact(self.parts.lexicon)
-        entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
+        entries = lexicon_of(lexicon)
         return pronounced(entries, self.tokens if self.phones else read_units(Artifact(self.parts.units)))

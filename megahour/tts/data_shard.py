@@ -11,12 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.labels import SenoneLabels
-from megahour.batches.ragged import Ragged
 from megahour.core.errors import BadRecord
 from megahour.core.schemas import VOICE_DATA
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.media.audio import FULL_SCALE
 from megahour.features.extract import OpenShards, write_statistics
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
@@ -26,10 +26,10 @@ from megahour.tts.params import TtsDataParams
 from megahour.tts.phones import scripts_of
 from megahour.tts.pitch import filled, pitch
 from megahour.units.hmm import SILENCE, Units, read_units
-from megahour.units.lexicon import Lexicon, read_lexicon
+from megahour.units.lexicon import lexicon_of
 
-COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "language", "licence", "text", "set"]
-FULL_SCALE = np.float32(32768)
+SOUND = ["key", "shard", "offset", "size", "samples", "rate_hz"]
+COLUMNS = [*SOUND, "speaker", "language", "text", "set", "condition", "licence", "attribution"]
 PADDING = ""
 UNDETERMINED = "und"
 QUIET = 1e-3  # of the largest sample, below which nothing can be heard
@@ -53,24 +53,10 @@ class DataShard:
 
     def __init__(self, p: TtsDataParams, inputs: Inputs) -> None:
         self.p, self.units = p, read_units(inputs["units"])
-        text = inputs["units"].read_bytes(0, ".lexicon.txt").decode()
-        self.lexicon: Lexicon = read_lexicon(text, where=inputs["units"].url)
+        self.lexicon = lexicon_of(inputs["units"])
         self.number = {symbol: number for number, symbol in enumerate(symbols_of(self.units))}
         self.alignments = SenoneLabels(inputs["units"], stack=1)
         self.unheard = _texts(inputs["test"]) if "test" in inputs else frozenset()
-
-    def senones(self, keys: Sequence[int]) -> dict[int, NDArray[np.int16]]:
-        """Those of the utterances that are aligned, by key."""
-        places = self.alignments.find(np.asarray(keys, np.int64))
-        by_shard: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for key, place in zip(keys, places.tolist(), strict=True):
-            if place >= 0:
-                by_shard[place >> 32].append((key, place & 0xFFFFFFFF))
-        found = {}
-        for shard, rows in by_shard.items():
-            column = Ragged(self.alignments.units.read_table(shard, self.alignments.suffix).column("senones"))
-            found.update({key: column.row(row) for key, row in rows})
-        return found
 
     def row(self, row: Row, samples: NDArray[np.int16], senones: NDArray[np.int16] | None) -> Row:
         """Raises BadRecord: a voice cannot learn from the utterance."""
@@ -107,7 +93,7 @@ def _texts(utterances: Artifact) -> frozenset[str]:
 
 
 def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
-    signal = samples.astype(np.float32) / FULL_SCALE
+    signal = samples.astype(np.float32) / np.float32(FULL_SCALE)
     if len(signal) < 2 or not np.abs(signal).max() > QUIET:
         raise BadRecord("silent", "no sample is louder than a thousandth of full scale")
     if (share := float((np.abs(signal) > 0.999).mean())) > CLIPPED:
@@ -118,7 +104,7 @@ def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
 def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
     """Write what shard `shard` of the selection has for a voice."""
     selection = inputs["selection"]
-    table = selection.read_table(shard, columns=[*COLUMNS, "condition"])
+    table = selection.read_table(shard, columns=COLUMNS)
     rows = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
     moments = Moments.zero(p.mels)
     for row in rows:
@@ -138,14 +124,15 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     used = [row for row in table.to_pylist() if row["key"] in keys]
     out.stats["languages"] = sorted({row["language"] for row in rows})
     out.stats["rates_hz"] = sorted({row["rate_hz"] for row in used})
-    out.stats["licences"] = sorted({row["licence"] for row in used if row["licence"]})
+    for name, column in (("licences", "licence"), ("attributions", "attribution")):
+        out.stats[name] = sorted({row[column] for row in used if row[column]})
     out.stats["scripts"] = sorted({script for row in rows for script in scripts_of(row["text"])})
     if name := set_of(selection, shard):
         out.tags["set"] = name
 
 
 def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: ShardWriter) -> Iterator[Row]:
-    senones = maker.senones([row["key"] for row in rows])
+    alignments = maker.alignments.of_keys([row["key"] for row in rows])
     with OpenShards(utterances) as audio:
         for row in rows:
             out.came_in()
@@ -154,7 +141,7 @@ def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: Shar
                 continue
             try:
                 samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
-                made = maker.row(row, samples, senones.get(row["key"]))
+                made = maker.row(row, samples, alignments.of(row["key"]))
             except BadRecord as bad:
                 if bad.reason in BY_POLICY:
                     out.drop(bad.reason)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
-NAMED = ("languages", "licences", "scripts")
+NAMED = ("languages", "licences", "attributions", "scripts")
 
 
 class TtsData(Stage[TtsDataParams]):

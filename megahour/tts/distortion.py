@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
 from megahour.core.compiled import compiled
+from megahour.features.codecs import resampled
 
 RATE_HZ, SHIFT_MS, SIZE, ORDER, ALPHA = 22_050, 5.0, 512, 13, 0.65
 RADIUS = 1
@@ -46,7 +46,7 @@ def heard(signal: NDArray[np.float32], rate_hz: int) -> HeardSpeech:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports the deprecated pkg_resources
         import pyworld  # type: ignore[import-untyped]
-    wave = signal if rate_hz == RATE_HZ else soxr.resample(signal, rate_hz, RATE_HZ, quality="VHQ")
+    wave = resampled(signal, rate_hz, RATE_HZ)
     pitch_hz, envelope, _ = pyworld.wav2world(wave.astype(np.float64), RATE_HZ, fft_size=SIZE, frame_period=SHIFT_MS)
     return HeardSpeech(mel_cepstra(envelope), pitch_hz)
 

@@ -35,9 +35,8 @@ class ExportedSpeaker(AnySpeaker):
             what = f"the bundle has no graph in {precision}"
             raise ConfigError(what, where=url, remedy=f"it has {', '.join(files)}")
         self._graph = self.bundle.read(files[precision])
-        self._sessions: dict[
-            int, Any
-        ] = {}  # by seed: onnxruntime draws from the one that it had when it read the graph
+        # By seed: onnxruntime draws from the one that it had when it read the graph.
+        self._sessions: dict[int, Any] = {}
         self.voices, self.languages = manifest.voices, [manifest.language]
         self.symbols = {symbol: number for number, symbol in enumerate(manifest.symbols)}
         own = read_lexicon(self.bundle.read(LEXICON).decode(), where=f"{url}/{LEXICON}")

@@ -34,9 +34,7 @@ class ListeningTest:
     key: dict[str, Any]
 
 
-def make_test(
-    kind: str, title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int, synthetic: bool = True
-) -> ListeningTest:
+def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int) -> ListeningTest:
     """`systems` by name; those that say a text of `REFERENCE` are compared on it, drawn by `seed`.
 
     Raises ConfigError: there are too few systems or common texts, or too much sound for a page.
@@ -71,7 +69,7 @@ def make_test(
         what = f"{size >> 20} MB of sound for one page"
         raise ConfigError(what, where="listening-test", remedy=f"lower utterances, {utterances}")
     test = fingerprint([kind, seed, sorted(sounds)])[:16]
-    data = {"test": test, "kind": kind, "title": title, "trials": trials, "sounds": sounds, "synthetic": synthetic}
+    data = {"test": test, "kind": kind, "title": title, "trials": trials, "sounds": sounds}
     template = resources.files("megahour.tts").joinpath("listening_page.html").read_text("utf-8")
     page = template.replace(">DATA<", ">" + canonical_json(data).replace("<", "\\u003c") + "<", 1)
     return ListeningTest(page, {"test": test, "kind": kind, "systems": list(systems), "clips": of_clip})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
+from megahour.features.codecs import resampled
 
 NARROW_HZ, WIDE_HZ = 8_000, 16_000
 SHORTEST_S = 0.4  # that PESQ and STOI say something about
@@ -24,7 +24,7 @@ def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> d
     from pystoi import stoi  # type: ignore[import-untyped]
 
     rate_hz = WIDE_HZ if min(true_hz, said_hz) >= WIDE_HZ else NARROW_HZ
-    one, other = _at(true, true_hz, rate_hz), _at(said, said_hz, rate_hz)
+    one, other = resampled(true, true_hz, rate_hz), resampled(said, said_hz, rate_hz)
     length = min(len(one), len(other))
     if length < SHORTEST_S * rate_hz:
         return {"pesq": float("nan"), "stoi": float("nan")}
@@ -45,14 +45,9 @@ def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
 
     if not said.any():
         raise BadRecord("silent", "there is no sound to judge")
-    wave = np.clip(_at(said, rate_hz, WIDE_HZ), -1, 1)
+    wave = np.clip(resampled(said, rate_hz, WIDE_HZ), -1, 1)
     found: dict[str, Any] = model.run(wave, WIDE_HZ)
     return {name: float(found[key]) for name, key in _MOS.items()}
 
 
 _MOS = {"mos": "ovrl_mos", "mos_signal": "sig_mos", "mos_background": "bak_mos"}
-
-
-def _at(signal: Float32, rate_hz: int, to_hz: int) -> Float32:
-    found: Float32 = signal if rate_hz == to_hz else soxr.resample(signal, rate_hz, to_hz, quality="VHQ")
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from megahour.core.hooks import load_function
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact, Receipt
 from megahour.core.writer import ShardWriter
+from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
 from megahour.features.extract import OpenShards
 from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
-from megahour.tts.distortion import distortion, heard
+from megahour.tts.distortion import HeardSpeech, distortion, heard
 from megahour.tts.params import ScoreSpeechParams
 from megahour.tts.quality import dnsmos, pesq_and_stoi
 
@@ -59,7 +61,7 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
     wanted = {row[name] for row in table for name in ("recording", "key")}
     places = _places(reference, wanted, shard) if reference is not None else {}
     nearest = Nearest(inputs["training"]) if "training" in inputs else None
-    with OpenShards(speech) as own, OpenShards(reference or speech) as other:
+    with OpenShards(speech) as own, OpenShards(reference or speech) as other, nearest or nullcontext():
         for done, row in enumerate(table, 1):
             out.came_in()
             key = next((key for key in (row["recording"], row["key"]) if key in places), None)
@@ -72,9 +74,7 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
                 if key is not None:
                     at, place = places[key]
                     true = other.shard(at).read(place["offset"], place["size"]).astype(np.float32) / FULL_SCALE
-                    measures = _compared(true, place["rate_hz"], said, row["rate_hz"])
-                    if nearest is not None:
-                        measures["nearest_mcd_db"] = nearest.mcd_db(row["text"], true, place["rate_hz"])
+                    measures = _compared(true, place["rate_hz"], said, row["rate_hz"], nearest, row["text"])
                 if p.mos:
                     measures |= dnsmos(said, row["rate_hz"])
                 text = recognise(said, row["rate_hz"]) if recognise else None
@@ -107,24 +107,34 @@ class Nearest:
     def __init__(self, training: Artifact) -> None:
         columns = ["text", "offset", "size", "rate_hz"]
         tables = ((r.shard, training.read_table(r.shard, columns=columns)) for r in training.each_receipt())
-        self.training = training
+        self.audio = OpenShards(training)
         self.rows = [{**row, "shard": shard} for shard, table in tables for row in table.to_pylist()]
 
-    def mcd_db(self, text: str, true: Float32, true_hz: int) -> float:
-        """From `true`, which says `text`, to the recording whose text has the fewest other characters."""
-        others = (row for row in self.rows if row["text"] != text)
+    def __enter__(self) -> Nearest:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.audio.__exit__(*error)
+
+    def mcd_db(self, text: str, true: HeardSpeech) -> float:
+        """From `true`, which says `text`, to the recording of the nearest other text; NaN: there is none."""
+        others = [row for row in self.rows if row["text"] != text]
+        if not others:
+            return float("nan")
         near = min(others, key=lambda row: character_edits(text, row["text"]).errors)
-        with OpenShards(self.training) as audio:
-            said = audio.shard(near["shard"]).read(near["offset"], near["size"]).astype(np.float32) / FULL_SCALE
-        return distortion(heard(true, true_hz), heard(said, near["rate_hz"])).mcd_db
+        said = self.audio.shard(near["shard"]).read(near["offset"], near["size"]).astype(np.float32) / FULL_SCALE
+        return distortion(true, heard(said, near["rate_hz"])).mcd_db
 
 
-def _compared(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
+def _compared(
+    true: Float32, true_hz: int, said: Float32, said_hz: int, nearest: Nearest | None, text: str
+) -> dict[str, float]:
     """Measures of `said` beside `true`. Raises BadRecord: one of them is too short, or silent."""
     if min(len(true) / true_hz, len(said) / said_hz) < 0.1 or not true.any() or not said.any():
         raise BadRecord("nothing-to-compare", "less than a tenth of a second, or silence")
-    found = distortion(heard(true, true_hz), heard(said, said_hz))
-    return {**vars(found), **pesq_and_stoi(true, true_hz, said, said_hz)}
+    own = heard(true, true_hz)
+    near = {} if nearest is None else {"nearest_mcd_db": nearest.mcd_db(text, own)}
+    return {**vars(distortion(own, heard(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}
 
 
 def _heard(row: Row, text: str | None) -> Row:
@@ -147,7 +157,7 @@ def _recogniser(address: str) -> Callable[[Float32, int], str]:
     recogniser = Recogniser(parts_of(address))
 
     def recognise(samples: Float32, rate_hz: int) -> str:
-        return transcribe((samples * 32767).astype(np.int16), recogniser, rate_hz=rate_hz).text
+        return transcribe(to_int16(samples), recogniser, rate_hz=rate_hz).text
 
     return recognise
 

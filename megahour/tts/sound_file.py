@@ -10,6 +10,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
+from megahour.corpus.media.audio import to_int16
 
 NOTICE = "synthetic speech, made by megahour"
 
@@ -31,7 +32,7 @@ class WavWriter:
 
     def add(self, samples: NDArray[np.float32]) -> None:
         """(N,) in -1 … 1."""
-        self._file.write((samples * 32767).astype(np.int16))
+        self._file.write(to_int16(samples))
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         frames = self._file.frames

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
@@ -16,13 +15,14 @@ from megahour.core.schemas import UTTERANCES
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.media.audio import FULL_SCALE, encode_flac, to_int16
 from megahour.corpus.media.tar import tar_writer
 from megahour.corpus.text.normalise import normalise
 from megahour.cut.sound_quality import clipped_share, snr_db
+from megahour.features.codecs import resampled
 from megahour.tts.params import SpeakParams
 from megahour.tts.sound_file import NOTICE
-from megahour.units.lexicon import read_lexicon
+from megahour.units.lexicon import lexicon_of
 
 Row = dict[str, Any]
 Int16 = NDArray[np.int16]
@@ -39,12 +39,12 @@ class ByVoice:
         from megahour.tts.speaking import Speaker
 
         given = inputs.get("lexicon")
-        text = given.read_bytes(0, ".lexicon.txt").decode() if given else ""
-        lexicon = read_lexicon(text, where=given.url) if given else None
-        self.p, self.speaker = p, Speaker(inputs["voice"].url, lexicon=lexicon)
-        self.speakers = p.speakers or self.speaker.config["voices"]
+        self.p, self.speaker = p, Speaker(inputs["voice"].url, lexicon=lexicon_of(given) if given else None)
+        self.name = inputs["voice"].manifest.digest
+        self.speakers = p.speakers or self.speaker.voices
         self.licence = " AND ".join(self.speaker.config["licences"])
-        self.language = p.language or self.speaker.config["languages"][0]
+        self.attribution = "; ".join([NOTICE, *self.speaker.config["attributions"]])
+        self.language = p.language or self.speaker.languages[0]
 
     def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.tts.speaking import Manner
@@ -57,16 +57,16 @@ class ByVoice:
             raise BadRecord(next(iter(reader.left_out)), reader.details[0])
         if not pieces:
             raise BadRecord("nothing-to-say", f"{text[:80]!r}")
-        return (np.concatenate(pieces) * 32767).astype(np.int16), self.speaker.rate_hz, speaker
+        return to_int16(np.concatenate(pieces)), self.speaker.rate_hz, speaker
 
 
 class ByEspeak:
     """Speaks by espeak-ng."""
 
-    licence = ""
+    licence, attribution = "", NOTICE
 
     def __init__(self, p: SpeakParams) -> None:
-        self.p, self.language = p, p.language or p.espeak.partition("-")[0]
+        self.p, self.name, self.language = p, p.espeak, p.language or p.espeak.partition("-")[0]
 
     def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.corpus.generate.espeak import speak
@@ -75,36 +75,31 @@ class ByEspeak:
         said = speak(text, self.p.espeak, words_per_minute=round(USUAL_WORDS * drawn["pace"]), pitch=pitch)
         if not len(said.samples):
             raise BadRecord("nothing-to-say", f"{text[:80]!r}")
-        return (
-            resampled(said.samples, said.rate_hz, self.p.rate_hz or ESPEAK_HZ),
-            self.p.rate_hz or ESPEAK_HZ,
-            "espeak-ng",
-        )
+        rate_hz = self.p.rate_hz or ESPEAK_HZ
+        return _at(said.samples, said.rate_hz, rate_hz), rate_hz, "espeak-ng"
 
 
-def resampled(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
+def _at(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
     """(samples,) at another rate."""
-    if rate_hz == to_hz:
-        return samples
-    found: Int16 = np.clip(soxr.resample(samples.astype(np.float32), rate_hz, to_hz), -32768, 32767).astype(np.int16)
-    return found
+    signal = samples.astype(np.float32) / np.float32(FULL_SCALE)
+    return samples if rate_hz == to_hz else to_int16(resampled(signal, rate_hz, to_hz))
 
 
 def speak_shard(p: SpeakParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
     """Write one *utterances* shard: `.tar` and `.parquet`."""
-    say = ByVoice(p, inputs) if "voice" in inputs else ByEspeak(p)
+    say: ByVoice | ByEspeak = ByVoice(p, inputs) if "voice" in inputs else ByEspeak(p)
     texts = list(_texts(inputs["texts"], shard))
     rows: list[Row] = []
     with out.open(".tar") as file, tar_writer(file) as tar:
         for done, text in enumerate(texts, 1):
             out.came_in()
-            key = key_of("speak", p.seed, say.licence or p.espeak, text["key"])
+            key = key_of("speak", p.seed, say.name, text["key"])
             try:
                 samples, rate_hz, speaker = say(_with_marks(text, say.language), key, _drawn(p, key))
             except BadRecord as bad:
                 out.quarantine(text["key"], bad.reason, bad.detail, source=inputs["texts"].url)
                 continue
-            samples = resampled(samples, rate_hz, p.rate_hz or rate_hz)
+            samples = _at(samples, rate_hz, p.rate_hz or rate_hz)
             row = _row(text, key, samples, p.rate_hz or rate_hz, speaker, say)
             row["offset"], row["size"] = tar.add(f"{key}.flac", encode_flac(samples, row["rate_hz"]))
             rows.append(row)
@@ -135,12 +130,12 @@ def _drawn(p: SpeakParams, key: int) -> Drawn:
     return {"pace": float(rng.uniform(*p.pace)), "semitones": float(rng.uniform(*p.semitones))}
 
 
-def _row(text: Row, key: int, samples: Int16, rate_hz: int, speaker: str, say: Callable[..., Any]) -> Row:
+def _row(text: Row, key: int, samples: Int16, rate_hz: int, speaker: str, say: ByVoice | ByEspeak) -> Row:
     words = text["text"].split()
     places = {"start_samples": 0, "end_samples": len(samples), "samples": len(samples), "rate_hz": rate_hz}
     return {
         **{"key": key, "recording": text["key"], **places, "speaker": speaker, "name": text["name"]},
-        **{"language": say.language, "licence": say.licence, "attribution": NOTICE, "condition": "synthetic"},  # type: ignore[attr-defined]
+        **{"language": say.language, "licence": say.licence, "attribution": say.attribution, "condition": "synthetic"},
         **{"created_s": 0, "channel": 0, "split": "", "source": f"synthetic:{speaker}", "tier": "synthetic"},
         **{"raw": text["raw"] or text["text"], "text": text["text"], "words": words},
         **{"word_offset": [], "word_end": [], "word_confidence": [1.0] * len(words), "confidence": 1.0},

@@ -10,7 +10,7 @@ from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 from megahour.transcribe.bundle_files import BundleFolder
 from megahour.transcribe.parts import RECIPE, steps_of_run
-from megahour.units.lexicon import Lexicon, parse_dictionary, read_lexicon
+from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
 
 if TYPE_CHECKING:
     from megahour.tts.speaking import AnySpeaker
@@ -56,4 +56,4 @@ def lexicon_at(address: str) -> Lexicon:
     artifact = Artifact(address)
     if not artifact.complete:
         raise ConfigError("no lexicon", where=address, remedy="give a *lexicon* artifact or a dictionary file")
-    return read_lexicon(artifact.read_bytes(0, ".lexicon.txt").decode(), where=address)
+    return lexicon_of(artifact)

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.store import Artifact
 
 Lexicon = Mapping[str, list[list[str]]]
 """Words and their pronunciations, each at least one phone."""
@@ -86,6 +87,11 @@ def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
             )
         lexicon.setdefault(word, []).append(phones)
     return lexicon
+
+
+def lexicon_of(artifact: Artifact) -> dict[str, list[list[str]]]:
+    """That of a *lexicon* artifact, or the copy that *units* and the like have."""
+    return read_lexicon(artifact.read_bytes(0, ".lexicon.txt").decode(), where=artifact.url)
 
 
 Probabilities = Mapping[tuple[str, str], float]

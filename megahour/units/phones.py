@@ -7,7 +7,7 @@ from functools import cached_property
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
-from megahour.units.lexicon import Lexicon, read_lexicon
+from megahour.units.lexicon import Lexicon, lexicon_of
 from megahour.units.tokens import BLANK
 
 
@@ -24,7 +24,7 @@ class Phones:
     @staticmethod
     def read(lexicon: Artifact) -> Phones:
         """Those of a *lexicon* artifact. Raises StageError: it has no words."""
-        entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
+        entries = lexicon_of(lexicon)
         if not entries:
             raise StageError("a lexicon without words", where=lexicon.url, remedy="see what its stage dropped")
         return Phones(entries)

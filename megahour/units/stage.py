@@ -97,9 +97,7 @@ class Senones(Stage[SenonesParams]):
         return summary(receipts, where=inputs["features"].url)
 
     def _corpus(self, p: SenonesParams, inputs: Inputs) -> LabelledCorpus:
-        from megahour.units.lexicon import read_lexicon
+        from megahour.units.lexicon import lexicon_of
         from megahour.units.utterances import LabelledCorpus
 
-        lexicon = inputs["lexicon"]
-        entries = read_lexicon(lexicon.read_bytes(0, ".lexicon.txt").decode(), where=lexicon.url)
-        return LabelledCorpus(inputs["features"], entries, p.unknown)
+        return LabelledCorpus(inputs["features"], lexicon_of(inputs["lexicon"]), p.unknown)

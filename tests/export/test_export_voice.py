@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ MELS = 12
 
 def voice(folder: Path, **settings: Any) -> Artifact:
     """A *model* of two voices that has learnt nothing: it hums, each phone in another way."""
-    spectrum = MelSpectrum(8_000, MELS).to_config()
+    spectrum = asdict(MelSpectrum(8_000, MELS))
     config: dict[str, Any] = {
         **{"kind": "voice", "inputs": MELS, "outputs": MELS, "layers": 1, "units": 8, "decoder": "flow"},
         **{"decoder_layers": 1, "symbols": ["", " ", "a", "b"], "voices": ["x", "y"], "languages": ["en"]},

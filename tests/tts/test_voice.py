@@ -21,6 +21,7 @@ from trainings import trained
 
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError
+from megahour.core.records import key_of
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -246,6 +247,8 @@ def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path)
     said = ran(Speak(), SpeakParams(pace=(0.5, 0.6)), inputs, tmp_path / "said")
     rows = said.read_table(0).to_pylist()
     assert [row["text"] for row in rows] == TEXTS
+    voice = inputs["voice"].manifest.digest
+    assert [row["key"] for row in rows] == [key_of("speak", 0, voice, row["recording"]) for row in rows]
     assert {row["attribution"] for row in rows} == {"synthetic speech, made by megahour"}
     with said.open(0, ".tar") as tar:
         tar.seek(rows[2]["offset"])
