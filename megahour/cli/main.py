@@ -99,22 +99,26 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
 
 
 class PlanCommand(click.Command):
-    """`plan RECIPE` is about a recipe; `plan train` and `plan chain` predict the time of what others would run."""
+    """`plan RECIPE` is about a recipe; with `--hours`, `plan train` and `plan chain` are about what never ran."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] in (["train"], ["chain"]):
+        if args[:1] in (["train"], ["chain"], ["published"]):
             command = import_module(f"megahour.cli.plan_{args[0]}").command()
             return cast(click.Command, command).make_context(f"plan {args[0]}", args[1:], parent, **extra)
+        if any(arg.partition("=")[0] == "--hours" for arg in args):
+            command = import_module("megahour.cli.plan_hours").command()
+            return cast(click.Command, command).make_context("plan", args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
 @app.command(
     "plan",
     cls=PlanCommand,
-    epilog="megahour plan train --help: the time of N workers, before they are bought; "
-    "megahour plan chain --help: the days of a million hours",
+    epilog="megahour plan RECIPE --hours N --help: time, machines and money for N hours of audio; "
+    "megahour plan train --help: the time of N workers, before they are bought; "
+    "megahour plan chain --help: the days of a million hours; megahour plan published: others' set-ups, worked out",
 )
 @recipe_arguments
 @as_json

@@ -1,0 +1,81 @@
+"""How well `megahour plan RECIPE --hours` tells the time of each step of a run many times larger.
+
+python benchmarks/plan_hours.py --folder runs/plan --sizes 0.56,1.12 --size 5.6 [--write]
+
+Runs the demo at the small sizes, plans the large one on this machine from their books, then runs it. Minutes long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from page import machine, publish, python
+
+from megahour.core.store import Artifact
+
+LEAST_S = 2.0  # shorter steps are added up: half a second of a start is none of their law
+
+
+def megahour(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "megahour", *words], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="for the runs; what is there is not made again")
+    parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--key", default="raw.hours", help="the parameter that is the size")
+    parser.add_argument("--of", default="raw", help="the step whose hours are the plan's")
+    parser.add_argument("--sizes", default="0.56,1.12")
+    parser.add_argument("--size", type=float, default=5.6)
+    parser.add_argument("--write", action="store_true", help="write plan_hours.md beside this script")
+    given = parser.parse_args()
+    load = os.getloadavg()[0]
+    small = [str(given.folder / f"size-{size}") for size in given.sizes.split(",")]
+    for size, run in zip(given.sizes.split(","), small, strict=True):
+        megahour("run", given.recipe, f"{given.key}={size}", f"run={run}", "--quiet")
+    sources = [word for run in small for word in ("--from", run)]
+    large = str(given.folder / f"size-{given.size}")
+    plan = ["plan", given.recipe, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
+    planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
+    megahour("run", given.recipe, f"{given.key}={given.size}", f"run={large}", "--quiet")
+    rows = [
+        (step["name"], step["wall_s"], Artifact(f"{large}/{step['name']}").wall()["seconds"])
+        for step in planned["steps"]
+    ]
+    publish(__file__, page(given, rows, load), write=given.write)
+
+
+def page(given: argparse.Namespace, rows: list[tuple[str, float, float]], load: float) -> list[str]:
+    long = [row for row in rows if row[2] >= LEAST_S]
+    short = [row for row in rows if row[2] < LEAST_S]
+    near = sum(abs(planned / took - 1) <= 0.2 for _, planned, took in long)
+    lines = [
+        "# A plan beside the run",
+        "",
+        f"`python benchmarks/plan_hours.py --folder FOLDER --sizes {given.sizes} --size {given.size} --write`: "
+        f"recipe `{given.recipe}` was run with `{given.key}` {given.sizes.replace(',', ' and ')}, the run of {given.size} "
+        "was planned from their books (`megahour plan --hours --from --from`), and then made.",
+        "",
+        f"Within 20 %: {near} of {len(long)} steps that take {LEAST_S:.0f} s or more.",
+        "",
+        "| step | planned, s | took, s | difference |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    lines += [f"| {name} | {planned:.1f} | {took:.1f} | {planned / took - 1:+.0%} |" for name, planned, took in long]
+    for name, those in ((f"{len(short)} shorter ones", short), ("all", rows)):
+        planned, took = (sum(row[i] for row in those) for i in (1, 2))
+        lines.append(
+            f"| {name} | {planned:.1f} | {took:.1f} | {planned / took - 1:+.0%} |" if took else f"| {name} | | | |"
+        )
+    return [*lines, "", machine(python(), load=load)]
+
+
+if __name__ == "__main__":
+    main()

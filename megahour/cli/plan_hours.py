@@ -1,0 +1,228 @@
+"""`megahour plan RECIPE --hours N`: what a recipe would take at a size, and on machines, that it never ran on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.clock.pipeline import Cluster, Forecast, Machine, Prices, StepForecast, StepLaws
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError
+from megahour.runner.console import count, duration
+from megahour.runner.options import option
+
+if TYPE_CHECKING:
+    from megahour.cli.recipe import Recipe, Step
+    from megahour.clock.measured import Measured
+
+SHOWN = "step", "shards", "wall", "core hours", "device hours", "written", "read", "requests", "money", "bound by"
+UNITS = ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15)
+
+
+def command() -> click.Command:
+    """The command, its options made from the model `Cluster`."""
+    options: list[click.Parameter] = [
+        click.Argument(["recipe"], type=click.Path()),
+        click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]..."),
+        click.Option(
+            ["--hours"], type=click.FloatRange(0, min_open=True), required=True, help="hours of audio to plan"
+        ),
+        click.Option(["--of", "source"], default="", help="the step whose audio these hours are; the largest source"),
+        click.Option(
+            ["--from", "runs"], multiple=True, metavar="RUN", help="finished runs of the recipe; the recipe's"
+        ),
+        click.Option(
+            ["--calibrate"],
+            metavar="KEY=V1,V2,…",
+            help="run the recipe first with KEY at these values (raw.hours=0.5,1.5), beside the recipe's run",
+        ),
+        click.Option(["--constants"], type=click.Path(), help="a file that --save wrote, instead of runs"),
+        click.Option(["--save"], type=click.Path(), help="write the constants here, for another machine or to edit"),
+        click.Option(["--prices"], type=click.Path(), help="YAML of prices: core_hour, device_hour, spot_core_hour …"),
+        *(option(key, info) for key, info in Cluster.model_fields.items()),
+        click.Option(["--json"], is_flag=True, help="print JSON, for programs"),
+    ]
+    return click.Command(
+        "plan",
+        params=options,
+        callback=_run,
+        help="Time, machines, bytes, requests and money of a recipe for N hours of audio, step by step.\n\n"
+        "Constants are those of finished runs of the recipe: of one run, what goes through audio grows with the hours "
+        "and the rest stays; two of different sizes (--from, twice, or --calibrate) show what grows how fast.\n\n"
+        f"The keys of --prices are {', '.join(Prices.model_fields)}.",
+    )
+
+
+def _run(
+    *, recipe: str, overrides: tuple[str, ...], hours: float, source: str, runs: tuple[str, ...], calibrate: str | None,
+    constants: str | None, save: str | None, prices: str | None, json: bool, **cluster: Any,
+) -> None:  # fmt: skip
+    from megahour.clock.pipeline import forecast
+
+    where = parse(Cluster, {key: value for key, value in cluster.items() if value is not None}, where="plan")
+    costs = _prices(prices)
+    if calibrate:
+        runs = (*runs, *_calibrated(recipe, overrides, calibrate))
+    found, sizes, missing = _constants(recipe, overrides, source, runs, constants)
+    if save:
+        _save(save, found)
+    made = forecast(found, hours, where, costs)
+    if json:
+        click.echo(_as_json(made))
+        return
+    _show(made, where)
+    _say(made, found, sizes, missing, priced=prices is not None)
+
+
+def _prices(path: str | None) -> Prices:
+    from megahour.core.strict_yaml import read_mapping
+
+    if path is None:
+        return Prices.model_validate({})
+    remedy = f"the keys are {', '.join(Prices.model_fields)}"
+    return parse(Prices, read_mapping(path, "file of prices", remedy), where=path, remedy=remedy)
+
+
+def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str]:
+    """Runs of the recipe at each value of a key, made where they are missing."""
+    from megahour.cli.recipe import load_recipe
+    from megahour.cli.session import RunSession
+
+    key, _, values = calibrate.partition("=")
+    sizes = [value.strip() for value in values.split(",") if value.strip()]
+    if not key or len(set(sizes)) < 2:
+        raise ConfigError(f"--calibrate {calibrate}", remedy="a key and two or more values, as raw.hours=0.5,1.5")
+    home = load_recipe(path, overrides).run
+    runs = [f"{home}-calibration/{key}={size}" for size in sizes]
+    for size, run in zip(sizes, runs, strict=True):
+        words = (*overrides, f"{key}={size}", f"run={run}")
+        RunSession(load_recipe(path, words), (path, *words)).run()
+    return runs
+
+
+def _constants(
+    path: str, overrides: Sequence[str], source: str, runs: Sequence[str], constants: str | None
+) -> tuple[list[StepLaws], list[float], list[str]]:
+    """Laws of the steps, hours of the runs that they come from, and names of steps that not all runs have finished."""
+    from megahour.clock.measured import from_json, laws, source_of_hours
+
+    if constants:
+        try:
+            return from_json(Path(constants).read_text("utf-8"), constants), [], []
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"it cannot be read: {error}", where=constants) from None
+    from megahour.cli.recipe import load_recipe
+
+    recipes = [load_recipe(path, (*overrides, f"run={run}")) for run in runs] or [load_recipe(path, overrides)]
+    tables = [_measured(recipe) for recipe in recipes]
+    for recipe, table in zip(recipes, tables, strict=True):
+        if not table:
+            remedy = f"megahour run {path} first, or --calibrate KEY=V1,V2, or --constants FILE"
+            raise ConfigError("no step of it is finished", where=recipe.run, remedy=remedy)
+    known = laws(tables, source)
+    name = source_of_hours(tables[0], source)
+    sizes = [next(each.hours for each in table if each.name == name) for table in tables]
+    names = {step.name for step in known}
+    return known, sizes, [step.name for step in recipes[0].steps if step.name not in names]
+
+
+def _measured(recipe: Recipe) -> list[Measured]:
+    """Of the steps that are finished."""
+    from megahour.clock.measured import measured
+    from megahour.core.store import Artifact
+
+    made = []
+    for step in recipe.steps:
+        if not (output := Artifact(step.output)).complete:
+            continue
+        inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+        made.append(measured(step.name, output, _machine(step), recipe.threads, inputs, step.parents))
+    return made
+
+
+def _machine(step: Step) -> Machine:
+    from megahour.core.stage import Stage
+
+    if step.stage.local:
+        return "train"
+    return "cores" if type(step.stage).accelerator is Stage.accelerator else "service"
+
+
+def _save(path: str, found: Sequence[StepLaws]) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    from megahour.clock.measured import to_json
+    from megahour.core.surroundings import explaining
+    from megahour.core.transfer import publish_text
+
+    with explaining(path, Path(path).absolute().parent):
+        publish_text(LocalFileSystem(), path, to_json(found))
+
+
+def _show(made: Forecast, cluster: Cluster) -> None:
+    from rich.table import Table
+
+    from megahour.runner.console import output_console
+
+    on = count(cluster.cores, "core") + (f", {count(cluster.devices, 'device')}" if cluster.devices else "")
+    shown = Table(*SHOWN, title=f"{made.hours:,.6g} h of audio on {on}", title_justify="left")
+    for step in made.steps:
+        shown.add_row(*_row(step))
+    shown.add_section()
+    total = [sum(getattr(step, name) for step in made.steps) for name in ("written_bytes", "read_bytes", "requests")]
+    core, device = (sum(getattr(step, name) for step in made.steps) for name in ("core_hours", "device_hours"))
+    sums = [f"{core:,.1f}", f"{device:,.1f}", _size(total[0]), _size(total[1]), f"{total[2]:,.0f}"]
+    shown.add_row("all", "", duration(made.wall_s), *sums, f"{made.money:,.2f}", made.bottleneck.name)
+    output_console().print(shown)
+
+
+def _row(step: StepForecast) -> list[str]:
+    numbers = [f"{step.core_hours:,.1f}", f"{step.device_hours:,.1f}", _size(step.written_bytes)]
+    numbers += [_size(step.read_bytes), f"{step.requests:,.0f}", f"{step.money:,.2f}", step.bound]
+    return [step.name, f"{step.shards:,}", duration(step.wall_s), *numbers]
+
+
+def _size(size: float) -> str:
+    name, unit = max((pair for pair in UNITS if pair[1] <= max(size, 1)), key=lambda pair: pair[1])
+    return f"{size / unit:.3g} {name}"
+
+
+def _say(
+    made: Forecast, found: Sequence[StepLaws], sizes: Sequence[float], missing: Sequence[str], *, priced: bool
+) -> None:
+    slow = made.bottleneck
+    share = slow.wall_s / made.wall_s if made.wall_s else 0.0
+    click.echo(f"Bottleneck: {slow.name}, {share:.0%} of the time, bound by {slow.bound}")
+    if priced:
+        unit = f" {made.currency}".rstrip()
+        each = made.money / made.hours
+        click.echo(f"On demand {made.money:,.2f}{unit}, {each:.4g} an hour of audio; store {made.store_money:,.2f}")
+        if made.spot_money is not None:
+            longer = made.spot_wall_s / made.wall_s if made.wall_s else 1.0
+            lost = "" if math.isfinite(longer) else ": shards or checkpoints are too long for such machines"
+            click.echo(f"Spot {made.spot_money:,.2f}{unit}, {longer:.3f} times as long by what is lost{lost}")
+    if sizes:
+        text = " and ".join(f"{size:.3g} h" for size in sorted(sizes))
+        fit = f", fitted within {max(step.residual for step in found):.0%}" if len(sizes) > 1 else ""
+        one = "; a second run of another size shows what does not grow with the hours" if len(sizes) == 1 else ""
+        click.echo(f"Constants: of runs of {text}{fit}{one}")
+    if missing:
+        click.echo(f"Left out, as no run has finished them: {', '.join(missing)}")
+
+
+def _as_json(made: Forecast) -> str:
+    rows = [_finite(vars(step)) for step in made.steps]
+    sums = {key: getattr(made, key) for key in ("hours", "wall_s", "money", "store_money", "spot_money", "spot_wall_s")}
+    return json.dumps({**_finite(sums), "bottleneck": made.bottleneck.name, "steps": rows}, indent=1)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }

@@ -1,0 +1,27 @@
+"""`megahour plan published`: published set-ups beside what the same equations as `plan RECIPE --hours` give."""
+
+from __future__ import annotations
+
+import click
+
+
+def command() -> click.Command:
+    """The command; it has no options."""
+    return click.Command(
+        "published",
+        callback=_run,
+        help="Published set-ups of whole pipelines, worked out from what is stated of them, with the difference.",
+    )
+
+
+def _run() -> None:
+    from rich.table import Table
+
+    from megahour.clock.set_ups import set_ups
+    from megahour.runner.console import output_console
+
+    shown = Table("set-up", "published", "worked out", "difference", "how")
+    for row in set_ups():
+        values = (f"{value:,.4g} {row.unit}" for value in (row.published, row.found))
+        shown.add_row(row.what, *values, f"{row.found / row.published - 1:+.0%}", row.how)
+    output_console().print(shown)

@@ -1,0 +1,190 @@
+"""Laws of a recipe's steps, from the books of finished runs; a file of them goes to another machine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megahour.clock.pipeline import QUANTITIES, Law, Machine, StepLaws
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+
+BLOCK_BYTES = 4 << 20  # that a read asks the store for at once
+BOOKS = 3  # requests of a shard beside its files: receipt, timing, and whether it is there
+
+_GROWING: Mapping[Machine, set[str]] = {  # with the hours, where one run alone is known; a model keeps its size
+    **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s"}),
+    "train": {"task_s", "device_s", "read_bytes"},
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step of one finished run: quantities by name, and hours of audio (0: it does not go through audio)."""
+
+    name: str
+    stage: str
+    machine: Machine
+    quantities: Mapping[str, float]
+    hours: float
+    workers: int
+    longest: float
+    inputs: tuple[str, ...]  # names of steps
+
+
+def measured(
+    name: str,
+    output: Artifact,
+    machine: Machine,
+    threads: int,
+    inputs: Mapping[str, Artifact],
+    parents: tuple[str, ...],
+) -> Measured:
+    """What a finished step took.
+
+    Raises
+    ------
+    ConfigError: it is not finished, or its timings are gone.
+    """
+    if not output.complete:
+        raise ConfigError("not finished", where=output.url, remedy="run the recipe, or give finished runs by --from")
+    timings, wall = output.timings(), output.wall()
+    if not timings or "seconds" not in wall:
+        raise ConfigError(
+            "its timings are gone", where=output.url, remedy="run the step once more, with --from its run"
+        )
+    seconds = [float(timing.get("seconds", 0.0)) for timing in timings.values()]
+    cpu_s = sum(float(timing.get("cpu_seconds", 0.0)) for timing in timings.values())
+    workers = max(1, int(wall.get("workers", 1)))
+    task_s, mean, longest = sum(seconds), sum(seconds) / len(seconds), max(seconds)
+    work = max(math.ceil(len(seconds) / workers) * mean, longest) if machine != "train" else task_s
+    written, files, audio_s = 0, 0, 0.0
+    for receipt in output.each_receipt():
+        written += sum(info.bytes for info in receipt.files.values())
+        files += len(receipt.files)
+        audio_s += float(receipt.stats.get("audio_s", 0.0) or 0.0)
+    read = [
+        info.bytes for each in inputs.values() for receipt in each.each_receipt() for info in receipt.files.values()
+    ]
+    return Measured(
+        name=name,
+        stage=output.manifest.stage,
+        machine=machine,
+        quantities={
+            "shards": len(seconds),
+            "task_s": task_s,
+            "device_s": {"cores": 0.0, "service": max(0.0, task_s - cpu_s), "train": task_s}[machine],
+            "beside_s": max(0.0, float(wall["seconds"]) - work),
+            "written_bytes": written,
+            "read_bytes": sum(read),
+            "requests": files + BOOKS * len(seconds) + sum(math.ceil(each / BLOCK_BYTES) for each in read),
+        },
+        hours=audio_s / 3600,
+        workers=threads if machine == "train" else workers,
+        longest=longest / mean if mean else 1.0,
+        inputs=parents,
+    )
+
+
+def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
+    """The step whose hours of audio are those of the corpus: `step`, or the one with the most that no other feeds.
+
+    Raises
+    ------
+    ConfigError: `step` counts no audio, or none does.
+    """
+    counting = {each.name: each for each in run if each.hours > 0}
+    if step:
+        if step not in counting:
+            raise ConfigError(f"{step} counts no audio", where="--of", remedy=f"one of {', '.join(counting)}")
+        return step
+    above: dict[str, set[str]] = {}
+    for each in run:
+        above[each.name] = set(each.inputs).union(*(above.get(parent, set()) for parent in each.inputs))
+    first = [each for each in counting.values() if not above[each.name] & counting.keys()]
+    if not first:
+        raise ConfigError("no step counts hours of audio", remedy="plan a recipe that goes through audio")
+    return max(first, key=lambda each: each.hours).name
+
+
+def laws(runs: Sequence[Sequence[Measured]], step: str = "") -> list[StepLaws]:
+    """Laws of the steps that all runs have, in the hours of `source_of_hours`.
+
+    Of one run: what goes through audio is proportional to the hours, all else, and what a step takes beside its tasks,
+    is fixed. Of several: least squares of relative errors over all runs, none negative.
+    """
+    source = source_of_hours(runs[0], step)
+    tables = [{each.name: each for each in run} for run in runs]
+    hours = [table[source].hours for table in tables if source in table]
+    if len(hours) < len(runs) or len(set(hours)) < len(hours):
+        raise ConfigError(f"the runs do not differ in the hours of {source}", remedy="give runs of different sizes")
+    return [
+        _laws([table[first.name] for table in tables], hours)
+        for first in runs[0]
+        if all(first.name in t for t in tables)
+    ]
+
+
+def _laws(steps: Sequence[Measured], hours: Sequence[float]) -> StepLaws:
+    found, residuals = {}, [0.0]
+    for name in QUANTITIES:
+        values = [step.quantities[name] for step in steps]
+        if len(steps) == 1:
+            grows = steps[0].hours > 0 and name in _GROWING[steps[0].machine]
+            found[name] = Law(0.0, values[0] / hours[0]) if grows else Law(values[0], 0.0)
+        else:
+            found[name] = _line(hours, values)
+            if name == "task_s":
+                residuals += [abs(found[name].at(h) / v - 1) for h, v in zip(hours, values, strict=True) if v > 0]
+    largest = steps[max(range(len(steps)), key=lambda i: hours[i])]
+    longest = max(step.longest for step in steps)
+    return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, max(residuals))
+
+
+def _line(hours: Sequence[float], values: Sequence[float]) -> Law:
+    """Least squares of relative errors, fixed and slope >= 0; values that are next to nothing count as the largest."""
+    if not (largest := max(values)):
+        return Law(0.0, 0.0)
+    weights = [(largest / value) ** 2 if value > 1e-6 * largest else 1.0 for value in values]
+    w, x, y = sum(weights), _dot(weights, hours), _dot(weights, values)
+    xx = _dot(weights, [h * h for h in hours])
+    xy = _dot(weights, [h * v for h, v in zip(hours, values, strict=True)])
+    slope = (w * xy - x * y) / (w * xx - x * x)
+    fixed = (y - slope * x) / w
+    if slope < 0:
+        return Law(y / w, 0.0)
+    return Law(fixed, slope) if fixed >= 0 else Law(0.0, xy / xx)
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def to_json(steps: Sequence[StepLaws]) -> str:
+    """Laws as a file: edit a number where you know better."""
+    rows = {
+        step.name: {
+            **{key: value for key, value in vars(step).items() if key not in ("name", "laws")},
+            "laws": {name: [law.fixed, law.slope] for name, law in step.laws.items()},
+        }
+        for step in steps
+    }
+    return json.dumps({"steps": rows}, indent=1) + "\n"
+
+
+def from_json(text: str, where: str) -> list[StepLaws]:
+    """Raises ConfigError naming what is wrong."""
+    try:
+        steps: dict[str, dict[str, Any]] = json.loads(text)["steps"]
+        found = []
+        for name, row in steps.items():
+            pairs = {key: Law(float(fixed), float(slope)) for key, (fixed, slope) in row["laws"].items()}
+            rest = {key: value for key, value in row.items() if key != "laws"}
+            found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, **rest))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        detail = f"{type(error).__name__} {error}"
+        raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one by --save") from None
+    return found

@@ -1,0 +1,225 @@
+"""What a recipe takes for more hours, more cores and devices, and what it costs: from laws of each step.
+
+A step's quantities (shards, seconds, bytes, requests) are q(h) = fixed + slope h of the corpus's hours h, as finished
+runs have them (`measured`). On C cores, of S shards of m seconds each, the longest λ times the mean,
+
+    work     max(⌈S / C⌉ m, λ m)                   tasks are whole: a step is no faster than its longest shard
+    wall     begin + work + beside W / C           begin: of a run of no hours; beside: what grows, but not in tasks, of
+                                                   the W workers that it was measured with
+    service  max(host / C, device / (K v))         tasks that ask a model: K devices, each v times the measured one
+    train    device / (v K e)                      e: share of the ideal speed-up; on no device the measured wall time
+
+and no wall time is below bytes / bandwidth of the store. On machines that are taken away λ times an hour, a task of T
+hours that begins again from nothing takes (1/λ + r)(exp(λ T) - 1) in the mean, r hours being a restart; a training of M
+machines the same with λ M and the time between checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Machine = Literal["cores", "service", "train"]
+QUANTITIES = ("shards", "task_s", "device_s", "beside_s", "written_bytes", "read_bytes", "requests")
+
+
+@dataclass(frozen=True)
+class Law:
+    """A quantity that is `fixed` and grows by `slope` an hour of the corpus."""
+
+    fixed: float
+    slope: float
+
+    def at(self, hours: float) -> float:
+        return self.fixed + self.slope * hours
+
+
+@dataclass(frozen=True)
+class StepLaws:
+    """What finished runs say of one step; `laws` has all of `QUANTITIES`, `residual` is the largest of its fits."""
+
+    name: str
+    stage: str
+    machine: Machine
+    laws: Mapping[str, Law]
+    workers: int = 1  # that it was measured with; of `train`, threads
+    longest: float = 1.0  # seconds of the longest shard over those of the mean one
+    residual: float = 0.0
+
+
+class Cluster(BaseModel):
+    """Machines that a plan is made for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    cores: int = Field(8, ge=1, description="cores of the data stages")
+    devices: int = Field(0, ge=0, description="GPUs or other accelerators; 0: models run on the cores")
+    device_speed: float = Field(
+        1.0, gt=0, description="how many times faster one device runs a model than one worker of the measured run"
+    )
+    train_efficiency: float = Field(
+        0.9, gt=0, le=1, description="of the ideal speed-up of all devices in a training; plan train predicts it"
+    )
+    store_gb_s: float | None = Field(None, gt=0, description="GB/s that the store gives all tasks together; none: any")
+    request_s: float = Field(0.0, ge=0, description="seconds of a request to the store, beside its bytes")
+
+
+class Prices(BaseModel):
+    """Prices, in any currency, and how often spot machines are taken away."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    core_hour: float = Field(0.0, ge=0, description="a core for an hour")
+    device_hour: float = Field(0.0, ge=0, description="a device, with its share of a machine, for an hour")
+    spot_core_hour: float | None = Field(None, ge=0, description="a core for an hour that may be taken away")
+    spot_device_hour: float | None = Field(None, ge=0, description="a device for an hour that may be taken away")
+    interruptions_an_hour: float = Field(0.05, ge=0, description="of one spot machine")
+    machine_devices: int = Field(8, ge=1, description="devices of a machine: they are taken away together")
+    restart_s: float = Field(180.0, ge=0, description="seconds from an interruption to work on another machine")
+    checkpoint_s: float = Field(300.0, gt=0, description="seconds between the checkpoints of a training")
+    stored_gb_month: float = Field(0.0, ge=0, description="a GB that is kept for a month")
+    months: float = Field(1.0, ge=0, description="how long all that is made is kept")
+    moved_gb: float = Field(0.0, ge=0, description="a GB that is read or written")
+    requests_thousand: float = Field(0.0, ge=0, description="a thousand requests to the store")
+    currency: str = Field("", description="shown beside amounts")
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """One step at the planned size. Hours are of time; `money` is on demand, `spot_money` with what is lost."""
+
+    name: str
+    stage: str
+    shards: int
+    wall_s: float
+    core_hours: float
+    device_hours: float
+    written_bytes: float
+    read_bytes: float
+    requests: float
+    bound: str
+    money: float = 0.0
+    spot_money: float | None = None
+    spot_longer: float = 1.0  # wall time on spot machines over that on demand
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A recipe at the planned size, step by step; steps run one after another."""
+
+    hours: float
+    steps: Sequence[StepForecast]
+    store_money: float = 0.0
+    currency: str = ""
+    assumed: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def wall_s(self) -> float:
+        return sum(step.wall_s for step in self.steps)
+
+    @property
+    def money(self) -> float:
+        return sum(step.money for step in self.steps) + self.store_money
+
+    @property
+    def spot_money(self) -> float | None:
+        """None where a price is missing."""
+        known = [step.spot_money for step in self.steps if step.spot_money is not None]
+        return sum(known) + self.store_money if len(known) == len(self.steps) else None
+
+    @property
+    def spot_wall_s(self) -> float:
+        return sum(step.wall_s * step.spot_longer for step in self.steps)
+
+    @property
+    def bottleneck(self) -> StepForecast:
+        return max(self.steps, key=lambda step: step.wall_s)
+
+
+def forecast(laws: Sequence[StepLaws], hours: float, cluster: Cluster, prices: Prices | None = None) -> Forecast:
+    """What each step takes for `hours` on `cluster`, and what that costs.
+
+    >>> align = StepLaws("align", "align", "cores", dict.fromkeys(QUANTITIES, Law(0.0, 0.0)) | {
+    ...     "shards": Law(0, 1), "task_s": Law(0, 360)})
+    >>> forecast([align], 1000, Cluster(cores=10), Prices(core_hour=0.05)).wall_s / 3600
+    10.0
+    """
+    prices = prices or Prices.model_validate({})
+    steps = [_priced(step, _step(step, hours, cluster), cluster, prices) for step in laws]
+    stored = sum(step.written_bytes for step in steps) / 1e9 * prices.stored_gb_month * prices.months
+    moved = sum(step.written_bytes + step.read_bytes for step in steps) / 1e9 * prices.moved_gb
+    asked = sum(step.requests for step in steps) / 1e3 * prices.requests_thousand
+    return Forecast(hours, steps, stored + moved + asked, prices.currency)
+
+
+def _step(step: StepLaws, hours: float, cluster: Cluster) -> StepForecast:
+    q = {name: max(0.0, step.laws[name].at(hours)) for name in QUANTITIES}
+    shards = max(1, round(q["shards"]))
+    waited = q["requests"] * cluster.request_s
+    begin = step.laws["beside_s"].fixed
+    beside = max(0.0, q["beside_s"] - begin) * step.workers
+    device_s = q["device_s"] / cluster.device_speed if cluster.devices and step.machine != "cores" else 0.0
+    if step.machine == "train":
+        scale = cluster.devices * (cluster.train_efficiency if cluster.devices > 1 else 1.0)
+        work, bound = (device_s / scale, "devices") if cluster.devices else (q["task_s"], "one machine")
+        wall, core_s = begin + work + waited, 0.0 if cluster.devices else q["task_s"] * step.workers
+    else:
+        core_s = q["task_s"] - (q["device_s"] if device_s else 0.0) + waited
+        mean = core_s / shards
+        work = max(math.ceil(shards / cluster.cores) * mean, step.longest * mean)
+        bound = "cores" if shards > cluster.cores else "one shard"
+        if device_s and device_s / cluster.devices > work:
+            work, bound = device_s / cluster.devices, "devices"
+        wall, core_s = begin + work + beside / cluster.cores, core_s + beside
+    if begin > wall / 2:
+        bound = "start"
+    if cluster.store_gb_s and (least := (q["read_bytes"] + q["written_bytes"]) / 1e9 / cluster.store_gb_s) > wall:
+        wall, bound = least, "store"
+    return StepForecast(
+        name=step.name,
+        stage=step.stage,
+        shards=shards,
+        wall_s=wall,
+        core_hours=core_s / 3600,
+        device_hours=device_s / 3600,
+        written_bytes=q["written_bytes"],
+        read_bytes=q["read_bytes"],
+        requests=q["requests"],
+        bound=bound,
+    )
+
+
+def _priced(step: StepLaws, made: StepForecast, cluster: Cluster, prices: Prices) -> StepForecast:
+    """With money for the machines that are held while the step runs, on demand and on spot machines."""
+    devices = cluster.devices if step.machine != "cores" else 0
+    cores = cluster.cores if step.machine != "train" else 0 if devices else step.workers
+    hours = made.wall_s / 3600
+    if step.machine == "train":
+        machines = math.ceil(devices / prices.machine_devices) or 1
+        longer = restarted(prices.checkpoint_s, prices.interruptions_an_hour * machines, prices.restart_s)
+    else:
+        task_s = (made.core_hours + made.device_hours) * 3600 / made.shards
+        longer = restarted(task_s, prices.interruptions_an_hour, prices.restart_s)
+    spot = None
+    if not (cores and prices.spot_core_hour is None) and not (devices and prices.spot_device_hour is None):
+        spot = hours * longer * (cores * (prices.spot_core_hour or 0.0) + devices * (prices.spot_device_hour or 0.0))
+    money = hours * (cores * prices.core_hour + devices * prices.device_hour)
+    return StepForecast(**{**vars(made), "money": money, "spot_money": spot, "spot_longer": longer})
+
+
+def restarted(task_s: float, an_hour: float, restart_s: float) -> float:
+    """Mean time over undisturbed time of work that begins again from nothing `an_hour` times an hour, at random.
+
+    >>> round(restarted(3600, 1, 0), 3)
+    1.718
+    """
+    rate = an_hour / 3600
+    if rate * task_s < 1e-12:
+        return 1.0
+    if rate * task_s > 500:
+        return math.inf
+    return (1 / rate + restart_s) * math.expm1(rate * task_s) / task_s

@@ -1,0 +1,37 @@
+"""`megahour plan RECIPE --hours N`, as users run it after a run of the recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import ran
+from toy_stages import write_recipe
+
+
+def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
+    recipe, prices, constants = str(write_recipe(tmp_path)), tmp_path / "prices.yaml", str(tmp_path / "c.json")
+    assert "no step of it is finished" in ran("plan", recipe, "--hours", "9", code=1).stderr
+    made = ran("plan", recipe, "--hours", "600", "--calibrate", "numbers.shards=2,6", "--save", constants).stdout
+    assert "600 h of audio on 8 cores" in made
+    assert "Constants: of runs of 2 h and 6 h, fitted within" in made
+    rows = {words[0]: words[1] for line in made.splitlines() if len(words := line.replace("│", " ").split()) > 8}
+    assert rows["numbers"] == "600", "a shard an hour, as calibrated"
+    assert rows["grouped"] == "3", "as many in both runs"
+
+    prices.write_text("{core_hour: 36, spot_core_hour: 9, currency: EUR}")
+    plan = ["plan", recipe, "--hours", "600", "--constants", constants]
+    assert "On demand" in ran(*plan, "--prices", str(prices)).stdout
+    one, two = (json.loads(ran(*plan, "--prices", str(prices), "--cores", n, "--json").stdout) for n in ("1", "2"))
+    assert one["steps"][0]["wall_s"] > two["steps"][0]["wall_s"] > 0
+    assert one["spot_money"] > one["money"] / 4 > 0
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    recipe, prices = str(write_recipe(tmp_path)), tmp_path / "prices.yaml"
+    prices.write_text("core_hours: 1")
+    plan = ["plan", recipe, "--hours", "9"]
+    assert 'did you mean "core_hour"' in ran(*plan, "--prices", str(prices), code=1).stderr
+    assert "two or more values" in ran(*plan, "--calibrate", "numbers.shards=2", code=1).stderr
+    assert "it cannot be read" in ran(*plan, "--constants", str(tmp_path / "none"), code=1).stderr
+    assert "greater than or equal to 1" in ran(*plan, "--cores", "0", code=1).stderr

@@ -1,0 +1,189 @@
+"""What a recipe would take: laws of finished runs, and times and money that follow from them by hand."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megahour.clock.measured import Measured, from_json, laws, source_of_hours, to_json
+from megahour.clock.pipeline import (
+    QUANTITIES,
+    Cluster,
+    Forecast,
+    Law,
+    Machine,
+    Prices,
+    StepForecast,
+    StepLaws,
+    forecast,
+    restarted,
+)
+from megahour.clock.set_ups import set_ups
+from megahour.core.errors import ConfigError
+
+
+def step(machine: Machine = "cores", workers: int = 1, longest: float = 1.0, **fixed: float) -> StepLaws:
+    """A step with laws of an hour: `task_s=30` is 30 s an hour, `begin_s` what it takes beside its tasks."""
+    slopes = {name: Law(0.0, fixed.get(name, 0.0)) for name in QUANTITIES}
+    slopes["beside_s"] = Law(fixed.get("begin_s", 0.0), fixed.get("beside_s", 0.0))
+    return StepLaws("it", "align", machine, slopes, workers, longest)
+
+
+def plan(
+    it: StepLaws, hours: float = 100, prices: Prices | None = None, **cluster: float
+) -> tuple[StepForecast, Forecast]:
+    made = forecast([it], hours, Cluster.model_validate(cluster), prices)
+    return made.steps[0], made
+
+
+def scheduled(shards: int, cores: int, seconds: float) -> float:
+    """When the last of equal tasks ends, each taken by the first core that is free."""
+    free = [0.0] * cores
+    for _ in range(shards):
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_equal_shards_end_when_a_scheduler_ends_them(shards: int, cores: int) -> None:
+    made, _ = plan(step(shards=shards, task_s=7 * shards), hours=1, cores=cores)
+    assert made.wall_s == pytest.approx(scheduled(shards, cores, 7))
+    assert made.core_hours == pytest.approx(7 * shards / 3600)
+    assert made.bound == ("cores" if shards > cores else "one shard")
+
+
+def test_what_is_beside_the_tasks_and_a_long_shard() -> None:
+    made, _ = plan(step(workers=2, shards=1, task_s=36, begin_s=10, beside_s=4), cores=10)
+    assert made.wall_s == pytest.approx(10 + 10 * 36 + 100 * 4 * 2 / 10)
+    assert made.core_hours == pytest.approx((3600 + 800) / 3600)
+    longest, _ = plan(step(longest=50, shards=1, task_s=36), cores=100)
+    assert longest.wall_s == pytest.approx(50 * 36), "one shard is fifty times the mean"
+    begun, _ = plan(step(shards=1, task_s=0.01, begin_s=60), cores=100)
+    assert begun.bound == "start"
+
+
+def test_a_model_service_is_as_fast_as_the_slower_of_cores_and_devices() -> None:
+    it = step("service", shards=1, task_s=100, device_s=90)
+    assert plan(it, cores=10)[0].wall_s == pytest.approx(1000), "on the cores alone"
+    by_devices, _ = plan(it, cores=10, devices=2, device_speed=5)
+    assert (by_devices.wall_s, by_devices.bound) == (pytest.approx(100 * 90 / 2 / 5), "devices")
+    assert by_devices.device_hours == pytest.approx(100 * 90 / 5 / 3600)
+    by_cores, _ = plan(it, cores=10, devices=2, device_speed=500)
+    assert (by_cores.wall_s, by_cores.bound) == (pytest.approx(100 * 10 / 10), "cores")
+
+
+def test_a_training_gains_nothing_from_cores() -> None:
+    it = step("train", workers=4, task_s=3600, device_s=3600)
+    alone, _ = plan(it, cores=1000)
+    assert (alone.wall_s, alone.core_hours, alone.bound) == (pytest.approx(360_000), pytest.approx(400), "one machine")
+    eight, _ = plan(it, cores=1000, devices=8, device_speed=10, train_efficiency=0.5)
+    assert (eight.wall_s, eight.core_hours) == (pytest.approx(360_000 / 10 / 4), 0.0)
+    assert plan(it, devices=1, device_speed=10, train_efficiency=0.5)[0].wall_s == pytest.approx(36_000)
+
+
+def test_the_store_can_be_the_limit() -> None:
+    it = step(shards=1, task_s=1, read_bytes=6e9, written_bytes=4e9, requests=20)
+    made, _ = plan(it, cores=100, store_gb_s=0.5)
+    assert (made.wall_s, made.bound) == (pytest.approx(2000), "store")
+    slow, _ = plan(it, cores=100, request_s=0.1)
+    assert slow.wall_s == pytest.approx(1 + 20 * 0.1)
+
+
+def test_money_is_for_the_machines_that_a_step_holds() -> None:
+    it = step(shards=1, task_s=360, written_bytes=1e9, read_bytes=2e9, requests=1000)
+    prices = Prices.model_validate(
+        {"core_hour": 0.05, "stored_gb_month": 0.02, "months": 3, "moved_gb": 0.01, "requests_thousand": 0.004}
+    )
+    made, whole = plan(it, prices=prices, cores=10)
+    assert made.money == pytest.approx(0.05 * 10)
+    assert whole.store_money == pytest.approx(100 * 0.02 * 3 + 300 * 0.01 + 100 * 0.004)
+    assert whole.money == made.money + whole.store_money
+    assert whole.spot_money is None, "no price of spot machines is given"
+    spot = prices.model_copy(update={"spot_core_hour": 0.01, "interruptions_an_hour": 1.0, "restart_s": 60.0})
+    made, whole = plan(it, prices=spot, cores=10)
+    assert whole.spot_money == pytest.approx(0.01 * 10 * restarted(360, 1.0, 60.0) + whole.store_money)
+    assert whole.spot_wall_s > whole.wall_s
+    training, _ = plan(
+        step("train", task_s=36, device_s=36), prices=Prices.model_validate({"device_hour": 3}), devices=2
+    )
+    assert training.money == pytest.approx(3 * 2 * training.wall_s / 3600), "data machines are given back"
+
+
+@pytest.mark.parametrize(("task_s", "an_hour", "restart_s"), [(600, 2.0, 120), (3600, 0.5, 0), (60, 0.05, 600)])
+def test_time_lost_on_spot_machines_is_that_of_a_simulation(task_s: float, an_hour: float, restart_s: float) -> None:
+    draw = random.Random(1)
+
+    def once() -> float:
+        spent = 0.0
+        while (until := draw.expovariate(an_hour / 3600)) < task_s:
+            spent += until + restart_s
+        return spent + task_s
+
+    mean = sum(once() for _ in range(20_000)) / 20_000 / task_s
+    assert restarted(task_s, an_hour, restart_s) == pytest.approx(mean, rel=0.02)
+    assert restarted(task_s, 0, restart_s) == 1.0
+    assert math.isinf(restarted(1e9, an_hour, restart_s))
+
+
+def run(hours: float, *, fixed: float = 0.0, slope: float = 0.0, beside: float = 3.0) -> list[Measured]:
+    """A run of a source, a step that costs `fixed` + `slope` an hour, and one that goes through no audio."""
+
+    def of(name: str, task_s: float, audio: float, inputs: Sequence[str] = ()) -> Measured:
+        values = dict.fromkeys(QUANTITIES, 0.0) | {"task_s": task_s, "shards": 4.0, "beside_s": beside}
+        return Measured(name, name, "cores", values, audio, 2, 1.5, tuple(inputs))
+
+    return [of("raw", hours, hours), of("align", fixed + slope * hours, hours, ["raw"]), of("lm", 5.0, 0.0)]
+
+
+def test_one_run_grows_with_its_audio_alone() -> None:
+    raw, align, lm = laws([run(2.0, slope=10)])
+    assert raw.laws["task_s"] == Law(0.0, 1.0)
+    assert align.laws["task_s"] == Law(0.0, 10.0)
+    assert align.laws["beside_s"] == Law(3.0, 0.0)
+    assert lm.laws["task_s"] == Law(5.0, 0.0)
+    assert (align.workers, align.longest) == (2, 1.5)
+
+
+@given(st.sampled_from([0.0, 0.5, 70.0]), st.floats(0, 100))
+def test_runs_of_two_sizes_show_what_is_fixed(fixed: float, slope: float) -> None:
+    _, align, _ = laws([run(1.0, fixed=fixed, slope=slope), run(4.0, fixed=fixed, slope=slope)])
+    assert align.laws["task_s"].at(1000) == pytest.approx(fixed + 1000 * slope, rel=1e-5, abs=1e-3)
+    assert align.residual < 1e-6
+
+
+def test_no_law_falls_with_the_hours_nor_begins_below_nothing() -> None:
+    shrinking = laws([run(1.0, fixed=8), run(4.0, fixed=2)])[1].laws["task_s"]
+    assert shrinking.slope == 0
+    assert 2 < shrinking.fixed < 8
+    steep = laws([run(1.0, slope=1), run(4.0, slope=3)])[1]
+    assert steep.laws["task_s"].fixed == 0
+    assert steep.residual > 0.1, "and the plan says how badly a line fits"
+
+
+def test_hours_are_those_of_the_largest_source() -> None:
+    small = [*run(2.0), Measured("prompts", "prompts", "cores", dict.fromkeys(QUANTITIES, 0.0), 0.5, 1, 1.0, ())]
+    assert source_of_hours(small) == "raw"
+    assert source_of_hours(small, "prompts") == "prompts"
+    with pytest.raises(ConfigError, match="lm counts no audio"):
+        source_of_hours(small, "lm")
+    with pytest.raises(ConfigError, match="do not differ"):
+        laws([run(1.0), run(1.0)])
+
+
+def test_constants_go_through_a_file() -> None:
+    found = laws([run(1.0, fixed=2, slope=3), run(4.0, fixed=2, slope=3)])
+    assert from_json(to_json(found), "c.json") == found
+    for broken in ("", "[]", '{"steps": {"a": {}}}', '{"steps": {"a": {"laws": {"shards": [1]}}}}'):
+        with pytest.raises(ConfigError, match="not a file of constants"):
+            from_json(broken, "c.json")
+
+
+def test_published_set_ups_differ_by_what_the_page_says() -> None:
+    differences = [round(100 * (row.found / row.published - 1)) for row in set_ups()]
+    assert differences == [-37, 10, -27, -14, 4, 4]
