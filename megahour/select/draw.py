@@ -1,9 +1,13 @@
 """Hours of a set drawn uniformly over time: an utterance is taken if its hash is at most the limit of its period.
 
 Periods give equal hours, and those that have fewer give all that they have. Within a period each utterance is as
-likely as any other, so speakers are drawn as often as they speak. Two passes over the metadata find the limits: sums of
+likely as any other, so speakers are drawn as often as they speak. The paper (Parthasarathi et al., IV-B.1) draws mildly
+more than it wants, by the mean length of utterances; here two passes over the metadata find the limits exactly: sums of
 time by the first bits of the hash, then the utterances of the few buckets in which each limit can lie. Memory holds
 `BUCKETS` sums a period and about one of `BUCKETS` utterances, and nothing depends on how the utterances are sharded.
+
+Drawn evenly over speakers, each gives a `level` or all that he has. That takes the hours of speakers alone; as all of a
+speaker is in one shard, the utterances are found there (`taken_of_speakers`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +56,49 @@ def taken(rows: UsableRows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
     periods, inverse = np.unique(rows.period, return_inverse=True)
     own = np.array([limits.get((rows.set, period), -1) for period in periods.tolist()], np.int64)
     return np.asarray(rows.hash <= own[inverse], np.bool_)
+
+
+def level_of(has_us: Ints, wanted_us: int) -> int:
+    """What each of (n,) speakers gives, or all that he has, so that they give `wanted_us` together, to n µs.
+
+    `wanted_us` is at most the sum of `has_us`.
+    """
+    rising = np.sort(has_us)
+    left = wanted_us - np.concatenate([[0], np.cumsum(rising)[:-1]])  # once those who have less have given all
+    many = np.arange(len(rising), 0, -1)
+    at = int(np.argmax(rising * many >= left))
+    return int(left[at] // many[at])
+
+
+def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: int) -> NDArray[np.bool_]:
+    """(n,) which utterances of these whole speakers (n,) are drawn: `level_us` of each, equal ones of his periods.
+
+    Who or what has less gives all. The sum is what speakers are to give to half an utterance, as each makes good what
+    the one before gave too little.
+    """
+    drawn = np.zeros(len(names), np.bool_)
+    order = np.lexsort((rows.hash, rows.period, names.astype(str)))
+    carried = 0
+    for own in _runs(order, names[order]):
+        quota = min(level_us, int(rows.time_us[own].sum()))
+        periods = list(_runs(own, rows.period[own]))
+        quotas = _filled({i: int(rows.time_us[each].sum()) for i, each in enumerate(periods)}, quota)
+        for i, each in enumerate(periods):
+            ends = np.cumsum(rows.time_us[each])
+            count = _nearest(ends, rows.time_us[each], quotas[i] + carried)
+            drawn[each[:count]] = True
+            carried += quotas[i] - (int(ends[count - 1]) if count else 0)
+    return drawn
+
+
+def _runs(order: Ints, values: NDArray[Any]) -> list[Ints]:
+    """`order` cut where the values (n,) that go with it change."""
+    return np.split(order, np.flatnonzero(values[1:] != values[:-1]) + 1) if len(order) else []
+
+
+def _nearest(ends: Ints, times: Ints, quota_us: int) -> int:
+    """How many of utterances that end there, when put one after the other, come nearest to the quota."""
+    return int(np.searchsorted(2 * ends - times, 2 * quota_us, "right"))  # by their middles, twice
 
 
 def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRows]]) -> dict[Place, int]:
@@ -120,7 +167,7 @@ class _Edge:
         hashes, times = np.concatenate(self.hashes), np.concatenate(self.times)
         order = np.argsort(hashes, kind="stable")
         ends = self.before_us + np.cumsum(times[order])
-        count = int(np.searchsorted(2 * ends - times[order], 2 * quota_us, "right"))  # their middles, twice
+        count = _nearest(ends, times[order], quota_us)
         if not count:
             return (self.first << TO_BUCKET) - 1, self.before_us
         return int(hashes[order[count - 1]]), int(ends[count - 1])
@@ -129,13 +176,22 @@ class _Edge:
 def _quotas(name: str, sums: Mapping[Place, Ints], wanted_us: int) -> dict[int, int]:
     """Microseconds of each period: equal ones, and all of a period that has fewer."""
     has = {period: int(each.sum()) for (set_, period), each in sums.items() if set_ == name}
-    if sum(has.values()) < wanted_us:
+    check_enough(name, sum(has.values()), wanted_us)
+    return _filled(has, wanted_us)
+
+
+def check_enough(name: str, has_us: int, wanted_us: int) -> None:
+    """Raises ConfigError: a set has fewer hours than are to be drawn."""
+    if has_us < wanted_us:
         raise ConfigError(
-            f"{wanted_us / HOUR_US:,.2f} hours are to be drawn of the set {name!r}, which has "
-            f"{sum(has.values()) / HOUR_US:,.2f}",
+            f"{wanted_us / HOUR_US:,.2f} hours are to be drawn of the set {name!r}, which has {has_us / HOUR_US:,.2f}",
             where="select",
             remedy=f"draw fewer, or leave {name} out of draw_hours to take all",
         )
+
+
+def _filled(has: Mapping[int, int], wanted_us: int) -> dict[int, int]:
+    """Equal parts of `wanted_us`, and all of a place that has less."""
     quotas, left = {}, wanted_us
     for done, (period, us) in enumerate(sorted(has.items(), key=lambda item: (item[1], item[0]))):
         quotas[period] = min(us, left // (len(has) - done))

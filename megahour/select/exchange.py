@@ -14,16 +14,26 @@ from megahour.core.schemas import SELECTION
 from megahour.core.stage import Batches, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.select.draw import UsableRows, rows_of, taken
+from megahour.corpus.text.language_id import canonical
+from megahour.select.draw import UsableRows, rows_of, taken, taken_of_speakers
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
 
 BATCH_ROWS = 4096
-REASONS = ("usable", "duplicate", "other-split", "other-tier", "low-confidence", "before-from", "after-until")
+REASONS = (
+    "usable",
+    "duplicate",
+    "other-split",
+    "other-tier",
+    "low-confidence",
+    "before-from",
+    "after-until",
+    "other-language",
+)
 USABLE = 0
 SHARED = "recording-of-another-set"
-FILTERED = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier"]
+FILTERED = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier", "language"]
 # Recordings of one speaker one after the other, each in order of time; the key completes the order, so that it does
 # not depend on how the utterances are sharded.
 ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
@@ -70,16 +80,28 @@ def _reasons(p: SelectParams, table: pa.Table, duplicates: Artifact | None) -> N
     split, tier = (_outside(table[name], wanted) for name, wanted in (("split", p.splits), ("tier", p.tiers)))
     confidence, created_s = table["confidence"].to_numpy(), table["created_s"].to_numpy()
     late = created_s > p.until_s if p.until_s else np.zeros(created_s.size, np.bool_)
-    wrong = [twice, split, tier, confidence < p.min_confidence, created_s < p.from_s, late]
+    language = _in_other_languages(table["language"], p.languages)
+    wrong = [twice, split, tier, confidence < p.min_confidence, created_s < p.from_s, late, language]
     return np.select(wrong, range(1, len(REASONS)), default=USABLE).astype(np.int8)
 
 
 def _outside(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[np.bool_]:
     """(rows,) which values are not among those `wanted`; none are if all are wanted."""
+    return _other_than(column, wanted) if wanted else np.zeros(len(column), np.bool_)
+
+
+def _other_than(column: pa.ChunkedArray, values: list[str]) -> NDArray[np.bool_]:
+    other: NDArray[np.bool_] = ~pc.is_in(column, value_set=pa.array(values, pa.string())).to_numpy()
+    return other
+
+
+def _in_other_languages(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[np.bool_]:
+    """(rows,) which are in none of these languages; a language without a region takes all its regions."""
     if not wanted:
         return np.zeros(len(column), np.bool_)
-    outside: NDArray[np.bool_] = ~pc.is_in(column, value_set=pa.array(wanted, pa.string())).to_numpy()
-    return outside
+    starts = tuple(f"{canonical(tag)}-" for tag in wanted)
+    known = [tag for tag in pc.unique(column).to_pylist() if f"{canonical(tag)}-".startswith(starts)]
+    return _other_than(column, known)
 
 
 def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -116,7 +138,9 @@ def merge_shard(
     table = table.filter(pa.array(reasons == USABLE))
     table, names = _in_this_set(layout, name, table, out)
     if name in p.draw_hours:
-        drawn = taken(rows_of(name, table, p.seed, p.period_s), layout.limits)
+        rows = rows_of(name, table, p.seed, p.period_s)
+        evenly = name in layout.levels
+        drawn = taken_of_speakers(rows, names, layout.levels[name]) if evenly else taken(rows, layout.limits)
         out.drop("not-drawn", int((~drawn).sum()))
         table, names = table.filter(pa.array(drawn)), names[drawn]
     spelled = [layout.spellings.get(voice, own) for voice, own in zip(names, table["speaker"].to_pylist(), strict=True)]

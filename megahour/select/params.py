@@ -48,6 +48,12 @@ class SelectParams(Params):
     )
     splits: list[str] = Field([], description="only utterances of these splits (train, dev, test); empty: all")
     tiers: list[str] = Field([], description="only utterances of these tiers (clean, dirty); empty: all")
+    languages: list[str] = Field(
+        [],
+        description="only utterances in these languages (BCP 47): `en` takes en-US and en-GB too, `en-US` only that "
+        "locale; empty: all",
+        json_schema_extra=LATER,
+    )
     min_confidence: float = Field(0.0, ge=0, le=1, description="drop utterances of a lower alignment confidence")
     from_s: int = Field(0, description="earliest time of recording, Unix seconds")
     until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
@@ -55,6 +61,13 @@ class SelectParams(Params):
         {},
         description="hours to draw of some sets, such as {unlabelled: 1000000}, to half an utterance: equal hours of "
         "every period, and within it each utterance as likely as any other, whoever speaks; other sets stay whole",
+        json_schema_extra=LATER,
+    )
+    draw_evenly: Literal["time", "speakers"] = Field(
+        "time",
+        description="time: as `draw_hours` says; speakers: equal hours of every speaker, of each equal hours of his "
+        "periods, and all of who or what has fewer, to half an utterance a shard; take it where a few speakers or "
+        "days would fill the set",
         json_schema_extra=LATER,
     )
     period_s: int = Field(
@@ -89,6 +102,8 @@ class SelectParams(Params):
             raise ValueError(f"draw_hours = {self.draw_hours}: hours are above 0")
         if self.draw_hours and self.speaker_hours:
             raise ValueError("speaker_hours keeps a speaker's earliest utterances: leave it out with draw_hours")
+        if self.draw_hours and self.draw_evenly == "speakers" and self.shared_recordings == "drop":
+            raise ValueError("draw_evenly=speakers needs shared_recordings=join: drop takes hours of speakers away")
         return self
 
 

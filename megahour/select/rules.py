@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.stage import Inputs
 from megahour.corpus.transcripts.speaker_names import one_name
-from megahour.select.draw import limits_of
+from megahour.select.draw import check_enough, level_of, limits_of
 from megahour.select.exchange import census, drawn_from
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
-from megahour.select.voices import grouped
+from megahour.select.voices import HOUR_US, grouped
 
 SHOWN = 5
 
@@ -50,6 +52,11 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     made = replace(made, spellings=speakers.spellings(), contested=contested)
     if not p.draw_hours:
         return made
+    if p.draw_evenly == "speakers":
+        levels = _levels(p, made, hours)
+        at_most = {name: level / HOUR_US for name, level in levels.items()}
+        fewer = lay_out(hours, rules, p.seed, p.shard_hours, leaders, levels=at_most)
+        return replace(made, shards=fewer.shards, named=fewer.named, ranges=fewer.ranges, levels=levels)
     limits = limits_of(p.draw_hours, lambda: drawn_from(p, made, inputs))
     drawn = {
         name: wanted / sum(shard.hours for shard in made.shards if shard.set == name)
@@ -59,9 +66,24 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     return replace(made, shards=fewer.shards, named=fewer.named, ranges=fewer.ranges, limits=limits)
 
 
+def _levels(p: SelectParams, made: Layout, hours: Mapping[str, float]) -> dict[str, int]:
+    """What each speaker is to give of the sets that are drawn, in µs."""
+    has: dict[str, list[int]] = {name: [] for name in p.draw_hours}
+    for voice, value in hours.items():
+        shard = made.shard_of(voice)
+        if shard is not None and made.shards[shard].set in has:
+            has[made.shards[shard].set].append(round(value * HOUR_US))
+    levels = {}
+    for name, own in has.items():
+        wanted_us = round(p.draw_hours[name] * HOUR_US)
+        check_enough(name, sum(own), wanted_us)
+        levels[name] = level_of(np.array(own, np.int64), wanted_us)
+    return levels
+
+
 def _filters(p: SelectParams, inputs: Inputs) -> list[str]:
     """The options that leave utterances out, as they are set."""
-    names = ("splits", "tiers", "min_confidence", "from_s", "until_s")
+    names = ("splits", "tiers", "languages", "min_confidence", "from_s", "until_s")
     chosen = [f"--{name.replace('_', '-')} is {getattr(p, name)}" for name in names if getattr(p, name)]
     return [*chosen, *(["--duplicates leaves the listed ones out"] if "duplicates" in inputs else [])]
 
@@ -79,7 +101,7 @@ def _check_named(rules: list[SetRule], hours: Mapping[str, float], leaders: Mapp
         raise ConfigError(
             f"no utterances of the named speakers {missing}",
             where="select",
-            remedy="check their names, splits, tiers, min_confidence, from_s and until_s",
+            remedy="check their names, splits, tiers, languages, min_confidence, from_s and until_s",
         )
     taken = {leaders[voice]: name for voice, name in wanted.items() if voice in leaders}
     reached = sorted(v for v, leader in leaders.items() if leader in taken and wanted.get(v) != taken[leader])

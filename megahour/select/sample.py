@@ -7,6 +7,7 @@ rules, the seed, the groups and the hours only, not on how the utterances were s
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ class Layout:
 
     leaders: speaker → the one whose place its group takes; spellings: speaker → the name that its rows get; contested:
     place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone. limits: of the sets
-    that are drawn, see `draw`.
+    that are drawn, see `draw`. levels: what each speaker gives of the sets that are drawn evenly over speakers, in µs.
     """
 
     seed: int
@@ -42,6 +43,7 @@ class Layout:
     spellings: Mapping[str, str] = field(default_factory=dict)
     contested: Mapping[int, str] = field(default_factory=dict)
     limits: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    levels: Mapping[str, int] = field(default_factory=dict)
 
     def shard_of(self, speaker: str) -> int | None:
         """Output shard of a speaker, None when no set takes it."""
@@ -64,19 +66,18 @@ def lay_out(
     shard_hours: float,
     leaders: Mapping[str, str] | None = None,
     drawn: Mapping[str, float] | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> Layout:
     """Assign speakers to sets and shards.
 
     `hours` is speech per speaker; each rule has `name` and at most one of `speakers` (how many), `share` (of the hours
     that earlier rules left), `hours`, `named` (who); a rule with none takes all that is left. Speakers with one leader
-    stay together, under the leader's name. Of a set in `drawn` only that share stays, in as many shards as it fills.
+    stay together, under the leader's name. Of a set in `drawn` only that share stays, and of a set in `levels` at most
+    those hours of each speaker, in as many shards as they fill.
     """
-    leaders, drawn = leaders or {}, drawn or {}
+    leaders, drawn, levels = leaders or {}, drawn or {}, levels or {}
     members = Counter(leaders.get(speaker, speaker) for speaker in hours)
-    whole: dict[str, float] = {}
-    for speaker in sorted(hours):  # sums of floats depend on their order
-        leader = leaders.get(speaker, speaker)
-        whole[leader] = whole.get(leader, 0.0) + hours[speaker]
+    whole = _of_leaders(hours, leaders)
     by_rule: list[set[str]] = []
     taken: set[str] = set()
     for rule in rules:  # rules of one set may name speakers of one group: it goes to the first
@@ -89,20 +90,30 @@ def lay_out(
     at = 0
     for rule, chosen in zip(rules, by_rule, strict=True):
         before_draw = shard_hours / drawn.get(rule.name, 1.0)
+        stay = _of_leaders(hours, leaders, levels[rule.name]) if rule.name in levels else whole
         if rule.named:
-            for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), whole, before_draw):
+            for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), stay, before_draw):
                 named.update(dict.fromkeys((s for _, s in run), len(shards)))
                 shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
             continue
         stop = _stop(rule, order, at, whole, members)
         part = order[at:stop]
         at = stop
-        for run in _equal_parts(part, whole, before_draw):
+        for run in _equal_parts(part, stay, before_draw):
             ranges.append((run[0][0], len(shards)))
             shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
     if at < len(order):
         ranges.append((order[at][0], -1))
     return Layout(seed, tuple(shards), named, tuple(ranges), leaders)
+
+
+def _of_leaders(hours: Mapping[str, float], leaders: Mapping[str, str], most: float = math.inf) -> dict[str, float]:
+    """Hours of each group by its leader, at most `most` of a speaker."""
+    sums: dict[str, float] = {}
+    for speaker in sorted(hours):  # sums of floats depend on their order
+        leader = leaders.get(speaker, speaker)
+        sums[leader] = sums.get(leader, 0.0) + min(most, hours[speaker])
+    return sums
 
 
 def _stop(

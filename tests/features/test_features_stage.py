@@ -9,21 +9,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord, ConfigError
-from megahour.core.schemas import FEATURES, SELECTION
+from megahour.core.schemas import FEATURES, SELECTION, UTTERANCES
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
-from megahour.features.extract import check_features
+from megahour.features.extract import check_features, extract
 from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features
 from megahour.runner.runner import run_stage
+from megahour.select.params import SelectParams, SetRule
+from megahour.select.stage import Select
 
 PARAMS = FeaturesParams(mels=24, max_bad=0.2)
 RATE_HZ = 16_000
@@ -105,6 +109,47 @@ def test_features_are_log_mels_less_the_speakers_running_mean(corpus: Corpus, ma
                 "condition": "clean",
             }
             np.testing.assert_array_equal(row["features"], expected.ravel())
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(9)), gap_s=st.integers(0, 40_000_000))
+def test_a_selections_speakers_are_heard_in_the_order_of_creation(
+    corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, order: list[int], gap_s: int
+) -> None:
+    """Whatever the order of the utterances' table: the running mean of a speaker passes from one to the next."""
+    folder = tmp_path_factory.mktemp("order")
+    empty = {
+        field.name: "" if pa.types.is_string(field.type) else [] if pa.types.is_list(field.type) else 0
+        for field in UTTERANCES
+    }
+    rows = [
+        {
+            **empty,
+            **{name: corpus.rows[key][name] for name in ("key", "offset", "size", "samples", "rate_hz")},
+            "speaker": f"s{key % 2}",
+            "created_s": gap_s * order.index(key),
+        }
+        for key in sorted(order, reverse=True)
+    ]
+    with ShardWriter(utterances := Artifact(folder / "utterances"), 0, "made") as out:
+        out.table(pa.Table.from_pylist(rows, UTTERANCES))
+        receipts = [out.commit()]
+    Corpus._finish(utterances, receipts)
+    p, inputs = SelectParams(sets=[SetRule(name="all")]), {"utterances": utterances}
+    batches = [batch for _, batch in Select().split(p, inputs, Task({"shard": 0}))]
+    with ShardWriter(selection := Artifact(folder / "selection"), 0, "made") as out:
+        Select().merge(p, inputs, 0, iter(batches), out, Context(folder))
+        out.commit()
+    with ShardWriter(features := Artifact(folder / "features"), 0, "made") as out:
+        extract(PARAMS, selection, corpus.utterances, 0, out)
+        out.commit()
+    table = features.read_table(0, ".arrow").to_pylist()
+    created = order if gap_s else sorted(order)  # equal times: by key
+    assert [row["key"] for row in table] == [key for speaker in (0, 1) for key in created if key % 2 == speaker]
+    mean = CausalMean(np.full(PARAMS.mels, PARAMS.prior, np.float32))
+    for row in table[: len(table) // 2 + 1]:  # those of the first: five of nine
+        expected = mean.apply(log_mel(corpus.samples[row["key"]], RATE_HZ, PARAMS.mels)).astype(np.float16)
+        np.testing.assert_array_equal(row["features"], expected.ravel())
 
 
 def test_the_summary_holds_the_moments_of_all_but_the_test_set(made: Artifact) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from made_utterances import merge_by_hand, utterance, write_utterances
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.select.draw import UsableRows, limits_of, taken
+from megahour.select.draw import UsableRows, level_of, limits_of, taken, taken_of_speakers
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
 
@@ -59,6 +59,44 @@ def test_a_period_makes_good_what_the_one_before_it_gave_too_much() -> None:
     assert [int(taken(rows, limits).sum()) for rows in (long, short)] == [1, 1]
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**20), st.integers(0, 4), st.integers(0, 2), st.integers(1, 9_000_000)),
+        min_size=1,
+        max_size=60,
+        unique_by=lambda each: each[0],
+    ),
+    st.floats(0.0, 1.0),
+    st.randoms(use_true_random=False),
+)
+def test_speakers_give_equal_hours_and_their_periods_too(
+    made: list[tuple[int, int, int, int]], share: float, random: Any
+) -> None:
+    """And the smallest hashes of each do, in whatever order the utterances come."""
+    random.shuffle(made)
+    hashes, who, periods, times = (np.array(column, np.int64) for column in zip(*made, strict=True))
+    names = np.array([f"s{speaker}" for speaker in who], object)
+    has = {speaker: int(times[who == speaker].sum()) for speaker in set(who.tolist())}
+    wanted_us, longest = int(share * times.sum()), int(times.max())
+    level = level_of(np.array(list(has.values())), wanted_us)
+    assert wanted_us - len(has) < sum(min(level, us) for us in has.values()) <= wanted_us
+    drawn = taken_of_speakers(UsableRows("u", hashes, periods, times), names, level)
+    assert abs(int(times[drawn].sum()) - wanted_us) <= longest / 2 + len(has)
+    for speaker, us in has.items():
+        got = int(times[drawn & (who == speaker)].sum())
+        assert abs(got - min(us, level)) <= longest
+        of_periods = [
+            (int(times[own & drawn].sum()), int(times[own].sum()))
+            for period in range(3)
+            if (own := (who == speaker) & (periods == period)).any()
+        ]
+        for gave, _ in of_periods:
+            assert all(gave <= other + 2 * longest + 4 or other >= all_ - longest for other, all_ in of_periods)
+        for period in range(3):
+            own = (who == speaker) & (periods == period)
+            assert set(hashes[own & drawn]) == set(np.sort(hashes[own])[: int((own & drawn).sum())].tolist())
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """Ten days, the last with eight times the speech of the first nine; speaker 0 says half of everything."""
@@ -99,6 +137,25 @@ def test_a_set_is_drawn_evenly_over_days_and_as_often_as_speakers_speak(
     assert len([shard for shard in shards if shard[0]["set"] == "unlabelled"]) == 4, "of the hours that are drawn"
 
 
+def test_a_set_is_drawn_evenly_over_speakers(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Speaker 0, who says half of everything, gives what each other one gives; shards are of the hours drawn."""
+    p = params(draw_hours={"unlabelled": 0.4}, draw_evenly="speakers", shard_hours=0.05, sets=[{"name": "unlabelled"}])
+    shards = selected(tmp_path / "one", p, [rows[:700], rows[700:]])
+    hours: dict[str, float] = defaultdict(float)
+    for row in (row for shard in shards for row in shard):
+        hours[row["speaker"]] += row["samples"] / 16_000 / 3600
+    assert sum(hours.values()) == pytest.approx(0.4, abs=len(shards) * 2 / 3600), "half an utterance a shard"
+    assert list(hours.values()) == pytest.approx([0.4 / len(hours)] * len(hours), abs=4 / 3600)
+    days = Counter(row["created_s"] // DAY_S for shard in shards for row in shard if row["speaker"] == "s0")
+    assert days.keys() == {row["created_s"] // DAY_S for row in rows if row["speaker"] == "s0"}
+    assert max(days.values()) <= 6, "of 14, though he says three quarters on the last day"
+    sizes = [sum(row["samples"] for row in shard) / 16_000 / 3600 for shard in shards]
+    assert len(sizes) == 8
+    assert sizes == pytest.approx([0.05] * 8, abs=0.4 / len(hours) + 0.002), "to a speaker"
+    again = selected(tmp_path / "again", p, [rows[::-1][:100], rows[:2300]])
+    assert [[row["key"] for row in shard] for shard in again] == [[row["key"] for row in shard] for shard in shards]
+
+
 def test_what_is_drawn_depends_on_the_seed_and_not_on_the_sharding(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     def keys(name: str, shards: list[list[dict[str, Any]]], **values: Any) -> list[int]:
         p = params(draw_hours={"unlabelled": 0.4}, sets=[{"name": "unlabelled"}], **values)
@@ -123,8 +180,9 @@ def test_what_is_not_drawn_is_counted(rows: list[dict[str, Any]], tmp_path: Path
 
 def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     inputs = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
-    with pytest.raises(ConfigError, match=r"9\.00 hours are to be drawn of the set 'unlabelled', which has 1\."):
-        Select().partitions(params(draw_hours={"unlabelled": 9}), inputs)
+    for evenly in ("time", "speakers"):
+        with pytest.raises(ConfigError, match=r"9\.00 hours are to be drawn of the set 'unlabelled', which has 1\."):
+            Select().partitions(params(draw_hours={"unlabelled": 9}, draw_evenly=evenly), inputs)
     moments = np.arange(10_001)
     with pytest.raises(ConfigError, match="more than 10,000 periods"):
         limits_of({"all": 1}, lambda: [UsableRows("all", moments, moments, moments)])
@@ -132,6 +190,7 @@ def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: 
         ({"draw_hours": {"moon": 1}}, "no sets"),
         ({"draw_hours": {"test": 0}}, "above 0"),
         ({"draw_hours": {"test": 1}, "speaker_hours": 1}, "leave it out with draw_hours"),
+        ({"draw_hours": {"test": 1}, "draw_evenly": "speakers", "shared_recordings": "drop"}, "recordings=join"),
     ):
         with pytest.raises(ValueError, match=message):
             params(**values)
@@ -139,4 +198,4 @@ def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: 
 
 def test_a_selection_that_draws_nothing_is_what_it_was() -> None:
     """Its fingerprint does not know of draws: finished runs stay."""
-    assert not {"draw_hours", "period_s"} & params().identity().keys()
+    assert not {"draw_hours", "period_s", "draw_evenly", "languages"} & params().identity().keys()

@@ -93,6 +93,23 @@ def test_shards_have_nearly_equal_hours() -> None:
     assert max(sizes) - min(sizes) < 2 * max(hours.values())
 
 
+@given(speakers, st.floats(0.05, 5.0), st.integers(0, 3), st.none() | st.floats(0.001, 2.0))
+def test_no_shard_is_larger_than_its_part_and_a_speaker(
+    hours: dict[str, float], shard_hours: float, seed: int, most: float | None
+) -> None:
+    """Of the hours that stay, where speakers give at most some."""
+    stay = {speaker: min(value, most or value) for speaker, value in hours.items()}
+    layout = lay_out(hours, rules({"name": "all"}), seed, shard_hours, levels={"all": most} if most else {})
+    sizes: dict[Any, float] = defaultdict(float)
+    for speaker, value in stay.items():
+        sizes[layout.shard_of(speaker)] += value
+    total = sum(stay.values())
+    assert len(sizes) <= max(1, min(len(hours), round(total / shard_hours)))
+    assert max(sizes.values()) <= total / max(1, round(total / shard_hours)) + max(stay.values()) + 1e-9 or len(
+        sizes
+    ) == len(hours)
+
+
 def test_another_seed_is_another_draw() -> None:
     hours = {f"s{i}": 1.0 for i in range(50)}
     two = rules({"name": "test", "speakers": 10}, {"name": "rest"})

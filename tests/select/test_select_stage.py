@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_utterances import merge_by_hand, utterance, write_utterances
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -104,6 +104,23 @@ def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_p
         assert row["created_s"] >= 1100
         seconds[row["speaker"]] += row["samples"] / 16_000
     assert max(seconds.values()) <= 4.0
+
+
+def test_only_the_wanted_languages_and_locales(tmp_path: Path) -> None:
+    tags = ("en", "en-US", "en_us", "en-GB", "de", "eng", "und", "")
+    made = [utterance(f"u{i}", f"s{i}", language=tag) for i, tag in enumerate(tags)]
+    utterances = write_utterances(tmp_path / "utterances", [made[:3], made[3:]])
+
+    def kept(*languages: str) -> list[str]:
+        p = params(sets=[{"name": "all"}], languages=languages, shard_hours=1)
+        (table,) = merge_by_hand(p, utterances, tmp_path / "-".join(["out", *languages]))
+        return sorted(table["language"].to_pylist())
+
+    assert kept("en") == sorted((*tags[:4], "eng"))
+    assert kept("en-us", "German") == ["de", "en-US", "en_us"]
+    assert kept() == sorted(tags)
+    with pytest.raises(NothingKept, match="--languages is"):
+        Select().partitions(params(languages=["fr"]), {"utterances": utterances})
 
 
 def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> None:
