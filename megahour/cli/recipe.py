@@ -9,10 +9,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from megahour.cli.recipe_text import KEYS, read_recipe, section
 from megahour.cli.shipped_recipes import find_recipe
+from megahour.cli.spark_settings import settings_of, without_secrets
 from megahour.cli.stage_table import STAGES
 from megahour.core.config import Params, parse
 from megahour.core.errors import ConfigError, nearest
@@ -39,6 +40,16 @@ class EngineParams(BaseModel):
         "127.0.0.1",
         description="this machine's address for the model service; executors on others need one that they can reach",
     )
+    conf: dict[str, str] = Field(
+        {},
+        description="settings of Spark, such as spark.executor.memory: 4g, which go before the engine's own; read with "
+        "kind spark. Secrets belong in Spark's own spark-defaults.conf",
+    )
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _spark_settings(cls, value: Any) -> Any:
+        return settings_of(value)
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
         "run": run,
         "seed": seed,
         "threads": threads,
-        "engine": engine.model_dump(),
+        "engine": {**engine.model_dump(), "conf": without_secrets(engine.conf)},
         "steps": {
             step.name: {"stage": step.stage.name, "inputs": dict(step.inputs), **step.params.model_dump(mode="json")}
             for step in ordered

@@ -86,6 +86,8 @@ def _split(override: str) -> tuple[str, list[str], Any]:
     parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError(f'override "{override}" is not key=value', remedy="e.g. student.epochs=2")
+    if parts[:2] == ["engine", "conf"] and len(parts) > 2:
+        parts = ["engine", "conf", ".".join(parts[2:])]  # names of Spark's settings have dots of their own
     value = parse_yaml(text, f"override {key}")
     return key, parts, text if key == "run" and not isinstance(value, str) else value  # a folder may be called 2024
 

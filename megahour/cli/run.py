@@ -49,7 +49,7 @@ def make_engine(params: EngineParams) -> Engine:
         from megahour.engine.spark import SparkEngine
 
         master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
-        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s)
+        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s, conf=params.conf)
     from megahour.engine.local import LocalEngine
 
     return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)

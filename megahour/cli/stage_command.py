@@ -56,6 +56,9 @@ def _run_options(stage: Stage[Any]) -> list[click.Option]:
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
         click.Option(["--master", "engine__master"], default="local[*]", help="Spark master URL"),
+        click.Option(
+            ["--conf", "engine__conf"], multiple=True, metavar="NAME=VALUE", help="(repeatable) a setting of Spark"
+        ),
         click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="threads of a training stage"),
     ]
     if type(stage).accelerator is not Stage.accelerator:

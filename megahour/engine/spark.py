@@ -26,9 +26,10 @@ class SparkEngine:
     master: `local[*]`, `local[n]`, `spark://host:port`, `yarn`, `k8s://…`.
     retries: further attempts at a task whose worker or executor died. Exceptions are not retried.
     task_timeout_s: seconds that one attempt may take; then its Python worker ends itself, which counts as a death.
-    conf: Spark settings on top of (and before) the engine's own.
+    conf: Spark settings (https://spark.apache.org/docs/latest/configuration.html), which go before the engine's own.
 
-    Errors: EngineError at the first call when Java or pyspark is missing or the master cannot be reached.
+    Errors: EngineError at the first call when Java or pyspark is missing, the master cannot be reached, or executors
+    cannot reach this process.
     """
 
     def __init__(

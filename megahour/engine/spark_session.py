@@ -6,6 +6,7 @@ driver hears of every task when it ends, without a collect and without one job a
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import re
@@ -14,16 +15,21 @@ import sys
 import sysconfig
 import tempfile
 import uuid
+import weakref
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from megahour.core.extras import install
 from megahour.engine.base import EngineError, TaskFailed, interrupts_held, shown
+from megahour.engine.spark_reach import CLIENT_LOGGER, Wait, check_master, wait_of
 
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
+LOOK_S = 1.0  # between looks at a cluster that has not given a first result
 REMEDY = f"install Java 17 or later and `{install('spark')}`, or use --engine local"
 # Batches cross a shuffle compressed already, by Arrow: Spark would compress them again, for nothing but CPU time.
 OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
@@ -44,10 +50,22 @@ logger.executor.level = off
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
+# Which executors a cluster has started for this driver, for `spark_reach`; a terminal needs none of it.
+LAUNCHES = f"""\
+appender.launches.type = File
+appender.launches.name = launches
+appender.launches.fileName = {{path}}
+appender.launches.layout.type = PatternLayout
+appender.launches.layout.pattern = %m%n
+logger.client.name = {CLIENT_LOGGER}
+logger.client.level = info
+logger.client.additivity = false
+logger.client.appenderRef.launches.ref = launches
+"""
 
 
 def start(master: str, settings: Mapping[str, str]) -> Any:
-    """A SparkContext. Raises EngineError with what is missing."""
+    """A SparkContext. Raises EngineError with what is missing, or with the address at which no master answers."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
         raise EngineError("the Spark engine found no Java", remedy=REMEDY)
@@ -55,21 +73,40 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
         from pyspark import SparkConf, SparkContext
     except ImportError as error:
         raise EngineError("the Spark engine found no pyspark", remedy=REMEDY) from error
+    check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the same Python on the executors, unless one is named
     if settings.get("spark.driver.bindAddress") == LOOPBACK:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    with tempfile.TemporaryDirectory(prefix="megahour-spark-") as folder:
-        log_settings = Path(folder) / "log4j2.properties"
-        log_settings.write_text(QUIET)
-        java = f"{LOCAL_JAVA if master.startswith('local') else ''} -Dlog4j2.configurationFile={log_settings.as_uri()}"
-        quiet = {"spark.driver.extraJavaOptions": java.strip()}
-        conf = SparkConf().setMaster(master).setAll(list((quiet | OWN_BLOCKS | dict(settings)).items()))
-        try:
-            with interrupts_held():  # a Java process that lost its Python before they met would wait for ever
-                SparkContext._ensure_initialized(conf=conf)
-            return SparkContext(conf=conf)
-        except Exception as error:
-            raise EngineError(f"Spark did not start on {master}: {error}", remedy=REMEDY) from error
+    folder = _log_folder()
+    conf = SparkConf().setMaster(master).setAll(list(_with_logs(master, settings, folder).items()))
+    try:
+        with interrupts_held():  # a Java process that lost its Python before they met would wait for ever
+            SparkContext._ensure_initialized(conf=conf)
+        context = SparkContext(conf=conf)
+    except Exception as error:
+        raise EngineError(f"Spark did not start on {master}: {error}", remedy=REMEDY) from error
+    _waits[context] = wait_of(context, folder / "launches.log")
+    return context
+
+
+_waits: weakref.WeakKeyDictionary[Any, Wait | None] = weakref.WeakKeyDictionary()
+
+
+@cache
+def _log_folder() -> Path:
+    """Of this process, as its Java is: sessions one after another write to one file."""
+    folder = tempfile.mkdtemp(prefix="megahour-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _with_logs(master: str, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Spark's settings with those of the driver's log, which go before Java options of the user's."""
+    log_settings = folder / "log4j2.properties"
+    log_settings.write_text(QUIET + LAUNCHES.format(path=folder / "launches.log"))
+    java = "spark.driver.extraJavaOptions"
+    own = f"{LOCAL_JAVA if master.startswith('local') else ''} -Dlog4j2.configurationFile={log_settings.as_uri()}"
+    return OWN_BLOCKS | dict(settings) | {java: f"{own} {settings.get(java, '')}".strip()}
 
 
 def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
@@ -112,7 +149,7 @@ class Inbox:
         thread.start()
         message: tuple[int, bytes] | _JobEnd | None = None
         try:
-            while not isinstance(message := self._queue.get(), _JobEnd):
+            while not isinstance(message := self._next(), _JobEnd):
                 yield message
             if message.error is not None:
                 raise gave_up(message.error, items) from message.error
@@ -120,6 +157,15 @@ class Inbox:
             if not isinstance(message, _JobEnd):
                 self._context.cancelJobGroup(group)
             thread.join(CANCEL_LIMIT_S)
+
+    def _next(self) -> tuple[int, bytes] | _JobEnd:
+        """The next post. Raises EngineError when the cluster's executors cannot reach this driver."""
+        wait = _waits.get(self._context)
+        while wait is not None:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=LOOK_S)
+            wait.look()
+        return self._queue.get()
 
     def _run(self, done: Any, group: str) -> None:
         try:

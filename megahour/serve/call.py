@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,9 @@ from megahour.serve.spec import AcceleratorError
 SHARE_AFTER_BYTES = 1 << 20  # a shorter call is over before shared memory pays
 ITEMS_AT_ONCE = 32  # of one message, at most: the first must not wait for a producer that never pauses
 SHARE_TIMEOUT_S = 0.25  # the service answers within milliseconds, unless its queue is full
+UNREACHED = (
+    "set engine.host to an address of the service's machine which this one reaches, and look whether the service runs"
+)
 
 
 class Call:
@@ -176,6 +180,10 @@ def translate(error: Exception, address: str) -> AcceleratorError:
             "the service refuses the token", where=address, remedy="pass the token that serve() made"
         )
     reason = str(error).partition(" gRPC client debug context")[0]
+    if isinstance(error, flight.FlightUnavailableError):
+        return AcceleratorError(
+            f"{socket.gethostname()} does not reach the model service: {reason}", where=address, remedy=UNREACHED
+        )
     return AcceleratorError(f"the service failed the call: {reason}", where=address)
 
 

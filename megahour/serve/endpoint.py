@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from megahour.core.errors import ConfigError
 from megahour.serve import wire
 from megahour.serve.batcher import Batcher, Pending
 from megahour.serve.segment import Segment, Segments, encode_handle
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 HELD_SHARE = 8  # replies leave once they are an eighth of what the client has in flight …
 HELD_S = 0.2  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
+EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
+OWN_ADDRESS = "give an address of this machine as engine.host (--host), one that the tasks' machines reach"
 Answer = tuple[Sequence[Pending], pa.RecordBatch, bytes]
 
 
@@ -110,7 +113,12 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def __init__(self, batcher: Batcher, segments: Segments, host: str, port: int, token: str) -> None:
         self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
-        super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+        if host in EVERYWHERE:
+            raise ConfigError(f"host {host}: tasks cannot call that", remedy=OWN_ADDRESS)
+        try:
+            super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError(f"host {host}: the model service cannot listen there", remedy=OWN_ADDRESS) from error
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         stream = Stream(self._batcher)

@@ -9,8 +9,10 @@ from toy_stages import TOY_STAGES, write_recipe
 
 from megahour.cli import stage_table
 from megahour.cli.recipe import load_recipe, load_stage
+from megahour.cli.run import make_engine
 from megahour.cli.stage_command import reference
 from megahour.cli.stage_table import STAGES
+from megahour.engine.spark import SparkEngine
 
 RECIPES = Path(__file__).parents[2] / "megahour" / "recipes"
 
@@ -37,6 +39,17 @@ def test_variables_and_overrides(tmp_path: Path) -> None:
     assert loaded.steps[0].params.identity()["kind"] == "other"
     assert loaded.steps[0].params.identity()["weights"] == [3.0, 4.0]
     assert loaded.run == "elsewhere"
+
+
+def test_settings_of_spark_are_overridden_by_their_own_names_and_secrets_stay_out_of_books(tmp_path: Path) -> None:
+    overrides = ["engine.conf.spark.speculation=true", "engine.conf.spark.speculation.interval=1s"]
+    loaded = load_recipe(write_recipe(tmp_path), [*overrides, "engine.conf.spark.authenticate.secret=abc"])
+    known = {"spark.speculation": "true", "spark.speculation.interval": "1s"}
+    assert loaded.engine.conf == {**known, "spark.authenticate.secret": "abc"}
+    assert loaded.resolved["engine"]["conf"] == known
+    engine = make_engine(loaded.engine.model_copy(update={"kind": "spark"}))
+    assert isinstance(engine, SparkEngine)
+    assert engine.conf == loaded.engine.conf
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))

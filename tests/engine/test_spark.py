@@ -157,6 +157,18 @@ def test_an_executor_killed_in_a_standalone_cluster_loses_nothing(
     assert results == expected
 
 
+@pytest.mark.faults
+def test_a_driver_that_executors_cannot_reach_is_named_within_a_minute(spark: SparkEngine, tmp_path: Path) -> None:
+    """The driver listens on one loopback address and tells the cluster another."""
+    spark.close()
+    away = {"spark.driver.host": "127.0.0.2", "spark.driver.bindAddress": "127.0.0.1"}
+    with standalone_cluster(tmp_path) as (master, _), SparkEngine(master, conf=away) as engine:
+        started = time.monotonic()
+        with pytest.raises(EngineError, match=r"ended before they reached the driver at 127\.0\.0\.2:\d+"):
+            list(engine.map(toy_tasks.square, range(4)))
+        assert time.monotonic() - started < 60
+
+
 def killing(worker: subprocess.Popen[bytes], engine: Engine, split: Call, merge: Call) -> Iterator[tuple[int, str]]:
     """The exchange's results; after the first the worker is killed, with the shuffle data that it serves."""
     for count, result in enumerate(engine.exchange(split, range(12), merge, 4, spill="")):

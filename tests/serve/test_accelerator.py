@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loopback import free_port
 
 from megahour.core.errors import ConfigError
 from megahour.serve.client import client
@@ -97,6 +98,20 @@ def test_refuses_without_the_token(service: Service, token: str) -> None:
             c.metrics()
         with pytest.raises(AcceleratorError, match="refuses the token"):
             list(c.infer(sequences(3)))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
+def test_an_address_that_is_not_of_this_machine_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"host {host}: .*\\nRemedy: .*engine.host"), serve(SUMS, host=host):
+        pass
+
+
+def test_a_service_that_cannot_be_reached_is_named_with_what_to_set(service: Service) -> None:
+    gone = f"grpc://127.0.0.1:{free_port()}"
+    with client(gone) as c, pytest.raises(AcceleratorError, match=r"does not reach the model service") as caught:
+        c.metrics()
+    assert gone in str(caught.value)
+    assert "engine.host" in str(caught.value)
 
 
 def test_the_token_is_random_and_stays_out_of_logs(service: Service) -> None:

@@ -1,0 +1,102 @@
+"""What a user reads when a Spark cluster and its driver do not find each other."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+from loopback import free_port
+
+from megahour.cli.spark_settings import settings_of, without_secrets
+from megahour.engine.base import EngineError
+from megahour.engine.spark_reach import Wait, check_master, launches
+
+# What a driver's Java wrote on a standalone cluster whose executors were given an address that is not the driver's.
+LOST = """\
+Connecting to master spark://127.0.0.1:52985...
+Executor added: app-1/0 on worker-1 (127.0.0.1:45413) with 1 core(s)
+Executor added: app-1/1 on worker-2 (127.0.0.1:36433) with 1 core(s)
+Executor updated: app-1/1 is now RUNNING
+Executor updated: app-1/0 is now EXITED (Command exited with code 1)
+Executor added: app-1/2 on worker-1 (127.0.0.1:45413) with 1 core(s)
+Executor updated: app-1/1 is now EXITED (Command exited with code 1)
+Executor updated: app-1/2 is now RUNNING
+"""
+THIRD = "Executor updated: app-1/2 is now EXITED (Command exited with code 1)\n"
+
+
+def test_a_master_that_is_not_there_is_named_before_java_starts() -> None:
+    port = free_port()
+    with pytest.raises(EngineError, match=rf"no Spark master answers at spark://127.0.0.1:{port} .*refused") as caught:
+        check_master(f"spark://127.0.0.1:{port}")
+    assert "engine.master" in str(caught.value)
+    with pytest.raises(EngineError, match="no Spark master answers at k8s"):
+        check_master(f"k8s://https://127.0.0.1:{port}")
+
+
+def test_one_of_several_masters_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{there}")
+        check_master(f"k8s://http://127.0.0.1:{there}")
+    for other in ("local[*]", "local[2,3]", "yarn"):
+        check_master(other)
+
+
+def test_executors_that_end_before_they_come_here_end_the_job(tmp_path: Path) -> None:
+    log = tmp_path / "launches.log"
+    wait = Wait(lambda: 0, "127.0.0.2:4040", log)
+    wait.look()  # nothing was written yet
+    log.write_text(LOST)
+    assert launches(log) == launches(log, "app-1") == (3, 2)
+    assert launches(log, "app-2") == (0, 0)
+    wait.look()
+    log.write_text(LOST + THIRD)
+    with pytest.raises(EngineError, match=r"3 executors .* 3 of them ended .* 127\.0\.0\.2:4040") as caught:
+        wait.look()
+    assert "engine.conf.spark.driver.host" in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "none to give"), (LOST, "none has reached the driver at host:1")])
+def test_a_long_wait_is_explained_once(
+    text: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "log").write_text(text)
+    wait = Wait(lambda: 0, "host:1", tmp_path / "log", patience_s=0.0)
+    with caplog.at_level(logging.WARNING):
+        wait.look()
+        wait.look()
+    assert [reason in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_once_an_executor_is_there_losses_are_sparks_affair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    there = [1]
+    wait = Wait(lambda: there[0], "host:1", tmp_path / "log", patience_s=0.0)
+    wait.look()
+    there[0] = 0
+    (tmp_path / "log").write_text(LOST + THIRD)
+    wait.look()
+    assert not caplog.records
+
+
+def test_settings_are_texts_as_spark_reads_them() -> None:
+    given = {"spark.speculation": True, "spark.executor.cores": 2, "spark.executor.memory": "4g"}
+    read = {"spark.speculation": "true", "spark.executor.cores": "2", "spark.executor.memory": "4g"}
+    assert settings_of(given) == read
+    assert settings_of([f"{name}={value}" for name, value in read.items()]) == read
+    assert without_secrets(read | {"spark.authenticate.secret": "x", "spark.hadoop.fs.s3a.access.key": "y"}) == read
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"executor.memory": "4g"}, "begin with `spark.`"),
+        ({"spark.master": "yarn"}, "set by engine.master"),
+        ({"spark.jars": ["a"]}, "no text, number"),
+    ],
+)
+def test_what_is_no_setting_is_refused(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        settings_of(given)
