@@ -100,7 +100,7 @@ class Perplexity(SingleShard[PerplexityParams]):
 
 
 class Convert(SingleShard[ConvertParams]):
-    """Writes `.mlm`, `.arpa` or a compressed `.arpa`, and `.vocab.txt`."""
+    """Writes `.mlm`, `.arpa`, a compressed `.arpa` or `.kenlm`, and `.vocab.txt`."""
 
     name = "lm-convert"
     params = ConvertParams
@@ -111,7 +111,10 @@ class Convert(SingleShard[ConvertParams]):
         from megahour.lm.query.model_files import lm_file
 
         with lm_file(inputs["lm"]) as path:
-            sizes = convert(path, out.path(f".{p.form}"))
+            if p.form == "kenlm-probing" or p.form == "kenlm-trie":
+                sizes = convert(path, out.path(".kenlm"), to=p.form)
+            else:
+                sizes = convert(path, out.path(f".{p.form}"))
         out.text(inputs["lm"].read_bytes(0, ".vocab.txt").decode(), ".vocab.txt")
         _count(sizes, out)
 

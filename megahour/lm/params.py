@@ -279,7 +279,8 @@ class PerplexityParams(SeveralModels):
 class ConvertParams(Params):
     """A language model in another form: compressed, or mapped into memory when it is used."""
 
-    form: Literal["mlm", "arpa", "arpa.gz", "arpa.xz", "arpa.zst"] = Field(
+    form: Literal["mlm", "arpa", "arpa.gz", "arpa.xz", "arpa.zst", "kenlm-probing", "kenlm-trie"] = Field(
         "mlm",
-        description="mlm: opens in a millisecond whatever its size, shared between processes; arpa: for other tools",
+        description="mlm: opens in a millisecond whatever its size, shared between processes; arpa: for other tools; "
+        "kenlm-probing, kenlm-trie: for programs that map KenLM's binary files, the trie smaller and slower",
     )

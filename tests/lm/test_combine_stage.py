@@ -122,6 +122,17 @@ def test_a_converted_model_is_an_lm_artifact_too(
     assert kind_of(packed) == "lm"
 
 
+@pytest.mark.parametrize(("form", "kind"), [("kenlm-probing", 0), ("kenlm-trie", 2)])
+def test_kenlms_binary_form_is_made_by_a_stage(
+    form: str, kind: int, models: dict[str, Artifact], tmp_path: Path, engine: LocalEngine
+) -> None:
+    """Byte 96 of its header is the kind of its tables. What wants n-grams says that it cannot have them."""
+    packed = run(Convert(), {"form": form}, {"lm": models["lm1"]}, tmp_path / "packed", engine)
+    assert packed.read_bytes(0, ".kenlm")[96] == kind
+    with pytest.raises(ConfigError, match="cannot be taken apart"):
+        read_lm(packed)
+
+
 def test_changed_held_out_text_tunes_again_and_moved_text_does_not(
     models: dict[str, Artifact], heldout: str, tmp_path: Path, engine: LocalEngine
 ) -> None:

@@ -15,11 +15,12 @@ from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
 from megahour.lm.text.compression import unpacked
-from megahour.lm.text.tokenise import PADDING, Bytes, WordTable
+from megahour.lm.text.tokenise import PADDING, UNKNOWN, Bytes, WordTable
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # a longer line is none of an ARPA file
 MAX_ORDER = 32
+UNSEEN = -100.0  # log10 p of an `<unk>` that a file lacks, as KenLM has it (build_binary -u)
 ITEM_BYTES = 6  # a line has no fewer bytes: what a header may claim of a file of known length
 
 Float64 = npt.NDArray[np.float64]
@@ -30,7 +31,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class ArpaArrays:
     """vocabulary: words in the file's order behind `<unk>`, `<s>`, `</s>`. By order k = 1 …: grams[k-1] int32 (n, k),
-    logp, backoff float64 (n,). Unigram i is word i; specials that the file lacks are there with probability zero."""
+    logp, backoff float64 (n,). Unigram i is word i; specials that the file lacks are there: `<unk>` with UNSEEN, `<s>`
+    and `</s>` with probability zero."""
 
     vocabulary: WordTable
     grams: list[Int32]
@@ -56,6 +58,7 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
             _ngrams(reader, arrays, k, size)
         arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
         reader.expect(b"\\end\\")
+        reader.expect_nothing()
         progress("read", total, total)
     return arrays
 
@@ -127,6 +130,19 @@ class _Reader:
             self.line -= 1
             self.fail(f"expected {text.decode()!r}, found {_shown(line)}")
 
+    def expect_nothing(self) -> None:
+        """Only blank lines, to the end: what follows a model is another one, or the end of a longer file."""
+        while not (rest := self.text[self.at : self.end].tobytes()).strip():
+            if self.last:
+                return
+            self.line += rest.count(b"\n")
+            self.at = self.end
+            self.more()
+        text = rest.lstrip()
+        self.line += rest[: len(rest) - len(text)].count(b"\n")
+        line, _, _ = text.partition(b"\n")
+        self.fail(rf"text behind '\end\': {_shown(line)}")
+
     def fail(self, message: str) -> NoReturn:
         raise MegahourError(message, where=f"{self.name}:{self.line}", remedy="check that it is a whole ARPA file")
 
@@ -158,6 +174,7 @@ def _unigrams(reader: _Reader, size: int) -> ArpaArrays:
     table = WordTable()
     room = 1 << 10
     seen, logp, backoff = np.zeros(room, np.bool_), np.full(room, parse.NEVER), np.zeros(room)
+    logp[UNKNOWN] = UNSEEN
     row, code = 0, parse.MORE if size else parse.DONE
     while code != parse.DONE:
         table.make_room(reader.end - reader.at)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
 from megahour.lm.arpa.read import Progress, read_arrays
+from megahour.lm.kenlm.write import KenlmForm, write_kenlm
 from megahour.lm.query.mapped import open_mapped
 from megahour.lm.query.mapped_import import arrays_of, build, to_arrays
 from megahour.lm.query.model_files import form_to_write, lm_file, packing, refuse_kenlm, replacing
@@ -18,16 +19,26 @@ if TYPE_CHECKING:
 
 
 def convert(
-    source: str | Path, out: str | Path, threads: int = 1, progress: Progress = lambda phase, done, total: None
+    source: str | Path,
+    out: str | Path,
+    threads: int = 1,
+    progress: Progress = lambda phase, done, total: None,
+    to: KenlmForm | None = None,
 ) -> list[int]:
-    """Write the model `source` to `out` in the form that its name says; the numbers of n-grams by order. A mapped file
-    of an earlier version becomes one whose states are minimised (see `states`).
+    """Write the model `source` to `out`; the numbers of n-grams by order. A mapped file of an earlier version becomes
+    one whose states are minimised (see `states`).
+
+    to: kenlm-probing or kenlm-trie, whatever the name of `out`; None: the form that its name says.
 
     Raises
     ------
     ConfigError: no such file or directory, a form that cannot be read or written. MegahourError: damaged.
     """
-    given, wanted = refuse_kenlm(source), form_to_write(out)
+    given = refuse_kenlm(source)
+    if to:
+        with replacing(out) as making:
+            return write_kenlm(read_model(source, progress), making, to, progress)
+    wanted = form_to_write(out)
     with replacing(out) as making:
         if wanted == "arpa":
             model = read_model(source, progress)

@@ -21,7 +21,7 @@ from megahour.lm.query.mapped_import import load_arpa
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
 
-FORMS = ("arpa", "arpa.gz", "arpa.xz", "arpa.zst", "mlm")
+FORMS = ("arpa", "arpa.gz", "arpa.xz", "arpa.zst", "mlm", "kenlm")
 PACKED = (".gz", ".xz", ".zst")
 MEMBER_BYTES = 1 << 22  # of text in a member of a gzip file: members are packed side by side
 LEVEL = 3  # of gzip: numbers hardly shrink further
@@ -58,7 +58,7 @@ def form_to_write(path: str | Path) -> Form:
     raise ConfigError(
         f"{path.name!r} names no form that can be written",
         where=str(path),
-        remedy=f".arpa, .arpa.gz, .arpa.xz, .arpa.zst, or {SUFFIX} (mapped); KenLM's are made by its build_binary",
+        remedy=f".arpa, .arpa.gz, .arpa.xz, .arpa.zst, or {SUFFIX} (mapped); KenLM's by: megahour lm convert --to",
     )
 
 

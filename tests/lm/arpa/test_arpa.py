@@ -76,11 +76,24 @@ def test_a_longer_sentence_is_the_product_of_its_words(words: list[str]) -> None
     assert scorer.sentence(words).log10_prob == pytest.approx(product)
 
 
-def test_a_file_without_specials_gets_them_as_impossible_words(tmp_path: Path) -> None:
+def test_a_file_without_specials_gets_them_as_words_that_hardly_occur(tmp_path: Path) -> None:
+    """`<unk>` as KenLM's binaries have it."""
     path = tmp_path / "bare.arpa"
     path.write_text("\\data\\\nngram 1=1\n\n\\1-grams:\n-0.5 moby\n\n\\end\\\n", "utf-8")
-    assert entries(read_arpa(path))[("<unk>",)] == (NEVER, 0.0)
-    assert entries(read_arpa(path))[("moby",)] == (-0.5, 0.0)
+    found = entries(read_arpa(path))
+    assert (found[("<unk>",)], found[("<s>",)], found[("</s>",)]) == ((-100.0, 0.0), (NEVER, 0.0), (NEVER, 0.0))
+    assert found[("moby",)] == (-0.5, 0.0)
+
+
+@pytest.mark.parametrize("blanks", [0, 3, arpa_read.BLOCK_BYTES // 3])
+def test_only_blank_lines_may_follow_the_end(blanks: int, tmp_path: Path) -> None:
+    path = tmp_path / "two.arpa"
+    text = "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.5 moby\n\n\\end\\\n" + " \r\n" * blanks
+    path.write_text(text, "utf-8", newline="")
+    assert len(read_arpa(path).vocabulary.words) == 4
+    path.write_text(text + "  \\data\\\nngram 1=1\n", "utf-8", newline="")
+    with pytest.raises(MegahourError, match=f"two.arpa:{blanks + 8}: text behind .*data"):
+        read_arpa(path)
 
 
 def arpa_of(*lines: str, counts: tuple[int, ...] = (3, 2)) -> str:

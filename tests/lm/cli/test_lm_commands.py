@@ -248,7 +248,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["score", "OUT/gone.arpa"], "no such file"),
         (["score", "OUT"], "a directory"),
         (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),
-        (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "KenLM's are made by its build_binary"),
+        (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "KenLM's by: megahour lm convert --to"),
     ],
 )
 def test_mistakes_are_named_before_any_work(arguments: list[object], message: str, tmp_path: Path) -> None:
