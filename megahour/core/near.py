@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 
 from megahour.core.cache import Cache
 from megahour.core.errors import StoreError
+from megahour.core.ranges import Span, merged, requests
 from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 
 EDGE = 4 << 10  # bytes at either end of a file that hold its schema, the batch's layout and the footer
-GAP = 16 << 10  # bytes between two rows that are read along, for one request instead of two
-REQUEST, TOGETHER = 8 << 20, 16 << 20  # most bytes of a request, and of requests at a time (in memory)
-Span = tuple[int, int]
 
 
 class Near(Artifact):
@@ -152,30 +150,6 @@ class FileLayout:
         ends, size = self.lists
         for row in rows.tolist():
             yield self.head + int(ends[row]) * size, self.head + int(ends[row + 1]) * size
-
-
-def merged(spans: Iterable[Span], size: int) -> list[Span]:
-    """Spans of a file of `size` in order, those that nearly touch as one."""
-    found: list[Span] = []
-    for start, end in sorted((max(0, start), min(end, size)) for start, end in spans if end > start):
-        if found and start - found[-1][1] <= GAP:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def requests(spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Groups of requests that are made at a time."""
-    group: list[Span] = []
-    for first, last in spans:
-        for start in range(first, last, REQUEST):
-            group.append((start, min(start + REQUEST, last)))
-            if sum(end - start for start, end in group) >= TOGETHER:
-                yield group
-                group = []
-    if group:
-        yield group
 
 
 def mapped(artifact: Artifact, name: str, make: Callable[[Path], None]) -> pa.Buffer:

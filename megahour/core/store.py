@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +32,7 @@ from megahour.core.errors import ConfigError, DamagedError, StoreError
 from megahour.core.expect import Kinds, expect, parse_json
 from megahour.core.filesystems import file_system
 from megahour.core.locks import MARKS
+from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.records import canonical_json, fingerprint
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.unicode import shown
@@ -236,17 +237,41 @@ class Artifact:
             raise StoreError(f"no shard {shard}", where=self.url, remedy=f"megahour verify {self.url}")
         return found
 
-    def open(self, shard: int, suffix: str) -> BinaryIO:
+    def open(self, shard: int, suffix: str, *, block_bytes: int = BLOCK_BYTES, folder: Path | None = None) -> BinaryIO:
+        """A shard's file. Of one that is not on this machine a read behind a seek fetches at least `block_bytes`, and a
+        file in `folder` keeps what was fetched: for what is walked through first and read then.
+
+        Raises StoreError: it is missing.
+        """
+        path = self.shard_path(shard, suffix)
+        with self._missing(shard, suffix):
+            if is_local(self.fs):
+                return cast(BinaryIO, self.fs.open(path, "rb"))
+            keep = scratch_file(folder) if folder else None
+            return open_ranges(self.fs, path, block_bytes=block_bytes, keep=keep)
+
+    def read_bytes(self, shard: int, suffix: str) -> bytes:
+        with self._missing(shard, suffix):
+            return cast(bytes, self.fs.cat_file(self.shard_path(shard, suffix)))
+
+    def read_ranges(self, places: Sequence[tuple[int, int, int]], suffix: str) -> list[bytes]:
+        """The bytes at (shard, offset, size) of files that are not on this machine, by requests side by side."""
+        paths = [self.shard_path(shard, suffix) for shard, _, _ in places]
+        starts, ends = [offset for _, offset, _ in places], [offset + size for _, offset, size in places]
         try:
-            return cast(BinaryIO, self.fs.open(self.shard_path(shard, suffix), "rb"))
+            return [bytes(data) for data in self.fs.cat_ranges(paths, starts, ends, on_error="raise")]
+        except FileNotFoundError as error:
+            remedy = f"megahour verify {self.url}"
+            raise StoreError(f"a shard has no file *{suffix}: {error}", where=self.url, remedy=remedy) from None
+
+    @contextmanager
+    def _missing(self, shard: int, suffix: str) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError:
             raise StoreError(
                 f"shard {shard} has no file *{suffix}", where=self.url, remedy=f"megahour verify {self.url}"
             ) from None
-
-    def read_bytes(self, shard: int, suffix: str) -> bytes:
-        with self.open(shard, suffix) as file:
-            return file.read()
 
     def read_json(self, shard: int, suffix: str) -> Any:
         """Raises StoreError when the file is no JSON."""
@@ -268,8 +293,10 @@ class Artifact:
             if suffix.endswith(".arrow"):
                 table = pa.ipc.open_file(self._arrow_source(shard, suffix, columns)).read_all()
                 return table.select(columns) if columns else table
-            with self.open(shard, suffix) as file:
-                return pa.parquet.ParquetFile(file).read(columns=columns)
+            if not columns and not is_local(self.fs):
+                return pa.parquet.read_table(pa.BufferReader(self.read_bytes(shard, suffix)))
+            with self.open(shard, suffix, block_bytes=0) as file:
+                return pa.parquet.ParquetFile(file, pre_buffer=not is_local(self.fs)).read(columns=columns)
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise StoreError(
                 f"shard {shard}, file *{suffix} cannot be read: {error}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +13,9 @@ from megahour.core.errors import BadRecord
 from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.media.tar import ShardAudio
 from megahour.features.fbank import log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
+from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
 from megahour.features.sets import set_of
 
@@ -57,12 +56,12 @@ def _features(
     """Rows, the running mean before each, and the features."""
     speaker, mean = None, CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
     with OpenShards(utterances) as audio:
-        for row in table.to_pylist():
+        for row in audio.ahead(table.to_pylist()):
             out.came_in()
             if row["speaker"] != speaker:
                 speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
             try:
-                samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
+                samples = audio.read(row)
                 before = {"count": mean.count, "mean": mean.mean.copy()}
                 features = mean.apply(energies(p, samples, row["rate_hz"]))
                 check_features(features, row["key"])
@@ -79,29 +78,6 @@ def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[
     if p.edges == "mirrored":
         signal = with_mirrored_ends(signal, rate_hz)
     return log_mel(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
-
-
-class OpenShards:
-    """The `most` shards read last stay open: a speaker's utterances may come from any number of them."""
-
-    def __init__(self, utterances: Artifact, most: int = 32) -> None:
-        self._utterances, self._most = utterances, most
-        self._open: OrderedDict[int, ShardAudio] = OrderedDict()
-
-    def __enter__(self) -> OpenShards:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for audio in self._open.values():
-            audio.__exit__(*error)
-
-    def shard(self, number: int) -> ShardAudio:
-        if number not in self._open:
-            if len(self._open) == self._most:
-                self._open.popitem(last=False)[1].__exit__(None, None, None)
-            self._open[number] = ShardAudio(self._utterances, number)
-        self._open.move_to_end(number)
-        return self._open[number]
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:

@@ -17,7 +17,8 @@ from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import FULL_SCALE
-from megahour.features.extract import OpenShards, write_statistics
+from megahour.features.extract import write_statistics
+from megahour.features.open_shards import OpenShards
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
 from megahour.features.sets import set_of
@@ -134,13 +135,13 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
 def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: ShardWriter) -> Iterator[Row]:
     alignments = maker.alignments.of_keys([row["key"] for row in rows])
     with OpenShards(utterances) as audio:
-        for row in rows:
+        for row in audio.ahead(rows):
             out.came_in()
             if row["text"] in maker.unheard:
                 out.drop("in-test")
                 continue
             try:
-                samples = audio.shard(row["shard"]).read(row["offset"], row["size"])
+                samples = audio.read(row)
                 made = maker.row(row, samples, alignments.of(row["key"]))
             except BadRecord as bad:
                 if bad.reason in BY_POLICY:

@@ -17,7 +17,7 @@ from megahour.core.store import Artifact, Receipt
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
-from megahour.features.extract import OpenShards
+from megahour.features.open_shards import OpenShards
 from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
 from megahour.tts.distortion import HeardSpeech, distortion, heard
 from megahour.tts.params import ScoreSpeechParams

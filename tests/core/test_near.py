@@ -13,7 +13,8 @@ from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.core.cache import Cache
 from megahour.core.errors import StoreError
-from megahour.core.near import FileLayout, Near, merged, requests
+from megahour.core.near import FileLayout, Near
+from megahour.core.ranges import merged, requests
 from megahour.core.store import Artifact
 
 SMALL = ["key", "speaker", "frames", "text"]

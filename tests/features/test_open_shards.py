@@ -11,7 +11,7 @@ import soundfile
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer
-from megahour.features.extract import OpenShards
+from megahour.features.open_shards import OpenShards
 
 
 def open_files() -> int:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
+from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
-from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items, open_source
+from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items
 from megahour.corpus.ingest.tables import is_table, table_items
 from megahour.corpus.media.addresses import open_at
 from megahour.corpus.media.archives import unpacked
@@ -23,26 +24,24 @@ def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], w
     """The items of one task: of a shard of the raw artifact, of an archive, or of a run of files."""
     with ExitStack() as stack:
         if raw is not None:
-            file = stack.enter_context(raw.open(spec["shard"], ".tar"))
+            file = stack.enter_context(raw.open(spec["shard"], ".tar", folder=work))
             yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
         elif is_table(p.source):
             offset, count = spec["table"]
             yield table_items(p.source, offset, count, spec["row"], spec.get("repeated", ()), p.allow_private)
         elif "archive" in spec:
-            fs, root, _ = open_source(p.source)
-            packed = stack.enter_context(open_at(fs, f"{root}/{spec['archive']}"))
-            yield _with_unread(_unpacked_items(packed, spec["archive"], p, work), spec, p)
+            fs, _ = file_system(p.source)
+            packed = stack.enter_context(open_at(fs, f"{spec['root']}/{spec['archive']}", folder=work))
+            yield _with_unread(_unpacked_items(packed, spec["archive"], p, work), spec)
         else:
-            yield _with_unread(file_items(p.source, spec["files"]), spec, p)
+            yield _with_unread(file_items(p.source, spec["root"], spec["files"]), spec)
 
 
-def _with_unread(items: Items, spec: Mapping[str, Any], p: IngestParams) -> Items:
+def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
     yield from items
-    if broken := spec.get("broken", ()):
-        root = open_source(p.source)[1]
-        for path in broken:
-            target = Path(f"{root}/{path}").readlink()
-            yield BadRecord("broken-link", f"it leads to {target}, which cannot be read", record=path)
+    for path in spec.get("broken", ()):
+        target = Path(f"{spec['root']}/{path}").readlink()
+        yield BadRecord("broken-link", f"it leads to {target}, which cannot be read", record=path)
     yield NotRead(spec.get("not_read", {}))
 
 

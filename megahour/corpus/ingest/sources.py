@@ -83,7 +83,8 @@ def open_source(source: str) -> tuple[Any, str, str]:
         magic = re.search(r"[*?\[]", path)
         if magic and not fs.exists(path):
             return fs, path[: magic.start()].rpartition("/")[0], path
-        return (fs, path, "") if fs.isdir(path) else (fs, path.rpartition("/")[0], path)
+        is_file = _is_web(fs) and path.lower().endswith(WANTED)  # a server would send the file to say that it is one
+        return (fs, path, "") if not is_file and fs.isdir(path) else (fs, path.rpartition("/")[0], path)
 
 
 def list_source(source: str) -> SourceListing:
@@ -119,7 +120,7 @@ def _found(fs: Any, root: str, pattern: str) -> Found:
         return found_here(root, pattern)
     if not pattern:
         entries = fs.find(root, detail=True) if fs.exists(root) else {}
-    elif fs.exists(pattern):
+    elif _is_web(fs) and pattern.lower().endswith(WANTED) or fs.exists(pattern):
         entries = {pattern: fs.info(pattern)}
     else:
         entries = fs.glob(pattern, detail=True)
@@ -247,10 +248,9 @@ def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0
     return dict(sorted(counts.items()))
 
 
-def file_items(source: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
-    """Items of one task; None for a transcript without a medium."""
-    fs, root, _ = open_source(source)
-    listing = SourceListing(fs, root, {}, {})
+def file_items(source: str, root: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
+    """Items of one task below a source's root; None for a transcript without a medium."""
+    listing = SourceListing(file_system(source)[0], root, {}, {})
     for media, transcripts, info in groups:
         yield _item(FileGroup(media, tuple(transcripts), info), listing.blob, media) if media else None
 

@@ -52,13 +52,14 @@ class Ingest(Stage[IngestParams]):
             recognised_folder(p.recognised)
         if "raw" in inputs:
             return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].receipts()]
-        from megahour.corpus.ingest.sources import plan_files
+        from megahour.corpus.ingest.sources import open_source, plan_files
         from megahour.corpus.ingest.tables import is_table, plan_table
 
         shard_bytes = int(p.shard_mb * 1e6)
         if is_table(p.source):
             return [Task(spec) for spec in plan_table(p.source, shard_bytes, p.shard_rows)]
-        return [Task(spec) for spec in plan_files(p.source, shard_bytes, p.pairing)]
+        root = open_source(p.source)[1]  # here: tasks that each asked for it would each list the source
+        return [Task({**spec, "root": root}) for spec in plan_files(p.source, shard_bytes, p.pairing)]
 
     def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.corpus.ingest.items import task_items

@@ -1,7 +1,7 @@
 """Files at any fsspec address, opened so that they can be read by range and survive a flaky network.
 
-Local files are opened as they are. Remote ones are read in blocks of 4 MB (s3fs would keep 50 MB), a failed read is
-tried again, and what a server cannot give by range is copied to a temporary file once.
+Local files are opened as they are. Remote ones are read by ranges (`core.ranges`), a failed read is tried again, and
+what a server cannot give by range is copied to a temporary file once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from megahour.core.errors import BadRecord, ConfigError, MegahourError
+from megahour.core.ranges import open_ranges, scratch_file
 from megahour.core.surroundings import is_of_a_store
 from megahour.corpus.media.networks import PrivateAddress
 
@@ -96,9 +98,14 @@ def is_local(fs: Any) -> bool:
     return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
 
 
-def open_at(fs: Any, path: str) -> BinaryIO:
-    """A seekable binary file. Errors of the network are raised after `TRIES` tries."""
-    return cast(BinaryIO, fs.open(path, "rb") if is_local(fs) else Remote(fs, path))
+def open_at(fs: Any, path: str, *, folder: Path | None = None) -> BinaryIO:
+    """A seekable binary file. Errors of the network are raised after `TRIES` tries.
+
+    folder: of this machine, for a copy of what is fetched: an archive is walked through first and read then.
+    """
+    if is_local(fs):
+        return cast(BinaryIO, fs.open(path, "rb"))
+    return cast(BinaryIO, Remote(fs, path, keep=scratch_file(folder) if folder else None))
 
 
 def _final(error: Exception) -> str:
@@ -156,14 +163,15 @@ class Remote(RangeFile):
 
     _file: Any = None  # Python closes what could not be opened, too; 3.13 prints what that raises
 
-    def __init__(self, fs: Any, path: str, *, tolerant: bool = False) -> None:
-        self._fs, self._path, self._tolerant = fs, path, tolerant
+    def __init__(self, fs: Any, path: str, *, tolerant: bool = False, keep: BinaryIO | None = None) -> None:
+        """keep: a file for all that is fetched, see `core.ranges.ReadAhead`."""
+        self._fs, self._path, self._tolerant, self._keep = fs, path, tolerant, keep
         self._file = self._try(self._open)
 
     def _open(self) -> Any:
-        file = self._fs.open(self._path, "rb", block_size=READ_BYTES)
+        file = open_ranges(self._fs, self._path, keep=self._keep)
         # fsspec gives a stream without a size where the server knows no ranges.
-        return self._copy() if file.size is None else file
+        return self._copy() if getattr(file, "size", 0) is None else file
 
     def _copy(self) -> Any:
         target = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)

@@ -80,6 +80,28 @@ def tar_writer(target: BinaryIO) -> Iterator[TarWriter]:
     writer.finish()
 
 
+def read_flac(
+    flac: BinaryIO, offset: int, size: int, where: str, start_samples: int = 0, stop_samples: int | None = None
+) -> Int16:
+    """`ShardAudio.read` of the bytes from a place; `where` is the artifact and the shard for messages."""
+    try:
+        with soundfile.SoundFile(flac) as sound:
+            stop = sound.frames if stop_samples is None else stop_samples
+            if not 0 <= start_samples <= stop <= sound.frames:
+                raise StoreError(
+                    f"samples {start_samples} to {stop} of the {sound.frames} at byte {offset}", where=where
+                )
+            sound.seek(start_samples)
+            samples: Int16 = sound.read(stop - start_samples, dtype="int16")
+    except soundfile.LibsndfileError as error:
+        raise StoreError(
+            f"no FLAC at byte {offset} ({size} bytes): {error}",
+            where=where,
+            remedy="run megahour verify to see whether the shard is damaged",
+        ) from error
+    return samples
+
+
 class ShardAudio:
     """The FLAC entries of one shard's `.tar`, opened once. Use it as a context manager.
 
@@ -107,22 +129,7 @@ class ShardAudio:
         ------
         StoreError: there is no readable FLAC at that place, or it ends before `stop_samples`.
         """
-        try:
-            with soundfile.SoundFile(self._open(offset, size)) as sound:
-                stop = sound.frames if stop_samples is None else stop_samples
-                if not 0 <= start_samples <= stop <= sound.frames:
-                    raise StoreError(
-                        f"samples {start_samples} to {stop} of the {sound.frames} at byte {offset}", where=self._where
-                    )
-                sound.seek(start_samples)
-                samples: Int16 = sound.read(stop - start_samples, dtype="int16")
-        except soundfile.LibsndfileError as error:
-            raise StoreError(
-                f"no FLAC at byte {offset} ({size} bytes): {error}",
-                where=self._where,
-                remedy="run megahour verify to see whether the shard is damaged",
-            ) from error
-        return samples
+        return read_flac(self._open(offset, size), offset, size, self._where, start_samples, stop_samples)
 
     def _open(self, offset: int, size: int) -> BinaryIO:
         if size > WHOLE_BYTES:
