@@ -18,9 +18,9 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import FULL_SCALE
 from megahour.features.extract import write_statistics
-from megahour.features.open_shards import OpenShards
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
+from megahour.features.open_shards import OpenShards
 from megahour.features.sets import set_of
 from megahour.tts.durations import PAUSE, means_of, spoken_phones, timing
 from megahour.tts.params import TtsDataParams

@@ -1,4 +1,4 @@
-"""A remote file read by ranges: the right bytes, few requests when it is read on, and no byte twice where it is kept."""
+"""A remote file read by ranges: the right bytes, few requests, and no byte twice where it is kept."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _found(fs: Any, root: str, pattern: str) -> Found:
         return found_here(root, pattern)
     if not pattern:
         entries = fs.find(root, detail=True) if fs.exists(root) else {}
-    elif _is_web(fs) and pattern.lower().endswith(WANTED) or fs.exists(pattern):
+    elif (_is_web(fs) and pattern.lower().endswith(WANTED)) or fs.exists(pattern):
         entries = {pattern: fs.info(pattern)}
     else:
         entries = fs.glob(pattern, detail=True)
