@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Where it is set, each of the processes that the suite starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test faults mutants check style types site docs bench clean
+.PHONY: demo test faults mutants check style types site docs bench sbom hashes clean
 
 demo: $(VENV)/installed
 	$(BIN)/megahour run demo
@@ -54,6 +54,20 @@ bench: $(VENV)/installed-dev
 	if [ -n "$(FSDD)" ]; then measure sync_wire $(FSDD); measure gtc_convergence $(FSDD); measure sync_convergence $(FSDD) --quick; fi; \
 	$(BIN)/python benchmarks/table.py; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+# What megahour[all] is made of, by version and licence, in CycloneDX's form: sbom.cdx.json.
+sbom: $(VENV)/installed
+	$(PYTHON) -m venv .venv-sbom && .venv-sbom/bin/pip install --quiet cyclonedx-bom
+	.venv-sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json $(BIN)/python
+
+# After a change of constraints.txt or of the dependencies: constraints-hashed.txt, without torch and what its builds for CUDA bring.
+hashes:
+	$(PYTHON) -m venv .venv-hashes && .venv-hashes/bin/pip install --quiet uv
+	.venv-hashes/bin/uv pip compile pyproject.toml --extra all -c constraints.txt --generate-hashes --universal \
+		--python-version 3.11.9 --no-header --no-annotate --quiet -o .venv-hashes/all.txt
+	sed '/^#/!d' constraints-hashed.txt > .venv-hashes/new.txt
+	awk '/^[a-z]/ { keep = !/^(torch==|triton==|nvidia-|cuda-)/ } keep' .venv-hashes/all.txt >> .venv-hashes/new.txt
+	mv .venv-hashes/new.txt constraints-hashed.txt
 
 clean:
 	rm -rf .venv .venv-* runs build dist site *.egg-info

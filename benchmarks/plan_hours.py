@@ -60,7 +60,7 @@ def page(given: argparse.Namespace, rows: list[tuple[str, float, float]], load: 
         "# A plan beside the run",
         "",
         f"`python benchmarks/plan_hours.py --folder FOLDER --sizes {given.sizes} --size {given.size} --write`: "
-        f"recipe `{given.recipe}` was run with `{given.key}` {given.sizes.replace(',', ' and ')}, the run of {given.size} "
+        f"recipe `{given.recipe}` was run with `{given.key}` {given.sizes.replace(',', ' and ')}, that of {given.size} "
         "was planned from their books (`megahour plan --hours --from --from`), and then made.",
         "",
         f"Within 20 %: {near} of {len(long)} steps that take {LEAST_S:.0f} s or more.",

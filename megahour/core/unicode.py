@@ -1,13 +1,13 @@
-"""Text that no UTF-8 can hold: lone halves of UTF-16 pairs, from JSON's escapes and from names of files.
+"""Text that others cannot hold: lone halves of UTF-16 pairs, from JSON's escapes and names of files, and formulas.
 
-Text gets U+FFFD for them; names keep them apart, as two files may differ in nothing else.
+Text gets U+FFFD for halves; names keep them apart, as two files may differ in nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REPLACEMENT = "\ufffd"
 _HALF = re.compile("[\ud800-\udfff]")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the full-width ones are taken for these
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -35,6 +37,19 @@ def shown(name: str) -> str:
 def _escaped(code: int) -> str:
     # Python's names of files have U+DC00 + byte for a byte that is no UTF-8 (PEP 383).
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def tsv_line(cells: Iterable[object]) -> str:
+    r"""A line of tab-separated text. A field that a spreadsheet would run as a formula gets an apostrophe before it.
+
+    >>> tsv_line(["=HYPERLINK(A1)", "a\tb", -0.5])
+    "'=HYPERLINK(A1)\ta b\t-0.5\n"
+    """
+    return "\t".join(_plain(" ".join(str(cell).split())) for cell in cells) + "\n"
+
+
+def _plain(field: str) -> str:
+    return f"'{field}" if field.startswith(_FORMULA) and not _NUMBER.fullmatch(field) else field
 
 
 def load_json(data: str | bytes, **options: Any) -> Any:

@@ -15,6 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
+from megahour.core.unicode import tsv_line
 from megahour.report.counters import Sample
 from megahour.report.listen import SYSTEMS, Step, difference
 from megahour.report.markup import Markup, tag
@@ -119,6 +120,5 @@ def write_all(score: Artifact, file: BinaryIO) -> None:
     for row in _rows(score):
         if not names:
             names = list(row)
-            file.write(("\t".join(names) + "\n").encode())
-        cells = [" ".join(str(row[name]).split()) for name in names]
-        file.write(("\t".join(cells) + "\n").encode("utf-8", "replace"))
+            file.write(tsv_line(names).encode())
+        file.write(tsv_line(row[name] for name in names).encode("utf-8", "replace"))

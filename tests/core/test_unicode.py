@@ -8,7 +8,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from megahour.core.unicode import load_json, mended, plain_rows, replaced, shown
+from megahour.core.unicode import load_json, mended, plain_rows, replaced, shown, tsv_line
 
 
 def test_halves_that_belong_together_are_joined() -> None:
@@ -52,3 +52,16 @@ def test_a_table_with_bytes_that_are_no_utf_8_is_read_all_the_same() -> None:
         {"n": 2, "text": "caf\ufffd", "deep": {"word": "caf\ufffd"}, "many": ["caf\ufffd"]},
     ]
     assert plain_rows(batch.slice(0, 1)) == [{"n": 1, "text": "good", "deep": {"word": "good"}, "many": ["good"]}]
+
+
+@pytest.mark.parametrize(
+    "field", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\uff1d1", "--1", "-", "1e"]
+)
+def test_fields_that_a_spreadsheet_would_run_are_text(field: str) -> None:
+    expected = field.strip() if field == "1e" else f"'{' '.join(field.split())}"
+    assert tsv_line([field, "b"]) == f"{expected}\tb\n"
+
+
+@pytest.mark.parametrize("number", [-0.5, "+3", "-1e-07", ".5", 7, "-12."])
+def test_numbers_stay_numbers(number: object) -> None:
+    assert tsv_line([number]) == f"{number}\n"

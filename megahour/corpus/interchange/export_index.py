@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from megahour.core.stage import Context, Inputs
+from megahour.core.unicode import tsv_line
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange import kaldi
 from megahour.corpus.interchange.export import part_of_rows, plan_parts, shard_records
@@ -65,7 +66,7 @@ def export_whole(p: ExportParams, inputs: Inputs, out: ShardWriter, ctx: Context
             totals.add(record)
             credit = [record["licence"], record["attribution"], record["source"], record["name"]]
             length = record["samples"] / record["rate_hz"]
-            credits_.add("\t".join([*(" ".join(value.split()) for value in credit), f"{length:.6f}"]).encode())
+            credits_.add(tsv_line([*credit, f"{length:.6f}"]).rstrip("\n").encode())
             if "kaldi" in p.formats:
                 ids.add(kaldi.sort_line(record, audio))
         with out.open(".credits.tsv") as file:

@@ -19,7 +19,7 @@ class Export(Stage[ExportParams]):
     """
 
     name = "export"
-    version = 1
+    version = 2
     params = ExportParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("utterances"),

@@ -55,7 +55,7 @@ def utterance(i: int, recording: str, at: int, **values: Any) -> Row:
         "speaker": SPEAKERS[i % len(SPEAKERS)],
         "language": ("en", "ru", "en", "ja")[i % 4],
         "licence": ("CC-BY-4.0", "CC0-1.0")[i % 2],
-        "attribution": f"somebody\t& {recording}",
+        "attribution": f"=somebody\t& {recording}",
         "condition": "clean",
         "created_s": 1_700_000_000 + i,
         "raw": raw,

@@ -308,7 +308,7 @@ def test_credits_name_every_recording_with_its_licence(exported: Path, rows: Row
     (path,) = exported.glob("shards/*.credits.tsv")
     head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
     assert head == ["licence", "attribution", "source", "recording", "utterances", "seconds"]
-    wanted = {(r["licence"], " ".join(r["attribution"].split()), r["source"], r["name"]) for r in rows}
+    wanted = {(r["licence"], "'" + " ".join(r["attribution"].split()), r["source"], r["name"]) for r in rows}
     assert {tuple(line[:4]) for line in lines} == wanted
     assert sum(int(line[4]) for line in lines) == len(rows)
     assert abs(sum(float(line[5]) for line in lines) - sum(r["samples"] for r in rows) / 16_000) < 0.01
