@@ -83,20 +83,25 @@ class LocalEngine:
     def exchange(
         self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str
     ) -> Iterator[tuple[int, Any]]:
-        """See `Engine.exchange`. Batches go through spill files: memory holds one block a worker.
+        """See `Engine.exchange`. Batches go through spill files (`spills`): memory holds one block a worker.
 
         What a killed run has spilled is removed and made again: splits are cheap beside the tasks around them.
         """
-        from megahour.engine import blocks
+        from megahour.engine import spills
 
         Path(spill).mkdir(parents=True, exist_ok=True)
         for left_over in Path(spill).glob("exchange-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         folder = tempfile.mkdtemp(prefix="exchange-", dir=spill)
         try:
-            spill_task = partial(blocks.spill, split, folder, partitions)
+            spill_task = partial(spills.spill, split, folder, partitions)
             tasks = sum(1 for _ in self._run("split task", spill_task, items, indexed=True))
-            yield from self._run("merge task", partial(blocks.merge_spilled, merge, folder, tasks), range(partitions))
+            files = [spills.spill_path(Path(folder), task) for task in range(tasks)]
+            for level in spills.levels(files, partitions, self.workers):
+                for at, _ in self._run("gather task", spills.gather, level):
+                    spills.remove_gathered(level, at)
+                files = [gathering.target for gathering in level]
+            yield from self._run("merge task", partial(spills.merge_spilled, merge, files), range(partitions))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from toy_tasks import bracket
 
 from megahour.engine.base import EngineError, Tree, in_order
-from megahour.engine.blocks import BLOCK_BYTES, ROW_BYTES, blocks_of, decode, encode, sliced, spill, spill_path, spilled
+from megahour.engine.blocks import BLOCK_BYTES, ROW_BYTES, blocks_of, decode, encode, sliced
+from megahour.engine.spills import spill, spill_path, spilled
 
 
 def tree_over(values: list[Any]) -> Any:

@@ -269,13 +269,16 @@ def test_reduce_has_one_shape_for_any_number_of_workers(engine: LocalEngine) -> 
         assert wider.reduce(toy_tasks.square, range(7), toy_tasks.bracket) == expected
 
 
-def test_exchange_gives_every_partition_its_rows_in_order(tmp_path: Path) -> None:
+def test_exchange_gives_every_partition_its_rows_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = partial(toy_tasks.split_numbers, 5)
     expected: dict[int, list[dict[str, int]]] = {partition: [] for partition in range(5)}
     for item in range(6):
         for partition, batch in split(item):
             expected[partition] += batch.to_pylist()
-    for workers in (1, 3):
+    for workers, gathered in ((1, False), (3, False), (3, True)):
+        if gathered:
+            monkeypatch.setattr("megahour.engine.spills.FEW_OPENS", 0)
+            monkeypatch.setattr("megahour.engine.spills.TOGETHER", 2)
         with LocalEngine(workers) as engine:
             results = dict(engine.exchange(split, range(6), toy_tasks.merge_rows, 5, spill=str(tmp_path)))
         assert results == {partition: (partition, rows) for partition, rows in expected.items()}
