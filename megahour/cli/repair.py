@@ -18,7 +18,7 @@ from megahour.core.errors import ConfigError, DamagedError, MegahourError, Store
 from megahour.core.locks import alone, check
 from megahour.core.store import Artifact, Manifest, Receipt
 from megahour.core.transfer import is_local, publish, publish_text
-from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard
+from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions
 from megahour.runner.job import Job, Origin
 from megahour.runner.runner import (
@@ -126,7 +126,8 @@ def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> lis
     job = job_of(origin, output, means.work, means.threads)
     plan = planned(origin, job)
     receipts, sure = _receipts(output, manifest, origin.fingerprint, plan.shards)
-    bad = [shard for shard in range(plan.shards) if shard not in receipts or verify_shard(output, receipts[shard])]
+    damaged = set(verify_shards(output, receipts.values()))
+    bad = [shard for shard in range(plan.shards) if shard not in receipts or shard in damaged]
     scratch = Artifact(f"{output.url}/{SCRATCH}")
     done = []
     made = _make(scratch, origin, means, plan, bad) if bad else {}

@@ -25,7 +25,7 @@ from megahour.core.stage import Stage
 from megahour.core.stopping import exit_code
 from megahour.core.store import Artifact, Manifest
 from megahour.core.surroundings import explaining
-from megahour.core.transfer import publish_text
+from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
 from megahour.engine.base import Engine
 from megahour.runner import log
@@ -60,10 +60,18 @@ def plan(recipe: Recipe) -> list[StepPlan]:
     history = _history(recipe)
     plans: list[StepPlan] = []
     will_run: set[str] = set()
-    for step in recipe.steps:
-        output = Artifact(step.output)
+    outputs = [Artifact(step.output) for step in recipe.steps]
+    store = next((output.fs for output in outputs if not is_local(output.fs)), None)
+    known: dict[str, tuple[str, str]] = {}
+    if (
+        store is not None
+    ):  # each step takes some requests, one after the other: those of all steps are made side by side
+        pairs = list(zip(recipe.steps, outputs, strict=True))
+        states = side_by_side(store, lambda pair: _state(*pair, []), pairs)
+        known = {step.name: state for (step, _), state in zip(pairs, states, strict=True)}
+    for step, output in zip(recipe.steps, outputs, strict=True):
         parents = [parent for parent in step.parents if parent in will_run]
-        state, why = _state(step, output, parents)
+        state, why = _state(step, output, parents) if parents or step.name not in known else known[step.name]
         if state != "done":
             will_run.add(step.name)
         shards = output.made.shards if output.made else len(output.committed())

@@ -13,7 +13,7 @@ import click
 from megahour.cli.recipe import EngineParams, Recipe, Step, load_recipe
 from megahour.cli.recipe_text import put, section
 from megahour.cli.repair import Means, blamed_input, origin_of, repair
-from megahour.cli.run import alone_in, resumable
+from megahour.cli.run import alone_in, make_engine, resumable
 from megahour.cli.shipped_recipes import names
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
@@ -24,6 +24,8 @@ from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.bundle_files import BundleFolder
 from megahour.tts.voice_bundle import VoiceBundle, is_voice
+
+FEW_SHARDS = 64  # that are verified without an engine
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     else:
         targets, home = [_of_artifact(target, overrides, repairing)], target
     if not repairing:
-        return [problem for one in targets for problem in _examined(one.url)]
+        return [problem for one in targets for problem in _examined(one)]
     of_run = alone_in(home) if targets[0].step and Path(home).is_dir() else nullcontext()
     with resumable(home, lambda: "what was made again so far"), of_run:
         return [problem for one in targets for problem in _repaired(one)]
@@ -103,17 +105,26 @@ def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target
     return _Target(url, Means(engine, work, threads, TerminalMonitor()), addresses)
 
 
-def _examined(url: str) -> list[str]:
-    artifact = Artifact(url)
-    problems = verify(artifact) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
+def _examined(target: _Target) -> list[str]:
+    url, artifact = target.url, Artifact(target.url)
+    problems = _verified(artifact, target) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
     click.echo(f"{'BAD' if problems else 'ok '} {url}")
     return problems
+
+
+def _verified(artifact: Artifact, target: _Target) -> list[str]:
+    """By the engine's tasks where there is more to read than a second's worth, the time that they take to start."""
+    made = artifact.made
+    if made is None or made.shards <= FEW_SHARDS:
+        return verify(artifact)
+    with make_engine(target.means.engine) as engine:
+        return verify(artifact, engine)
 
 
 def _repaired(target: _Target) -> list[str]:
     """Verify an artifact, repair it, and verify it again; the problems that are left."""
     output = Artifact(target.url)
-    problems = _examined(target.url)
+    problems = _examined(target)
     if not problems or not output.complete:
         return problems
     origin: Origin | None = None

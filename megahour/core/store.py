@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +34,7 @@ from megahour.core.filesystems import file_system
 from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.records import canonical_json, fingerprint
-from megahour.core.transfer import is_local, publish_text
+from megahour.core.transfer import REQUESTS, is_local, publish_text, side_by_side, small_file
 from megahour.core.unicode import shown
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Artifact:
                 remedy="run the stage that makes it (again); finished shards are kept",
             )
         try:
-            return Manifest.from_json(self.fs.cat_file(self.path("manifest.json")))
+            return Manifest.from_json(small_file(self.fs, self.path("manifest.json")))
         except (ValueError, *UNREADABLE) as error:
             remedy = "run the recipe, or the stage's command, again: the finished shards are kept"
             raise DamagedError(f"damaged manifest: {_reason(error)}", where=self.url, remedy=remedy) from error
@@ -225,9 +225,13 @@ class Artifact:
     def receipt(self, shard: int) -> Receipt | None:
         """The receipt of one shard of a possibly unfinished artifact; None when absent or unreadable."""
         try:
-            return Receipt.from_json(self.fs.cat_file(self.path(f"receipts/{shard:05d}.json")))
+            return Receipt.from_json(small_file(self.fs, self.path(f"receipts/{shard:05d}.json")))
         except (ValueError, *UNREADABLE):
             return None
+
+    def receipts_of(self, shards: Iterable[int]) -> Iterator[Receipt | None]:
+        """`receipt` of several shards, in order; of a store by requests side by side."""
+        return side_by_side(self.fs, self.receipt, shards)
 
     def receipt_of(self, shard: int) -> Receipt:
         """The receipt of one shard of a finished artifact, by one small read: tasks that each read all receipts would
@@ -337,19 +341,21 @@ class Artifact:
 
     def bad_records(self) -> Iterator[dict[str, str]]:
         """Quarantined records {id, reason, detail, source, shard} of all shards."""
-        for receipt in self.receipts():
-            if receipt.counts.bad:
-                text = self.fs.cat_file(self.path(f"quarantine/{receipt.shard:05d}.jsonl")).decode()
-                for line in text.splitlines():
-                    yield {**json.loads(line), "shard": str(receipt.shard)}
+        with_bad = (receipt.shard for receipt in self.each_receipt() if receipt.counts.bad)
+
+        def read(shard: int) -> list[dict[str, str]]:
+            text = self.fs.cat_file(self.path(f"quarantine/{shard:05d}.jsonl")).decode()
+            return [{**json.loads(line), "shard": str(shard)} for line in text.splitlines()]
+
+        for bad in side_by_side(self.fs, read, with_bad):
+            yield from bad
 
     def timings(self) -> dict[int, dict[str, Any]]:
         """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
-        timings: dict[int, dict[str, Any]] = {}
-        for path in self.fs.glob(self.path("timings/[0-9]*.json")):
-            if Path(path).stem.isdecimal() and (timing := self.figures(f"timings/{Path(path).name}")):
-                timings[int(Path(path).stem)] = timing
-        return timings
+        stems = [Path(path).stem for path in self.fs.glob(self.path("timings/[0-9]*.json"))]
+        names = [stem for stem in stems if stem.isdecimal()]
+        found = side_by_side(self.fs, lambda name: self.figures(f"timings/{name}.json"), names)
+        return {int(name): timing for name, timing in zip(names, found, strict=True) if timing}
 
     def wall(self) -> dict[str, Any]:
         """{seconds, workers, made_with}: wall time over all sessions, versions of the last; empty when unknown."""
@@ -358,7 +364,7 @@ class Artifact:
     def figures(self, name: str) -> dict[str, Any]:
         """A JSON file of figures that no result depends on: empty when it is missing or damaged."""
         try:
-            figures = parse_json(self.fs.cat_file(self.path(name)))
+            figures = parse_json(small_file(self.fs, self.path(name)))
         except (ValueError, *UNREADABLE):
             return {}
         known = figures.items() if isinstance(figures, dict) else ()
@@ -433,5 +439,11 @@ def _reason(error: Exception) -> str:
 
 
 def _options(url: str) -> dict[str, Any]:
-    # Listings change while other processes commit shards: a cached listing would hide them.
-    return {"use_listings_cache": False} if url.startswith(("s3://", "s3a://")) else {}
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    import fsspec
+
+    # Listings change while other processes commit shards: a cached listing would hide them. aiobotocore opens ten
+    # connections at most, unless it is told otherwise here or in fsspec's own configuration.
+    own = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+    return {"use_listings_cache": False, "config_kwargs": {"max_pool_connections": REQUESTS, **own}}

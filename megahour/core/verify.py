@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from megahour.core.errors import StoreError
 from megahour.core.store import UNREADABLE, Artifact, Counts, FileInfo, Manifest, Receipt, content_digest
-from megahour.core.transfer import file_digest
+from megahour.core.transfer import file_digest, is_local, side_by_side
+
+PART = 64  # shards that one task of an engine verifies
 
 
-def verify(artifact: Artifact) -> list[str]:
-    """Re-read every file of a complete artifact; the list of problems found, empty when it is whole."""
+class Mapper(Protocol):
+    """What verifying needs of an engine, see `engine.base.Engine`."""
+
+    def map(self, call: Callable[..., Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]: ...
+
+
+def verify(artifact: Artifact, engine: Mapper | None = None) -> list[str]:
+    """Re-read every file of a complete artifact; the list of problems found, empty when it is whole.
+
+    engine: its tasks read the files; without one this process does.
+    """
     try:
         manifest, receipts = artifact.manifest, artifact.receipts()
     except StoreError as error:
@@ -23,11 +36,32 @@ def verify(artifact: Artifact) -> list[str]:
         )
     if content_digest(receipts, manifest.summary) != manifest.digest:
         problems.append(f"{artifact.url}: receipts do not have the manifest's digest")
-    for receipt in receipts:
-        problems += verify_book(artifact, receipt) + verify_shard(artifact, receipt)
+    url = artifact.root if is_local(artifact.fs) else artifact.url
+    parts = [[r.to_json() for r in receipts[start : start + PART]] for start in range(0, len(receipts), PART)]
+    each = partial(_verify_part, url)
+    found = dict(engine.map(each, parts) if engine else enumerate(map(each, parts)))
+    problems += [problem for part in range(len(parts)) for problem in found[part]]
     if sum_counts(receipts) != manifest.counts:
         problems.append(f"{artifact.url}: the receipts' counts do not add up to the manifest's")
     return problems + _strays(artifact, receipts)
+
+
+def _verify_part(url: str, receipts: list[str]) -> list[str]:
+    """Problems of some shards, given by their receipts, in order."""
+    artifact = Artifact(url)
+
+    def problems(text: str) -> list[str]:
+        receipt = Receipt.from_json(text)
+        return verify_book(artifact, receipt) + verify_shard(artifact, receipt)
+
+    return [problem for found in side_by_side(artifact.fs, problems, receipts) for problem in found]
+
+
+def verify_shards(artifact: Artifact, receipts: Iterable[Receipt]) -> list[int]:
+    """The shards whose files are not what their receipts say."""
+    own = list(receipts)
+    found = side_by_side(artifact.fs, lambda receipt: verify_shard(artifact, receipt), own)
+    return [receipt.shard for receipt, problems in zip(own, found, strict=True) if problems]
 
 
 def verify_book(artifact: Artifact, receipt: Receipt) -> list[str]:
@@ -54,7 +88,7 @@ def known_receipts(artifact: Artifact, fingerprint: str, shards: int) -> dict[in
     A shard is left out when neither of them has it, or when they contradict each other.
     """
     known: dict[int, list[Receipt]] = {}
-    for receipt in [*_readable_lines(artifact), *(artifact.receipt(shard) for shard in range(shards))]:
+    for receipt in [*_readable_lines(artifact), *artifact.receipts_of(range(shards))]:
         if receipt is not None and receipt.fingerprint == fingerprint and receipt not in known.get(receipt.shard, []):
             known.setdefault(receipt.shard, []).append(receipt)
     return {shard: known[shard][0] for shard in range(shards) if len(known.get(shard, [])) == 1}

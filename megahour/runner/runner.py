@@ -231,12 +231,9 @@ def _make_shards(
     origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
 ) -> list[Receipt]:
     plan = planned(origin, job)
-    committed = {shard for shard in output.committed() if shard < plan.shards}
-    receipts: dict[int, Receipt] = {}
-    for shard in sorted(committed):
-        receipt = output.receipt(shard)
-        if receipt is not None and receipt.fingerprint == job.fingerprint:
-            receipts[shard] = receipt
+    committed = sorted(shard for shard in output.committed() if shard < plan.shards)
+    found = (receipt for receipt in output.receipts_of(committed) if receipt is not None)
+    receipts = {receipt.shard: receipt for receipt in found if receipt.fingerprint == job.fingerprint}
     monitor.started(origin.stage.name, plan.shards, len(receipts))
     watch = BadShare(origin.params.max_bad, output)
     for receipt in receipts.values():

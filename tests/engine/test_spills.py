@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +72,4 @@ def test_merges_open_each_file_of_an_exchange_a_few_times(tmp_path: Path, monkey
         exchanged(tmp_path / str(size), size, size)
         counts.append(opens["all"])
     assert counts[0] <= 4.1 * 40 + 10
-    assert all(double <= 2 * 1.05 * single for single, double in zip(counts, counts[1:], strict=False)), counts
+    assert all(double <= 2 * 1.05 * single for single, double in pairwise(counts)), counts

@@ -1,0 +1,112 @@
+"""Many shards in a store whose answers take 20 ms: a resumed run and `verify` ask for many at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from slow_store import DELAY_S, SlowStore
+
+from megahour.core.config import Params
+from megahour.core.stage import Context, Inputs, Stage, Task
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
+from megahour.engine.local import LocalEngine
+from megahour.runner.runner import run_stage
+
+FIRST_TASK_S, FOR_SHARDS = 15.0, 10_000  # what resuming may take
+
+
+class CountingParams(Params):
+    """Some numbers."""
+
+    shards: int = 8
+
+
+class Counting(Stage[CountingParams]):
+    """A small file for each number."""
+
+    name = "counting"
+    params = CountingParams
+
+    def plan(self, p: CountingParams, inputs: Inputs) -> list[Task]:
+        return [Task({"shard": shard}) for shard in range(p.shards)]
+
+    def run(self, p: CountingParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        out.text(str(task["shard"]), ".txt")
+
+
+class Here:
+    """An engine without processes, which notes when its first task began."""
+
+    workers = 1
+    first_s = 0.0
+
+    def map(self, call: Callable[..., Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        self.first_s = time.monotonic()
+        for index, item in enumerate(items):
+            yield index, call(item)
+
+
+class Stopped(Exception):
+    """A run is ended before it has written its books."""
+
+
+def stopped(*_: object) -> NoReturn:
+    raise Stopped
+
+
+def seconds_to_the_first_task(shards: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Of a run that goes on from all of its shards but one."""
+    output = Artifact(f"slow://counting-{shards}")
+    with monkeypatch.context() as patch:
+        patch.setattr("slow_store.DELAY_S", 0.0)
+        patch.setattr("megahour.runner.runner.close", stopped)
+        with pytest.raises(Stopped):
+            run_stage(Counting(), CountingParams(shards=shards), {}, output, Here(), work=folder)  # type: ignore[arg-type]
+        assert output.committed() == set(range(shards))
+        output.fs.rm_file(output.path("receipts/00003.json"))
+    engine, started = Here(), time.monotonic()
+    manifest = run_stage(Counting(), CountingParams(shards=shards), {}, output, engine, work=folder)  # type: ignore[arg-type]
+    assert manifest.shards == shards
+    return engine.first_s - started
+
+
+def test_a_run_goes_on_at_the_rate_that_many_shards_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (seconds_to_the_first_task(shards, tmp_path, monkeypatch) for shards in (8, 208))
+    assert few > 2 * DELAY_S
+    assert many - few < 200 * FIRST_TASK_S / FOR_SHARDS
+
+
+def test_verify_reads_many_files_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("slow_store.DELAY_S", 0.0)
+        output = Artifact("slow://verified")
+        run_stage(Counting(), CountingParams(shards=60), {}, output, Here(), work=tmp_path)  # type: ignore[arg-type]
+    SlowStore.requests.clear()
+    started = time.monotonic()
+    assert verify(output) == []
+    assert SlowStore.requests.total() > 2 * 60
+    assert time.monotonic() - started < SlowStore.requests.total() * DELAY_S / 3
+
+
+def test_verify_by_an_engine_finds_what_this_process_finds(
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Artifact(tmp_path / "out")
+    run_stage(Counting(), CountingParams(shards=7), {}, output, engine, work=tmp_path / "work")
+    (tmp_path / "out/shards/00002.txt").write_text("9")
+    (tmp_path / "out/shards/00004.txt").unlink()
+    (tmp_path / "out/receipts/00006.json").write_text("{}")
+    monkeypatch.setattr("megahour.core.verify.PART", 2)
+    problems = verify(output)
+    assert [name for problem in problems for name in ("00002.txt", "00004.txt", "00006.json") if name in problem] == [
+        "00002.txt",
+        "00004.txt",
+        "00006.json",
+    ]
+    assert verify(output, engine) == problems

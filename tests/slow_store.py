@@ -1,0 +1,51 @@
+"""A store in this process's memory that takes its time for each request, as one across a network does: slow://."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any, ClassVar
+
+import fsspec
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+DELAY_S = 0.02
+
+
+class SlowStore(MemoryFileSystem):
+    """Counts its requests, which may come side by side."""
+
+    protocol = "slow"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    requests: ClassVar[Counter[str]] = Counter()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("slow://", "memory://")))
+
+    def _wait(self, request: str) -> None:
+        self.requests[request] += 1
+        time.sleep(DELAY_S)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        self._wait("ls")
+        return super().ls(path, detail, **options)
+
+    def exists(self, path: str, **options: Any) -> bool:
+        self._wait("exists")
+        return bool(super().exists(path, **options))
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> MemoryFile:
+        self._wait("open")
+        return super()._open(path, mode, **options)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        self._wait("cat")
+        try:
+            return bytes(self.store[self._strip_protocol(path)].getvalue()[start:end])
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+
+fsspec.register_implementation("slow", SlowStore, clobber=True)
