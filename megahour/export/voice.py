@@ -22,9 +22,9 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
 from megahour.export.voice_graph import ENDS, PAUSE_NUMBER, PAUSES, SPACE, VoiceGraph
+from megahour.features.distortion import distortion, heard
 from megahour.transcribe.bundle_files import MANIFEST, VOICE
 from megahour.tts.data_shard import forbids_derivatives
-from megahour.tts.distortion import distortion, heard
 from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.script import Reader, SpokenPiece
 from megahour.tts.sound_file import NOTICE, WavWriter

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.core.extras import install
@@ -46,6 +47,9 @@ class Board(Protocol):
     def add(self, row: dict[str, float], step: int) -> None:
         """Takes a row; OSError: it could not, and the training goes on without."""
 
+    def sound(self, name: str, samples: NDArray[np.float32], rate_hz: int, step: int) -> None:
+        """Takes samples (N,) in -1 … 1 to listen to, where it can; OSError: it could not."""
+
     def close(self) -> None:
         """No more rows; OSError: the last ones may be missing."""
 
@@ -62,6 +66,9 @@ class TensorBoard:
     def add(self, row: dict[str, float], step: int) -> None:
         for name, value in row.items():
             self._writer.add_scalar(name.replace(".", "/"), value, step)
+
+    def sound(self, name: str, samples: NDArray[np.float32], rate_hz: int, step: int) -> None:
+        self._writer.add_audio(name, samples[None], step, rate_hz)
 
     def close(self) -> None:
         self._writer.close()
@@ -100,6 +107,9 @@ class MLflow:
             self._pending.append(client.log_batch(self._run.info.run_id, metrics, synchronous=False))
             while len(self._pending) > self.MAX_PENDING:
                 self._pending.popleft().wait()
+
+    def sound(self, name: str, samples: NDArray[np.float32], rate_hz: int, step: int) -> None:
+        """Not sent: TensorBoard has them."""
 
     def close(self) -> None:
         with self._failures_as_oserror():

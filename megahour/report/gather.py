@@ -19,6 +19,8 @@ METRICS = {  # column of the training curves: (title, its unit)
     "held_out_wer": ("held-out word error rate, greedy", "share of words"),
     "held_out_cer": ("held-out character error rate, greedy", "share of characters"),
     "held_out_per": ("held-out phone error rate, greedy", "share of phones"),
+    "held_out_mcd_db": ("held-out mel-cepstral distortion of a voice", "dB"),
+    "held_out_pitch_cents": ("held-out pitch error of a voice", "cents"),
     "held_out_accuracy": ("held-out frame accuracy", "share of frames"),
     "held_out_loss": ("held-out loss", "nats"),
     "accuracy": ("training frame accuracy", "share of frames"),

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from megahour.batches.ahead import Ahead, Request
-from megahour.batches.loader import Batch, Loader
+from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
 from megahour.monitor.alerts import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints
@@ -35,15 +35,14 @@ from megahour.sync.trainers.base import Synchroniser
 from megahour.train import criteria, result
 from megahour.train.batch_assignment import Claim, Claims, FirstCome, InTurn, Marks, SharedStore
 from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest, position_of
+from megahour.train.held_out import HeldOut
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
-from megahour.train.misspellings import Misspellings, misspelled
 from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import TrainedTotals
-from megahour.units.tokens import MARK
 
 LOG = logging.getLogger(__name__)
 
@@ -141,6 +140,7 @@ class Run:
         self.at = at
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
+        self.held_out = HeldOut(job, trainer, self.meters)
         self.readings: StepReadings[TakenStep] = StepReadings()
 
     def to_the_end(self, store: SharedStore | None) -> Curves:
@@ -297,29 +297,12 @@ class Run:
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
         trained = at.sums if self.sums_of_all else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
-        fields |= self._held_out()
+        rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
+        fields |= self.held_out.columns(rank, size, self._summed, at.steps)
         at.sums = Sums()
         if at.done == self.total:
             fields |= at.audit.numbers() if self.sums_of_all else at.audit.of_all(self.group)
         self.meters.row(at.curves.add(**fields))
-
-    def _held_out(self) -> dict[str, float | None]:
-        """Columns of the held-out part; for a model of tokens that is in one piece with its error rates."""
-        if self.job.held_out is None:
-            return {"held_out_loss": None, "held_out_accuracy": None}
-        rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
-        share = partial(_share, self.job.held_out, rank, size, self.job.params.prefetch)
-        tokens = self.job.config.get("tokens") if self.job.params.parallel.shard == 1 else None
-        rates: dict[str, float] = {}
-        with self.meters.aside("evaluation_s"):
-            held = self._together(Sums(*self.trainer.evaluate(self.meters.alive(share()))))
-            if tokens:
-                phones, mark = self.job.config.get("phones", False), MARK if self.job.config.get("marks") else ""
-                if phones:  # each is a word
-                    tokens, mark = [MARK + phone for phone in tokens], MARK
-                own = misspelled(self.trainer.module, tokens, mark, self.meters.alive(share()))
-                rates = Misspellings(*map(round, self._summed(own))).rates(phones=phones)
-        return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **rates}
 
     def _together(self, sums: Sums) -> Sums:
         loss, weight, correct = self._summed([sums.loss, sums.weight, sums.correct])
@@ -354,10 +337,3 @@ def _with_broken(error: StageError, batches: Sequence[Batch]) -> StageError:
     what = f"{error.message}: features of utterance {', '.join(map(str, keys[:5]))} are not finite"
     remedy = "look at its audio, and make the features again without it; another learning_rate will not help"
     return StageError(what, where=error.where, remedy=remedy)
-
-
-def _share(loader: Loader, rank: int, size: int, prefetch: int) -> Iterator[Batch]:
-    """Every `size`-th batch of a pass from `rank` on, `prefetch` of them ahead in memory."""
-    numbers = range(rank, len(loader.plan(0)), size)
-    with Ahead(lambda number: Request(loader, 0, number, 0, 0), prefetch=prefetch, numbers=numbers) as ahead:
-        yield from map(ahead.batch, numbers)

@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from megahour.monitor.alerts import Alarm
 from megahour.monitor.lines import JsonLines
 from megahour.monitor.meters import Board, Meter, MLflow, TensorBoard, add_row, cut
@@ -107,7 +110,7 @@ class RunMeters:
         *,
         after: int,
     ) -> None:
-        boards = boards_of(p, work, after=after) if group.rank == 0 else []
+        self._boards = boards = boards_of(p, work, after=after) if group.rank == 0 else []
         self._meter = Meter(work / METERS, group, boards=boards, alarm=alarm, after=after)
         self._log = Log(work / METERS, boards, after=after) if group.rank == 0 else None
         self._workers, self._progress = group.size, progress
@@ -135,6 +138,15 @@ class RunMeters:
         """A row of the curves."""
         if self._log is not None:
             self._log.row(row)
+
+    def sounds(self, sounds: Mapping[str, NDArray[np.float32]], rate_hz: int, step: int) -> None:
+        """Sounds (N,) by name, for the boards."""
+        for board in self._boards:
+            try:
+                for name, samples in sounds.items():
+                    board.sound(name, samples, rate_hz, step)
+            except OSError as error:
+                LOG.warning("sounds of step %d are not shown: %s", step, error)
 
     def close(self) -> None:
         if self._log is not None:

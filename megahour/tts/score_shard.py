@@ -17,9 +17,9 @@ from megahour.core.store import Artifact, Receipt
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
+from megahour.features.distortion import HeardSpeech, distortion, heard
 from megahour.features.open_shards import OpenShards
 from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
-from megahour.tts.distortion import HeardSpeech, distortion, heard
 from megahour.tts.params import ScoreSpeechParams
 from megahour.tts.quality import dnsmos, pesq_and_stoi
 

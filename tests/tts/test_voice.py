@@ -19,6 +19,7 @@ from made_once import made_once
 from made_voices import LEXICON, TEXTS, TINY, corpus, ran, voice_data
 from trainings import trained
 
+from megahour.batches.loader import Batch
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
@@ -28,6 +29,7 @@ from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.models.inference import load
 from megahour.models.voice import VoiceModel
+from megahour.train.held_out_speech import HeldOutSpeech
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
@@ -109,6 +111,52 @@ def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path: Path, made: Path
     with ShardWriter(Artifact(tmp_path / "model"), 0, "made") as out, pytest.raises(Stopped):
         train(p, inputs, out, Context(work=tmp_path / "work", progress=stop))
     assert trained(tmp_path, inputs, TINY)[0] == Artifact(made / "model").read_bytes(0, ".safetensors")
+
+
+def test_held_out_speech_is_judged_while_a_voice_trains(made: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows = [json.loads(line) for line in Artifact(made / "model").read_bytes(0, ".curves.jsonl").splitlines()]
+    assert all(row["held_out_mcd_db"] > 0 for row in rows)
+    assert all(0 <= row["held_out_voicing"] <= 1 for row in rows)
+    events = EventAccumulator(str(made / "model-work" / "tensorboard"), {"audio": 0}).Reload()
+    sounds = {name: events.Audio(name) for name in events.Tags()["audio"]}
+    keys = {name.partition("/")[2] for name in sounds}
+    assert keys
+    assert sounds.keys() == {f"{kind}/{key}" for kind in ("natural", "spoken") for key in keys}
+    for key in keys:
+        assert [each.step for each in sounds[f"spoken/{key}"]] == sorted({row["step"] for row in rows})
+        assert len(sounds[f"natural/{key}"]) == 1
+        assert sounds[f"natural/{key}"][0].sample_rate == 8000
+
+
+class Parrot(VoiceModel):
+    """Says what was recorded, or nothing but the mean."""
+
+    said: torch.Tensor | None = None
+
+    def speak(self, phones: torch.Tensor, *rest: Any, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        mels = torch.zeros((1, 60, self.mels)) if self.said is None else self.said[None]
+        return mels, torch.ones_like(phones)
+
+
+def test_a_voice_that_says_the_recording_is_not_distorted(made: Path) -> None:
+    config = json.loads(Artifact(made / "model").read_bytes(0, ".model.json"))
+    frames = torch.from_numpy(np.random.default_rng(1).normal(size=(1, 900, 20)).astype(np.float32))
+    targets = {"phones": np.array([[1, 2, 0]]), "voices": np.array([0]), "languages": np.array([0])}
+
+    def batch(key: int, length: int) -> Batch:
+        return Batch(frames.numpy(), np.array([length]), [key], targets)
+
+    speech, module = HeldOutSpeech(config), Parrot(len(config["symbols"]), 20, 8, 1, decoder="fast")
+    module.said = frames[0, :100]
+    means, sounds = speech.spoken(module, [batch(1, 900), batch(2, 100)])
+    assert means[0] == means[2] == 0.0
+    assert sounds.keys() == {"natural/2", "spoken/2"}, "the first is too long"
+    module.said = None
+    means, sounds = speech.spoken(module, [])
+    assert means[0] > 1
+    assert sounds.keys() == {"spoken/2"}, "the recording is known by now"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from megahour.tts.distortion import HeardSpeech, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
+from megahour.features.distortion import HeardSpeech, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
 

@@ -1,0 +1,95 @@
+"""What a voice says of held-out utterances while it trains: how far it is from them, and its sound for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from megahour.batches.loader import Batch
+from megahour.features.distortion import HeardSpeech, distortion, heard
+from megahour.features.mel_spectrum import MelSpectrum
+from megahour.models.griffin_lim import GriffinLim
+from megahour.models.voice import VoiceModel
+
+UTTERANCES = 4
+LONGEST_FRAMES = 800
+COLUMNS = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
+Sound = NDArray[np.float32]
+
+
+class _Utterance(NamedTuple):
+    """phones (1, U), voice and language (1,); its own sound, by the same vocoder, and what is heard in it."""
+
+    key: int
+    phones: Tensor
+    voice: Tensor
+    language: Tensor
+    sound: Sound
+    heard: HeardSpeech
+
+
+class HeldOutSpeech:
+    """Speaks the first held-out utterances of at most eight seconds, with durations of its own.
+
+    config: the model's, of kind voice. Distances are those of `features.distortion`, from the utterances' own mels
+    through the same vocoder: they are the model's alone.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        spectrum = MelSpectrum.from_config(config["spectrum"])
+        self.rate_hz = spectrum.rate_hz
+        self._vocoder = GriffinLim(spectrum)
+        self._mean, self._inv_std = (torch.tensor(config["stats"][name]) for name in ("mean", "inv_std"))
+        self._utterances: list[_Utterance] = []
+
+    def spoken(self, module: nn.Module, batches: Iterable[Batch]) -> tuple[list[float], dict[str, Sound]]:
+        """Means of `COLUMNS` over the utterances (NaN: none, or none that is voiced), and sounds by name.
+
+        batches: the held-out pass; only the first call reads from it.
+        """
+        assert isinstance(module, VoiceModel)
+        first = not self._utterances
+        if first:
+            self._utterances = [each for each, _ in zip(self._chosen(batches), range(UTTERANCES), strict=False)]
+        sounds: dict[str, Sound] = {}
+        rows = []
+        for number, each in enumerate(self._utterances):
+            sound = self._sound(self._spoken(module, each, number))
+            found = distortion(each.heard, heard(sound, self.rate_hz))
+            rows.append([found.mcd_db, found.pitch_cents, found.voicing])
+            sounds[f"spoken/{each.key}"] = sound
+            if first:
+                sounds[f"natural/{each.key}"] = each.sound
+        table = np.ma.masked_invalid(np.array(rows, np.float64).reshape(-1, len(COLUMNS)))
+        means: list[float] = np.ma.filled(table.mean(axis=0).astype(np.float64), np.nan).tolist()
+        return means, sounds
+
+    def _spoken(self, module: VoiceModel, each: _Utterance, number: int) -> Tensor:
+        """Normalised mels (T, M), of the same draws each time."""
+        device = module.symbol.weight.device
+        generator = torch.Generator(device).manual_seed(number)
+        given = (tensor.to(device) for tensor in (each.phones, each.voice, each.language))
+        mels, _ = module.speak(*given, generator=generator)
+        return mels[0].float().cpu()
+
+    def _sound(self, mels: Tensor) -> Sound:
+        """(T, M) normalised → samples in -1 … 1."""
+        with torch.no_grad():
+            sound: Sound = self._vocoder((mels / self._inv_std + self._mean)[None])[0].numpy()
+        return sound.clip(-1, 1)
+
+    def _chosen(self, batches: Iterable[Batch]) -> Iterator[_Utterance]:
+        for batch in batches:
+            for b, (key, frames) in enumerate(zip(batch.keys, batch.lengths.tolist(), strict=True)):
+                if frames > LONGEST_FRAMES:
+                    continue
+                phones = batch.targets["phones"][b]
+                voice, language = (torch.from_numpy(batch.targets[name][b : b + 1]) for name in ("voices", "languages"))
+                sound = self._sound(torch.from_numpy(np.array(batch.features[b, :frames], np.float32)))
+                said = torch.from_numpy(phones[phones > 0])[None]
+                yield _Utterance(int(key), said, voice, language, sound, heard(sound, self.rate_hz))
