@@ -1,4 +1,4 @@
-"""Listening tests: a page that holds the recordings, and what its listeners' answers say.
+"""Listening tests: a page that holds the recordings, and what its listeners' answers say; and pages of samples.
 
 MOS (ITU-T P.800), comparison MOS, and MUSHRA (ITU-R BS.1534). Who made a recording is not in the page: its clips have
 names drawn from the seed, and what they stand for is in a file of its own, the key.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib import resources
 from typing import Any
 
@@ -39,22 +41,15 @@ def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utteran
 
     Raises ConfigError: there are too few systems or common texts, or too much sound for a page.
     """
-    said = {name: dict(_said(artifact)) for name, artifact in systems.items()}
-    common = sorted(set.intersection(*map(set, said.values())), key=lambda text: key_of("listening", seed, text))
-    if not common:
-        raise ConfigError(
-            "no text that all systems say", where="listening-test", remedy="give speech of the same texts"
-        )
+    said, texts = _common(systems, utterances, seed)
     of_clip: dict[str, str] = {}
     sounds: dict[str, str] = {}
     trials: list[dict[str, Any]] = []
-    for text in common[:utterances]:
+    for text in texts:
         clips = {name: f"{key_of('clip', seed, text, name):x}" for name in systems}
         for name, clip in clips.items():
             of_clip[clip] = name
-            sounds[clip] = (
-                "data:audio/flac;base64," + base64.b64encode(_sound(systems[name], said[name][text])).decode()
-            )
+            sounds[clip] = _sound(systems[name], said[name][text])
         number = f"{key_of('trial', seed, text):x}"
         if kind == "mos":
             trials += [{"id": clip, "clips": [clip]} for clip in clips.values()]
@@ -65,9 +60,7 @@ def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utteran
             of_clip[hidden], sounds[hidden] = REFERENCE, sounds[clips[REFERENCE]]
             others = [clip for name, clip in clips.items() if name != REFERENCE]
             trials.append({"id": number, "reference": clips[REFERENCE], "clips": [hidden, *others]})
-    if (size := sum(map(len, sounds.values()))) > LARGEST_BYTES:
-        what = f"{size >> 20} MB of sound for one page"
-        raise ConfigError(what, where="listening-test", remedy=f"lower utterances, {utterances}")
+    _check_size(sum(map(len, sounds.values())), utterances)
     test = fingerprint([kind, seed, sorted(sounds)])[:16]
     data = {"test": test, "kind": kind, "title": title, "trials": trials, "sounds": sounds}
     template = resources.files("megahour.tts").joinpath("listening_page.html").read_text("utf-8")
@@ -75,17 +68,60 @@ def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utteran
     return ListeningTest(page, {"test": test, "kind": kind, "systems": list(systems), "clips": of_clip})
 
 
+def make_samples(title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int) -> str:
+    """A page that is not blind: each text, and beside it how each of `systems` says it. Raises as `make_test` does."""
+    said, texts = _common(systems, utterances, seed)
+    rows, size = [], 0
+    for text in texts:
+        cells = [f"<th scope=row>{escape(text)}</th>"]
+        for name, artifact in systems.items():
+            sound = _sound(artifact, said[name][text])
+            size += len(sound)
+            cells.append(f'<td><audio controls preload=none aria-label="{escape(name)}" src="{sound}"></audio></td>')
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    _check_size(size, utterances)
+    chosen = [said[name][text] for name in systems for text in texts]
+    sources = sorted({row["attribution"] + (f" ({row['licence']})" if row["licence"] else "") for row in chosen})
+    filled = {
+        "TITLE": escape(title),
+        "NAMES": "".join(f"<th scope=col>{escape(name)}</th>" for name in systems),
+        "ROWS": "\n".join(rows),
+        "SOURCES": "".join(f"<li>{escape(source)}</li>" for source in sources),
+    }
+    page = resources.files("megahour.tts").joinpath("samples_page.html").read_text("utf-8")
+    return re.sub("|".join(filled), lambda found: filled[found[0]], page)
+
+
+def _common(
+    systems: Mapping[str, Artifact], utterances: int, seed: int
+) -> tuple[dict[str, dict[str, Row]], Sequence[str]]:
+    """What each system says, by text, and the texts that are drawn of those that all say."""
+    said = {name: dict(_said(artifact)) for name, artifact in systems.items()}
+    common = sorted(set.intersection(*map(set, said.values())), key=lambda text: key_of("listening", seed, text))
+    if not common:
+        what = "no text that all systems say"
+        raise ConfigError(what, where="listening-test", remedy="give speech of the same texts")
+    return said, common[:utterances]
+
+
+def _check_size(size: int, utterances: int) -> None:
+    if size > LARGEST_BYTES:
+        what = f"{size >> 20} MB of sound for one page"
+        raise ConfigError(what, where="listening-test", remedy=f"lower utterances, {utterances}")
+
+
 def _said(artifact: Artifact) -> Iterator[tuple[str, Row]]:
-    columns = ["text", "offset", "size"]
+    columns = ["text", "offset", "size", "attribution", "licence"]
     for receipt in artifact.each_receipt():
         for row in artifact.read_table(receipt.shard, columns=columns).to_pylist():
             yield row["text"], {**row, "shard": receipt.shard}
 
 
-def _sound(artifact: Artifact, row: Row) -> bytes:
+def _sound(artifact: Artifact, row: Row) -> str:
+    """The FLAC of an utterance, as an address that holds it."""
     with artifact.open(row["shard"], ".tar") as file:
         file.seek(row["offset"])
-        return file.read(row["size"])
+        return "data:audio/flac;base64," + base64.b64encode(file.read(row["size"])).decode()
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,17 @@ ROLES = ("reference", "first", "second", "third", "fourth")
 
 
 class MakeListeningTest(SingleShard[ListeningTestParams]):
-    """Writes `.html`, to be opened by listeners, and `.key.json`, for `megahour listening-results`."""
+    """Writes `.html`, to be opened by listeners, and of a test `.key.json`, for `megahour listening-results`."""
 
     name = "listening-test"
     params = ListeningTestParams
     inputs = tuple(Input(role, optional=role not in ("first",), kinds=("utterances",)) for role in ROLES)
 
     def check(self, p: ListeningTestParams, roles: Collection[str]) -> None:
-        least = {"mos": 1, "cmos": 2, "mushra": 2}[p.kind]
+        if p.names and (p.kind != "samples" or len(set(p.names)) != len(roles)):
+            what = f"{len(set(p.names))} names for {len(roles)} systems in a page of kind {p.kind}"
+            raise ConfigError(what, where=self.name, remedy="kind: samples takes a name for each system, no two alike")
+        least = {"mos": 1, "cmos": 2, "mushra": 2, "samples": 1}[p.kind]
         if len(roles) < least or (p.kind == "cmos" and len(roles) != 2):
             what = f"{len(roles)} systems in a test of kind {p.kind}"
             raise ConfigError(what, where=self.name, remedy="cmos compares two, mushra two and more")
@@ -31,8 +34,15 @@ class MakeListeningTest(SingleShard[ListeningTestParams]):
             raise ConfigError("mushra compares with a `reference`", where=self.name, remedy="give it, or kind: mos")
 
     def run(self, p: ListeningTestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.tts.listening import make_test
+        from megahour.tts.listening import make_samples, make_test
 
+        if p.kind == "samples":
+            given = [inputs[role] for role in ROLES if role in inputs]
+            systems = dict(zip(p.names or [role for role in ROLES if role in inputs], given, strict=True))
+            out.text(make_samples(p.title, systems, utterances=p.utterances, seed=p.seed), ".html")
+            out.came_in(len(systems))
+            out.kept(len(systems))
+            return
         made = make_test(p.kind, p.title, dict(inputs), utterances=p.utterances, seed=p.seed)
         out.text(made.page, ".html")
         out.json(made.key, ".key.json")

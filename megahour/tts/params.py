@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import LATER, Params
 
 
 class TtsDataParams(Params):
@@ -98,10 +98,15 @@ class ScoreSpeechParams(Params):
 class ListeningTestParams(Params):
     """A page on which people rate voices, blind and in an order of their own: MOS, comparison MOS or MUSHRA."""
 
-    kind: Literal["mos", "cmos", "mushra"] = Field(
+    kind: Literal["mos", "cmos", "mushra", "samples"] = Field(
         "mos",
         description="mos: each recording from 1 to 5; cmos: two systems side by side, for small differences; mushra: "
-        "all beside the reference, 0 to 100",
+        "all beside the reference, 0 to 100; samples: no test, all side by side with their names",
+    )
+    names: list[str] = Field(
+        [],
+        description="for samples: what the page calls its systems, in the order reference, first, second …",
+        json_schema_extra=LATER,
     )
     utterances: int = Field(20, ge=1, le=500, description="texts; a listener takes half a minute for each")
     title: str = Field("Listening test", description="headline of the page")

@@ -95,6 +95,29 @@ def test_comparison_and_mushra(tmp_path: Path) -> None:
     assert [(each.system, each.mean, each.ratings) for each in found] == [("reference", 70.0, 2), ("first", 70.0, 2)]
 
 
+def test_samples_side_by_side(tmp_path: Path) -> None:
+    systems = {"first": system(tmp_path / "b", 3000), "reference": system(tmp_path / "a", 8000)}
+    p = ListeningTestParams(kind="samples", utterances=2, names=["a <speaker>", "our voice"], title="A & B")
+    made = ran(MakeListeningTest(), p, systems, tmp_path / "test")
+    assert set(made.receipts()[0].files) == {".html"}, "there is nothing to hide"
+    page = tmp_path / "page.html"
+    page.write_bytes(made.read_bytes(0, ".html"))
+    with opened(page, 800) as tab:
+        looks(tab, "light")
+        fits_a_phone(tab)
+        assert [each.inner_text() for each in tab.query_selector_all("thead th")] == [
+            "text",
+            "a <speaker>",
+            "our voice",
+        ]
+        assert len(tab.query_selector_all("audio")) == 4
+        length = "document.querySelectorAll('audio')[1]"
+        tab.evaluate(f"{length}.load()")
+        until(tab, f"{length}.duration > 0.09")
+    with pytest.raises(ConfigError, match="1 names for 2 systems"):
+        MakeListeningTest().check(ListeningTestParams(kind="samples", names=["x"]), ["first", "reference"])
+
+
 KEY = {"test": "t", "kind": "mos", "systems": ["x", "y"], "clips": {"1": "x", "2": "y", "3": "x"}}
 
 
