@@ -81,7 +81,7 @@ def make_samples(title: str, systems: Mapping[str, Artifact], *, utterances: int
         rows.append(f"<tr>{''.join(cells)}</tr>")
     _check_size(size, utterances)
     chosen = [said[name][text] for name in systems for text in texts]
-    sources = sorted({row["attribution"] + (f" ({row['licence']})" if row["licence"] else "") for row in chosen})
+    sources = sorted({_source(row["attribution"], row["licence"]) for row in chosen if row["attribution"]})
     filled = {
         "TITLE": escape(title),
         "NAMES": "".join(f"<th scope=col>{escape(name)}</th>" for name in systems),
@@ -102,6 +102,10 @@ def _common(
         what = "no text that all systems say"
         raise ConfigError(what, where="listening-test", remedy="give speech of the same texts")
     return said, common[:utterances]
+
+
+def _source(attribution: str, licence: str | None) -> str:
+    return f"{attribution} ({licence})" if licence else attribution
 
 
 def _check_size(size: int, utterances: int) -> None:
