@@ -54,7 +54,7 @@ def test_a_page_begins_with_a_command(page: str) -> None:
     title, blank, fence, command = (DOCS / page).read_text("utf-8").splitlines()[:4]
     assert title.startswith("# ")
     assert (blank, fence) == ("", "```")
-    assert re.match(r"(megahour|make|pip install|torchrun|git clone) ", command), command
+    assert re.match(r"(megahour|make|pip install|torchrun|git clone|sbatch|kubectl) ", command), command
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - REFERENCE))

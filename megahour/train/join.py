@@ -1,9 +1,11 @@
 """Another machine joins a training on several: run it there while the training runs.
 
     python -m megahour.train.join WORK/train.json [--patience SECONDS]
+    python -m megahour.train.join RUN             [--patience SECONDS]
 
 The machine takes part as soon as the first one lets it, and again whenever it was cut off, until the training has
-ended. torchrun would end with the first connection that breaks.
+ended. torchrun would end with the first connection that breaks. With the folder of a run it takes part in one training
+of the run after the other until it is stopped: that is for schedulers, which start all machines at once.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -22,6 +25,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from megahour.core.errors import MegahourError, StageError
 from megahour.train import result
 from megahour.train.agent import run_agent
+from megahour.train.launch import SPEC
 from megahour.train.params import TrainParams
 
 LOG = logging.getLogger(__name__)
@@ -74,15 +78,32 @@ def join(spec: Path, patience_s: float) -> None:
     LOG.info("the training has ended")
 
 
+def join_all(run: Path, patience_s: float) -> NoReturn:
+    """Takes part in whatever training of the run in folder `run` there is, now and later, until a signal comes.
+
+    Raises SignalException: a signal has stopped this process; its workers have been ended.
+    """
+    while True:
+        for spec in sorted(run.glob(f".work/*/{SPEC}")):
+            try:
+                join(spec, patience_s)
+            except MegahourError as error:  # a training that was killed, or was over before this machine came
+                LOG.warning("%s; looking for the next training", error)
+        time.sleep(AGAIN_S)
+
+
 def main() -> None:
     """Parses the command line; exit code 1 and the error's text where joining failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("spec", type=Path, help="train.json in the training's work folder")
+    parser.add_argument("spec", type=Path, help="train.json in the training's work folder, or the folder of a run")
     parser.add_argument("--patience", type=float, default=3600.0, help="seconds to try to reach the others")
     arguments = parser.parse_args()
     try:
-        join(arguments.spec, arguments.patience)
+        if arguments.spec.suffix == ".json":
+            join(arguments.spec, arguments.patience)
+        else:
+            join_all(arguments.spec, arguments.patience)
     except MegahourError as error:
         sys.exit(str(error))
     except SignalException as stopped:

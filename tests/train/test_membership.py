@@ -153,6 +153,49 @@ def test_a_machine_joins_and_leaves_and_nothing_is_skipped_or_repeated(
 
 
 @pytest.mark.faults
+def test_a_machine_that_gets_notice_leaves_behind_a_checkpoint_and_the_other_goes_on(
+    tmp_path: Path, data: dict[str, Artifact]
+) -> None:
+    """What `megahour.train.leave` does beside `join`, which takes the run's folder, on a machine that will be taken."""
+    (tmp_path / "run" / ".work" / "made").mkdir(parents=True)
+    (tmp_path / "work").symlink_to(tmp_path / "run" / ".work" / "made")
+    ends: list[int | None] = []
+
+    def notice() -> None:
+        until((tmp_path / "work" / "train.json").exists)
+        python = [sys.executable, "-m"]
+        with (tmp_path / "log").open("w") as log:
+            other = psutil.Popen([*python, "megahour.train.join", str(tmp_path / "run")], stderr=log)
+            watch = [*python, "megahour.train.leave", str(tmp_path / "run"), "--process", str(other.pid)]
+            watcher = psutil.Popen([*watch, "--notice", f"test -e {tmp_path / 'notice'}"], stderr=log)
+        try:
+            until(lambda: checkpoints(tmp_path) and workers_of(tmp_path) == 2)
+            (tmp_path / "notice").touch()
+            ends.extend([watcher.wait(60), other.wait(60)])
+            until(lambda: workers_of(tmp_path) == 1)
+        finally:
+            for process in (watcher, other):
+                if process.is_running():
+                    process.kill()
+
+    disturbance = Disturbance(notice)
+    shared = {"nodes": 2, "min_nodes": 1, "rendezvous": f"127.0.0.1:{free_port()}", "epochs": 2500, "hidden": 16}
+    _, rows = run(tmp_path, data, checkpoint_s=1.0, **shared)
+    disturbance.done()
+    log = (tmp_path / "log").read_text()
+    assert ends == [0, 1], log
+    assert "a checkpoint after" in log
+    assert "stopped by SIGTERM" in log
+    _, alone = run(tmp_path / "alone", data, workers=1, epochs=2500, hidden=16, checkpoint_s=60.0)
+    assert seen(rows) == seen(alone)
+
+
+def workers_of(folder: Path) -> int:
+    """How many workers have written the newest checkpoint."""
+    return int(json.loads(checkpoints(folder)[-1].read_text())["workers"])
+
+
+@pytest.mark.faults
 def test_the_newest_checkpoint_is_damaged_while_it_runs(
     tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained
 ) -> None:

