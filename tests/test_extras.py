@@ -144,7 +144,7 @@ def test_every_optional_package_has_an_extra_that_installs_it() -> None:
 def test_all_leaves_out_only_what_is_large_or_compiled() -> None:
     extras = PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
     (brought,) = (Requirement(text) for text in PROJECT["optional-dependencies"]["all"])
-    assert extras - brought.extras == {"all", "spark", "kenlm", "tts", "mos", "tokenizers", "huggingface"}
+    assert extras - brought.extras == {"all", "spark", "ray", "kenlm", "tts", "mos", "tokenizers", "huggingface"}
 
 
 def command(*words: str, extra: str = "") -> str:

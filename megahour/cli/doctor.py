@@ -24,6 +24,7 @@ EXTRA_FOR = {
     "http": "files of web servers, and megahour listen",
     "s3": "artifacts on S3",
     "spark": "the Spark engine",
+    "ray": "the Ray engine",
     "onnx": "aligners from ONNX files",
     "export": "trained models as ONNX bundles",
     "kenlm": "models in KenLM's binary form",

@@ -28,9 +28,13 @@ class EngineParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["local", "spark"] = Field("local", description="local: a pool of processes; spark: Apache Spark")
+    kind: Literal["local", "spark", "ray"] = Field(
+        "local", description="local: a pool of processes; spark: Apache Spark; ray: Ray"
+    )
     workers: int = Field(0, ge=0, description="worker processes of the local engine; 0 = one per core")
-    master: str = Field("local[*]", description="Spark master URL")
+    master: str = Field(
+        "local[*]", description="Spark master URL; with kind ray auto or HOST:PORT; local[*] is this machine with both"
+    )
     retries: int = Field(2, ge=0, description="attempts after the first for a task whose worker died")
     task_timeout_s: float | None = Field(None, gt=0, description="limit for one task; none by default")
     devices: tuple[str, ...] = Field(

@@ -50,6 +50,12 @@ def make_engine(params: EngineParams) -> Engine:
 
         master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
         return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s, conf=params.conf)
+    if params.kind == "ray":
+        from megahour.engine.ray import LOCAL, RayEngine
+
+        address = LOCAL if params.master == "local[*]" else params.master
+        timeout_s = params.task_timeout_s
+        return RayEngine(address, workers=params.workers, retries=params.retries, task_timeout_s=timeout_s)
     from megahour.engine.local import LocalEngine
 
     return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)

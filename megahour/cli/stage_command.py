@@ -53,9 +53,11 @@ def stage_command(name: str) -> click.Command:
 def _run_options(stage: Stage[Any]) -> list[click.Option]:
     """Where and with how much a stage runs. One gives way to a parameter of its name: `train` has `workers`."""
     options = [
-        click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark"]), default="local"),
+        click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark", "ray"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
-        click.Option(["--master", "engine__master"], default="local[*]", help="Spark master URL"),
+        click.Option(
+            ["--master", "engine__master"], default="local[*]", help=EngineParams.model_fields["master"].description
+        ),
         click.Option(
             ["--conf", "engine__conf"], multiple=True, metavar="NAME=VALUE", help="(repeatable) a setting of Spark"
         ),

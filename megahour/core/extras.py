@@ -15,6 +15,7 @@ EXTRAS = {
     "aiohttp": "http",
     "s3fs": "s3",
     "pyspark": "spark",
+    "ray": "ray",
     "onnxruntime": "onnx",
     "onnx": "export",
     "sherpa_onnx": "dev",

@@ -16,6 +16,7 @@ from typing import Any, Self
 from megahour.engine import spark_session
 from megahour.engine import spark_tasks as tasks
 from megahour.engine.base import THREAD_VARIABLES, Call, EngineError, Failure, OnDone, Outcome, Tree
+from megahour.engine.paths import own_paths
 
 
 class SparkEngine:
@@ -118,7 +119,7 @@ class SparkEngine:
             "spark.task.cpus": "1",
             "spark.task.maxFailures": str(self.retries + 1),
             "spark.python.worker.memory": "256m",  # above it, a merge task's sort goes to disk
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join(spark_session.own_paths()),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(own_paths()),
         }
         settings |= {f"spark.executorEnv.{name}": "1" for name in THREAD_VARIABLES}
         if self.master.startswith(("local", "spark://127.0.0.1", "spark://localhost")):

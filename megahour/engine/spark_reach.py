@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from megahour.engine.base import EngineError
+from megahour.engine.network import unreached
 
 LOG = logging.getLogger(__name__)
 
-CONNECT_S = 5.0  # for one address of the master
 PATIENCE_S = 40.0  # without an executor before a word is said; Java and Python of an executor start in some ten seconds
 ENOUGH_LOST = 3  # executors that were started and ended before they came here; one may be an accident
 DEFAULT_PORTS = {"spark": 7077, "https": 443, "http": 80}
@@ -40,12 +39,10 @@ def check_master(master: str) -> None:
         scheme = scheme or "https"
     problems = []
     for address in rest.partition("/")[0].split(","):
-        host, _, port = address.rpartition(":") if re.search(r":\d+$", address) else (address, "", "")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port or DEFAULT_PORTS[scheme])), CONNECT_S):
-                return
-        except OSError as error:
-            problems.append(f"{address}: {error.strerror or error}")
+        problem = unreached(address, DEFAULT_PORTS[scheme])
+        if not problem:
+            return
+        problems.append(problem)
     raise EngineError(
         f"no Spark master answers at {master} ({'; '.join(problems)})",
         remedy="check engine.master, that the master runs, and that this machine may connect to it",

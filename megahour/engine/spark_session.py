@@ -12,7 +12,6 @@ import queue
 import re
 import shutil
 import sys
-import sysconfig
 import tempfile
 import uuid
 import weakref
@@ -123,13 +122,6 @@ def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
         remedy="give the task less to do (smaller shards), or allow more memory or time",
         item=item,
     )
-
-
-def own_paths() -> list[str]:
-    """Import paths of this process beyond its installation's, so that executors import what it imports."""
-    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    paths = [str(Path(path).absolute()) for path in sys.path]
-    return [path for path in paths if Path(path).is_dir() and not path.startswith(installed)]
 
 
 class Inbox:

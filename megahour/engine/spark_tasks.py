@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import gc
 import pickle
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
 from megahour.engine.base import Call, Failure, Outcome, Success, Tree, attempt, packed
+from megahour.engine.time_limit import time_limit
 
 CHUNK_BYTES = 128 << 10
 FAN_IN = 16  # results that one task combines in `reduce`; a power of two keeps the shape of `Tree`
@@ -31,7 +30,7 @@ def map_partition(call: Call, limit_s: float | None, posts: Any, records: Iterat
     _settle()
     for index, item in records:
         task = f"task {index}"
-        with _time_limit(limit_s):
+        with time_limit(limit_s):
             outcome = attempt(call, item, task=task, item=item)
         posts.add([(index, packed(outcome, task=task, item=item))])
     return iter(())
@@ -44,7 +43,7 @@ def split_partition(
 
     _settle()
     for index, item in records:
-        with _time_limit(limit_s):
+        with time_limit(limit_s):
             try:
                 for position, (partition, block) in enumerate(blocks_of(split, item, partitions)):
                     for chunk, offset in enumerate(range(0, len(block), CHUNK_BYTES)):
@@ -67,7 +66,7 @@ def merge_partition(
     except _SplitFailed as failed:
         posts.add([(partition, failed.message)])
         return iter(())
-    with _time_limit(limit_s):
+    with time_limit(limit_s):
         outcome = attempt(merge, partition, batches, task=task, item=partition)
     posts.add([(partition, packed(outcome, task=task, item=partition))])
     return iter(())
@@ -97,7 +96,7 @@ def leaf(
 ) -> Iterator[tuple[int, Outcome]]:
     _settle()
     for index, item in records:
-        with _time_limit(limit_s):
+        with time_limit(limit_s):
             outcome = attempt(call, item, task=f"task {index}", item=item)
         if isinstance(outcome, Failure):
             posts.add([(index, pickle.dumps(outcome))])
@@ -146,17 +145,3 @@ def partition_of(key: Key) -> int:
 
 def block_of(index: int) -> int:
     return index // FAN_IN
-
-
-@contextmanager
-def _time_limit(limit_s: float | None) -> Iterator[None]:
-    """End this process when the limit passes: unlike a handler, SIGALRM's default also stops a call into C."""
-    if limit_s is None:
-        yield
-        return
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import signal
+import socket
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ import toy_tasks
 
 from megahour.engine import spark_session, spark_tasks
 from megahour.engine.base import EngineError, Failure, Success, TaskFailed, Tree
+from megahour.engine.paths import own_paths
 from megahour.engine.spark import SparkEngine
 from megahour.engine.spark_tasks import CHUNK_BYTES, FAN_IN, block_of, partition_of
+from megahour.engine.time_limit import time_limit
 
 
 class Posts:
@@ -118,7 +121,7 @@ def test_the_time_limit_is_that_of_one_task() -> None:
     """SIGALRM's default ends the process, also within a call into C."""
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
     try:
-        with spark_tasks._time_limit(60.0):
+        with time_limit(60.0):
             assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
             assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -151,6 +154,9 @@ class FakeConf(dict[str, str]):
         self.update(pairs)
         return self
 
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return dict.get(self, name, default)
+
 
 class FakeContext:
     """pyspark's SparkContext, as far as starting goes: it notes whether Ctrl-C is held while Java starts."""
@@ -159,9 +165,17 @@ class FakeContext:
     log_settings = ""
 
     def __init__(self, conf: FakeConf) -> None:
-        if conf["master"] == "spark://nowhere":
+        if conf["master"] == "nowhere":
             raise ValueError("no such master")
-        self.conf = conf
+        self.conf, self.master, self.applicationId = conf, conf["master"], "app-1"
+        self.executors = 1
+        self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: self))
+
+    def size(self) -> int:
+        return self.executors
+
+    def getConf(self) -> FakeConf:  # noqa: N802 - pyspark's name
+        return self.conf
 
     @classmethod
     def _ensure_initialized(cls, conf: FakeConf) -> None:
@@ -186,7 +200,9 @@ def test_a_session_starts_quietly_and_ctrl_c_waits_until_java_is_there() -> None
     """A Java process that lost its Python before they met would wait for ever."""
     near = {"spark.driver.bindAddress": "127.0.0.1", "spark.shuffle.compress": "true"}
     context = spark_session.start("local[2]", near)
-    assert (FakeContext.held, FakeContext.log_settings) == (True, spark_session.QUIET)
+    assert FakeContext.held
+    assert FakeContext.log_settings.startswith(spark_session.QUIET)
+    assert "launches.log" in FakeContext.log_settings
     assert context.conf["master"] == "local[2]"
     assert context.conf["spark.driver.extraJavaOptions"].startswith("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -D")
     assert (context.conf["spark.shuffle.compress"], context.conf["spark.shuffle.spill.compress"]) == ("true", "false")
@@ -197,16 +213,21 @@ def test_a_session_starts_quietly_and_ctrl_c_waits_until_java_is_there() -> None
 @pytest.mark.usefixtures("java")
 def test_the_users_python_and_address_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "python9")
-    context = spark_session.start("spark://far:7077", {})
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        context = spark_session.start(f"spark://127.0.0.1:{master.getsockname()[1]}", {})
     assert context.conf["spark.driver.extraJavaOptions"].startswith("-Dlog4j2")
     assert os.environ["PYSPARK_PYTHON"] == "python9"
     assert "SPARK_LOCAL_IP" not in os.environ
+    wait = spark_session._waits[context]
+    assert wait is not None
+    assert wait.executors() == 0  # the driver itself is counted by Spark
+    assert wait.application == "app-1"
 
 
 @pytest.mark.usefixtures("java")
 def test_what_is_missing_to_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineError, match="Spark did not start on spark://nowhere: no such master"):
-        spark_session.start("spark://nowhere", {})
+    with pytest.raises(EngineError, match="Spark did not start on nowhere: no such master"):
+        spark_session.start("nowhere", {})
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(EngineError, match="no pyspark"):
         spark_session.start("local[1]", {})
@@ -240,7 +261,7 @@ def test_executors_import_what_this_process_imports_beyond_its_installation(
 ) -> None:
     packages = next(path for path in sys.path if path.endswith("site-packages"))
     monkeypatch.setattr(sys, "path", [str(tmp_path), packages, str(tmp_path / "gone"), sysconfig.get_path("stdlib")])
-    assert spark_session.own_paths() == [str(tmp_path)]
+    assert own_paths() == [str(tmp_path)]
 
 
 class FakeInbox:

@@ -1,0 +1,18 @@
+"""Whether a machine answers, asked before a library is that would try for minutes."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+CONNECT_S = 5.0
+
+
+def unreached(address: str, port: int) -> str:
+    """Why HOST[:PORT] does not answer, as `address: reason`; empty when it does. `port` where the address has none."""
+    host, _, given = address.rpartition(":") if re.search(r":\d+$", address) else (address, "", "")
+    try:
+        with socket.create_connection((host.strip("[]"), int(given or port)), CONNECT_S):
+            return ""
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"

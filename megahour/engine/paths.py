@@ -1,0 +1,14 @@
+"""Which folders a cluster's workers import from besides their installation."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def own_paths() -> list[str]:
+    """Import paths of this process beyond its installation's, so that executors import what it imports."""
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    paths = [str(Path(path).absolute()) for path in sys.path]
+    return [path for path in paths if Path(path).is_dir() and not path.startswith(installed)]

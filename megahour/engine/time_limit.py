@@ -1,0 +1,21 @@
+"""How long one attempt of a cluster's worker may take."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def time_limit(limit_s: float | None) -> Iterator[None]:
+    """End this process when the limit passes: unlike a handler, SIGALRM's default also stops a call into C."""
+    if limit_s is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

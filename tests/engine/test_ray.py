@@ -1,0 +1,171 @@
+"""The Ray engine: the same results and bytes as the local one, also when workers are killed."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import toy_tasks
+from loopback import free_port
+from toy_stages import Count, CountParams, Parity, ParityParams
+
+from megahour.core.store import Artifact
+from megahour.core.verify import verify
+from megahour.engine.base import EngineError, TaskFailed
+from megahour.engine.local import LocalEngine
+from megahour.engine.ray import RayEngine
+from megahour.runner.runner import run_stage
+
+pytest.importorskip("ray", reason="needs ray (megahour[ray])")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalEngine]:
+    with LocalEngine(workers=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[RayEngine]:
+    before = signal.getsignal(signal.SIGTERM)
+    with RayEngine(workers=2) as engine:
+        yield engine
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_map_gives_every_result_with_its_index(ray: RayEngine) -> None:
+    heard: list[int] = []
+    results = dict(ray.map(toy_tasks.square, range(8), on_done=lambda index, result: heard.append(index)))
+    assert results == {n: n * n for n in range(8)}
+    assert sorted(heard) == list(range(8))
+    assert list(ray.map(toy_tasks.square, [])) == []
+    assert dict(ray.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
+    assert ray.workers == 2
+
+
+def test_items_are_taken_as_they_are_needed_and_closing_stops_tasks(ray: RayEngine) -> None:
+    taken = itertools.count()
+    results = ray.map(toy_tasks.square, taken)
+    next(results)
+    results.close()
+    assert next(taken) < 10
+    naps = ray.map(toy_tasks.nap, [500.0, 0.0, 500.0])
+    assert next(naps) == (1, 0.0)
+    naps.close()
+    started = time.monotonic()
+    assert dict(ray.map(toy_tasks.square, [2, 3])) == {0: 4, 1: 9}
+    assert time.monotonic() - started < 60
+
+
+def test_reduce_has_the_tree_of_the_local_engine(ray: RayEngine, local: LocalEngine) -> None:
+    items = range(11)
+    expected = local.reduce(toy_tasks.square, items, toy_tasks.bracket)
+    assert ray.reduce(toy_tasks.square, items, toy_tasks.bracket) == expected
+    with pytest.raises(ValueError, match="nothing to reduce"):
+        ray.reduce(toy_tasks.square, [], toy_tasks.bracket)
+
+
+def test_exchange_writes_the_bytes_of_the_local_engine(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+    digests = []
+    for name, engine in {"local": local, "ray": ray}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        split, merge = partial(toy_tasks.split_numbers, 5), partial(toy_tasks.merge_to_file, str(folder))
+        digests.append(dict(engine.exchange(split, range(6), merge, 5, spill=str(tmp_path / "spill"))))
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 5
+    for path in (tmp_path / "local").iterdir():
+        assert path.read_bytes() == (tmp_path / "ray" / path.name).read_bytes()
+
+
+def test_a_partition_is_merged_block_by_block(ray: RayEngine) -> None:
+    split = partial(toy_tasks.split_wide, 48, 256 << 10)
+    results = dict(ray.exchange(split, range(8), toy_tasks.merge_measured, 2))
+    rows, largest_bytes, growth_bytes = results[0]
+    assert rows == 8 * 48
+    assert largest_bytes <= 8 << 20
+    assert growth_bytes < 64 << 20
+    assert results[1][0] == 0
+
+
+def test_stages_make_the_same_artifacts(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+    digests = []
+    for name, engine in {"local": local, "ray": ray}.items():
+        numbers, grouped = Artifact(tmp_path / name / "numbers"), Artifact(tmp_path / name / "grouped")
+        run_stage(Count(), CountParams(bad_every=11), {}, numbers, engine, work=tmp_path / "work")
+        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
+        assert verify(numbers) == verify(grouped) == []
+        digests.append((numbers.manifest.digest, grouped.manifest.digest))
+    assert digests[0] == digests[1]
+
+
+def test_killed_workers_are_retried_and_then_named(ray: RayEngine, tmp_path: Path) -> None:
+    assert dict(ray.map(partial(toy_tasks.die_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
+    with pytest.raises(TaskFailed, match=r"task 3 \('d'\): lost on all 3 attempts") as caught:
+        list(ray.map(partial(toy_tasks.die_on, "d"), ["a", "b", "c", "d"]))
+    assert caught.value.item == "d"
+
+
+@pytest.mark.faults
+def test_splits_and_merges_that_die_once_change_no_byte(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+    """A split dies after it has given some of its blocks: all are made again."""
+    for name in ("local", "split", "merge"):
+        (tmp_path / name).mkdir()
+    plain = partial(toy_tasks.split_numbers, 3), partial(toy_tasks.merge_to_file, str(tmp_path / "local"))
+    expected = dict(local.exchange(plain[0], range(3), plain[1], 3, spill=str(tmp_path / "spill")))
+    split = partial(dying_split, str(tmp_path / "split"))
+    merge = partial(dying_merge, str(tmp_path / "merge"))
+    assert dict(ray.exchange(split, range(3), merge, 3)) == expected
+
+
+def dying_split(folder: str, number: int) -> Iterator[tuple[int, object]]:
+    for position, block in enumerate(toy_tasks.split_numbers(3, number)):
+        if position == 2:
+            toy_tasks.die_first(folder, number)
+        yield block
+
+
+def dying_merge(folder: str, partition: int, batches: Iterator[object]) -> object:
+    result = toy_tasks.merge_to_file(folder, partition, batches)
+    toy_tasks.die_first(folder, partition)
+    return result
+
+
+def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(ray: RayEngine) -> None:
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
+        list(ray.map(partial(toy_tasks.fail_on, 2), range(4)))
+    assert caught.value.item == 2
+    assert "in fail_on" in caught.value.traceback
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one"):
+        ray.reduce(partial(toy_tasks.fail_on, 2), range(4), toy_tasks.bracket)
+
+
+def test_a_failing_split_stops_the_exchange_before_any_merge(ray: RayEngine, tmp_path: Path) -> None:
+    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
+    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
+        list(ray.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2))
+    assert caught.value.item == 2
+    assert not list(tmp_path.glob("*.merged"))
+
+
+@pytest.mark.faults
+def test_a_task_over_its_time_is_stopped(ray: RayEngine, tmp_path: Path) -> None:
+    ray.task_timeout_s = 1.0
+    try:
+        assert dict(ray.map(partial(toy_tasks.hang_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
+    finally:
+        ray.task_timeout_s = None
+
+
+def test_no_cluster_at_the_address_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with (
+        RayEngine(address) as engine,
+        pytest.raises(EngineError, match=f"no Ray cluster answers at {address}.*\nRemedy: .*engine.master"),
+    ):
+        list(engine.map(toy_tasks.square, [1]))
