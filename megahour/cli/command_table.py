@@ -27,6 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "megahour.cli.pool_scores:command",
         "Word error rates of the folds of a corpus, as one table.",
     ),
+    "lmplz": (
+        "megahour.lm.cli.lmplz_command:lmplz",
+        "KenLM's lmplz by its own options: text on standard input, an ARPA model on standard output.",
+    ),
     "lm": (
         "megahour.lm.cli.commands:group",
         "n-gram language models: train, score, info, convert, rescore, combine, prune.",

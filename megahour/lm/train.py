@@ -64,7 +64,7 @@ def train(
     if options.scratch and not Path(options.scratch).is_dir():
         raise ConfigError("no such directory", where=options.scratch, remedy="create it, or leave --scratch out")
     if not memory_bytes:
-        _check_memory(size, _free_memory())
+        check_memory(size, free_memory())
     with replacing(out) as making:
         if memory_bytes:
             with packing(making, options.out, options.threads, progress) as path:
@@ -106,7 +106,7 @@ def allowed_of(options: ModelOptions, corpus: Corpus) -> Words:
     return allowed_words(corpus, vocabulary_of(blocks([listed]))) if listed else None
 
 
-def _check_memory(size: int, free: int) -> None:
+def check_memory(size: int, free: int) -> None:
     """Raises MegahourError when `size` bytes of text cannot fit into `free` bytes of memory."""
     need = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD
     if size // MOST_TEXT_BYTES * BYTES_PER_WORD > free:
@@ -116,7 +116,7 @@ def _check_memory(size: int, free: int) -> None:
         )
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
@@ -124,13 +124,13 @@ def _free_memory() -> int:
 
 def _counted(options: TrainOptions, size: int, progress: Progress) -> Iterator[Block]:
     """Blocks of the text. Raises MegahourError when there is more of it than fits into memory."""
-    done, free = 0, _free_memory()
+    done, free = 0, free_memory()
     progress("read", 0, size)
     for block in blocks(options.source):
         yield block
         done += block.end
         if done > size:  # compressed text and pipes may be of any size
-            _check_memory(done, free)
+            check_memory(done, free)
         progress("read", done, max(size, done) if size else 0)
 
 

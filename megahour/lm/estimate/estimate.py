@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.arpa_sink import ArpaSink
 from megahour.lm.estimate.context_keys import Names, exchange, take_names
-from megahour.lm.estimate.discounts import Discount, Float64, discounts, unigram_probabilities
+from megahour.lm.estimate.discounts import USUAL, Discount, Float64, KneserNey, discounts, unigram_probabilities
 from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.smooth import NEVER, fill_names, gammas, log_probability, smooth
@@ -117,6 +117,7 @@ def estimate(
     cutoffs: Sequence[int] = (),
     allowed: Words = None,
     smoothing: Smoothing = "kneser-ney",
+    how: KneserNey = USUAL,
     threads: int = 1,
     store_bytes: int = STORE_BYTES,
     progress: Progress = lambda phase, done, total: None,
@@ -125,12 +126,13 @@ def estimate(
 
     cutoffs[k-1]: drop k-grams that occur at most this often; the last value holds for all higher orders. allowed (V,)
     uint8: drop n-grams with other words, unigrams too, after they have been counted, as `lmplz --limit_vocab_file`
-    does; `<unk>`, `<s>`, `</s>` stay. smoothing: `stupid` for stupid back-off (module `stupid`). store_bytes: memory
-    for what the first pass stores.
+    does; `<unk>`, `<s>`, `</s>` stay. smoothing: `stupid` for stupid back-off (module `stupid`). how: of Kneser-Ney.
+    store_bytes: memory for what the first pass stores.
 
     Raises
     ------
     ValueError: the corpus is empty, `order` or `cutoffs` is out of range, or stupid back-off with `allowed`.
+    MegahourError: discounts that cannot be estimated, where `how` has none for them.
     """
     limits, stupid_too = thresholds(order, cutoffs), smoothing == "stupid"
     if len(corpus.tokens) <= PADDING:
@@ -142,20 +144,23 @@ def estimate(
         allowed[: len(RESERVED)] = 1
     spelled = isinstance(to, Path) or to.spelled
     parts = Partitions(corpus, order, limits, threads, allowed, 0 if stupid_too else store_bytes, spelled)
-    run = _score if stupid_too else _estimate
+
+    def run(sink: Sink) -> Estimated:
+        return _score(parts, sink, progress) if stupid_too else _estimate(parts, sink, how, progress)
+
     if isinstance(to, Path):
         with ArpaSink(to) as sink:
-            return run(parts, sink, progress)
-    return run(parts, to, progress)
+            return run(sink)
+    return run(to)
 
 
-def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
+def _estimate(parts: Partitions, sink: Sink, how: KneserNey, progress: Progress) -> Estimated:
     corpus, allowed = parts.corpus, parts.allowed
     counts = _count(parts, progress)
     total = counts.tallies.sum(axis=0)
     ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
-    result, fallbacks = discounts([ones, *total[2:, :5]])
-    weights = _weigh(parts, counts, result)
+    result, fallbacks = discounts([ones, *total[2:, :5]], how.fallback)
+    weights = _weigh(parts, counts, result, how)
     wildcards = [(int(entries), int(held)) for entries, held in counts.wildcards[1:] if counts.wildcards.any()]
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
     sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
@@ -222,10 +227,10 @@ def _occurrences(corpus: Corpus) -> Int64:
     return np.bincount(corpus.tokens[PADDING:], minlength=corpus.size)
 
 
-def _weigh(parts: Partitions, counts: _Counts, result: list[Discount]) -> _Weights:
+def _weigh(parts: Partitions, counts: _Counts, result: list[Discount], how: KneserNey) -> _Weights:
     table = np.zeros((parts.order + 2, 4))
     table[1 : parts.order + 1, 1:] = result
-    unigram = unigram_probabilities(counts.unigrams, result[0], BOUNDARY, parts.allowed)
+    unigram = unigram_probabilities(counts.unigrams, result[0], BOUNDARY, parts.allowed, how)
     unigram[BOUNDARY] = unigram[END]
     first, length, gamma, edges = exchange(counts.names, table, len(parts))
     return _Weights(table, unigram, first, length, gamma, edges)

@@ -21,14 +21,14 @@ from fsspec.implementations.local import LocalFileSystem
 from megahour.core.locks import MARKS, alone
 from megahour.core.records import fingerprint
 from megahour.core.surroundings import explaining
-from megahour.lm.estimate.discounts import Discount
+from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey
 from megahour.lm.estimate.estimate import Progress, thresholds
 from megahour.lm.scale.bounded_job import BoundedJob, ScratchFolder
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.scale.shards import Sharding
 from megahour.lm.scale.token_file import Blocks
 from megahour.lm.text.cut import ALL_WORDS, WordCut
-from megahour.lm.text.tokenise import WordTable
+from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 FORMAT = 2
 """Of the scratch files: those of another one are not gone on with."""
@@ -36,8 +36,8 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Bounded:
-    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens, types, how the
-    corpus was sharded, n-grams that shards shared above unigrams, the scratch files' largest size in bytes, and whether
+    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens (of them words: the
+    others end sentences), types, how the corpus was sharded, n-grams that shards shared above unigrams, the scratch files' largest size in bytes, and whether
     positions were held in memory. wildcards: by order from 1, contexts of which n-grams were dropped, and the sum of
     the adjusted counts of these."""
 
@@ -51,6 +51,7 @@ class Bounded:
     spilled_bytes: int
     in_memory: bool
     wildcards: list[tuple[int, int]]
+    words: int
 
 
 def estimate_bounded(
@@ -68,6 +69,7 @@ def estimate_bounded(
     vocabulary: WordTable | None = None,
     cut: WordCut = ALL_WORDS,
     skip_symbols: bool = False,
+    how: KneserNey = USUAL,
     identity: str = "",
     expected_bytes: int = 0,
     progress: Progress = lambda phase, done, total: None,
@@ -75,7 +77,7 @@ def estimate_bounded(
     """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
 
     blocks: yields the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`; cut:
-    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. identity: names the
+    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. how: of Kneser-Ney. identity: names the
     text and the vocabulary; what an earlier run left in `scratch` is used only if it had the same. expected_bytes: size
     of the text if known, to check the disk before anything is written. rounds: of sharding, 0 as many as needed;
     shard_rows: positions of a shard at most, 0 as many as memory allows; on_disk: keep positions on disk even where
@@ -92,8 +94,8 @@ def estimate_bounded(
     with explaining(scratch, scratch.parent, path.parent), mine:
         held = ScratchFolder(scratch)
         claimed = [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk]
-        held.claim(fingerprint([*claimed, skip_symbols, *cut]))
-        job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress)
+        held.claim(fingerprint([*claimed, skip_symbols, *cut, *how]))
+        job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress, how)
         if expected_bytes:
             job.check_sample(blocks, expected_bytes)
         corpus = job.tokens(blocks, vocabulary, cut, skip_symbols)
@@ -104,5 +106,5 @@ def estimate_bounded(
     shared = sum(len(closed.grams) for closed in totals.closed)
     return Bounded(
         totals.sizes(), discounts, fallbacks, corpus.total - LEAD, corpus.text.size, tree.report(), shared,
-        held.most_bytes, in_memory, totals.wildcards(),
+        held.most_bytes, in_memory, totals.wildcards(), corpus.total - LEAD - int(corpus.counts[BOUNDARY]),
     )  # fmt: skip

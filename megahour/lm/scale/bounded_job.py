@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from megahour.core.errors import StageError
 from megahour.core.records import fingerprint
-from megahour.lm.estimate.discounts import Discount
+from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey
 from megahour.lm.estimate.estimate import Progress
 from megahour.lm.estimate.history import Int64, buckets
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
@@ -68,6 +68,7 @@ class BoundedJob:
     cutoffs: Int64
     threads: int
     progress: Progress
+    how: KneserNey = USUAL
 
     def check_sample(self, blocks: Blocks, expected_bytes: int) -> None:
         """Raises StageError when a sample says that the whole will not fit on the disks."""
@@ -152,7 +153,7 @@ class BoundedJob:
         files, text, folder = CountFiles(self.scratch.folder), corpus.text, self.scratch.folder
         counted = (files.read(shard.number) for shard in tree.shards)
         totals = Totals.of(tree, text, counted, files.share, corpus.counts)
-        smoothing, discounts, fallbacks = totals.smoothing()
+        smoothing, discounts, fallbacks = totals.smoothing(self.how)
         shared = smooth_all(tree, totals.closed, smoothing)
         unfinished = self.path.with_name(f".{folder.name}.{fingerprint(str(folder.absolute()))[:8]}.part")
         resumed = unfinished.exists() and (folder / "begun").exists()

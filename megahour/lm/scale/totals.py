@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
-from megahour.lm.estimate.discounts import Discount, discounts, unigram_probabilities
+from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, discounts, unigram_probabilities
 from megahour.lm.estimate.history import Int64
 from megahour.lm.estimate.smooth import NEVER, gammas
 from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES
@@ -87,14 +87,14 @@ class Totals:
         """By order, from 1: contexts with a wildcard entry, and what these entries hold."""
         return [(int(entries), int(held)) for entries, held in self.dropped[1:]]
 
-    def smoothing(self) -> tuple[Smoothing, list[Discount], dict[int, str]]:
+    def smoothing(self, how: KneserNey = USUAL) -> tuple[Smoothing, list[Discount], dict[int, str]]:
         """Discounts as tables, as of `discounts.discounts`, and its fallbacks."""
         order = self.tallies.shape[1] - 1
         ones = np.bincount(self.unigrams[self.unigrams < 5], minlength=5)
-        result, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]])
+        result, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]], how.fallback)
         table = np.zeros((order + 2, 4))
         table[1 : order + 1, 1:] = result
-        unigram = unigram_probabilities(self.unigrams, result[0], BOUNDARY)
+        unigram = unigram_probabilities(self.unigrams, result[0], BOUNDARY, how=how)
         unigram[BOUNDARY] = unigram[END]
         return Smoothing(table, unigram), result, fallbacks
 

@@ -1,0 +1,184 @@
+"""`megahour lmplz`: KenLM's lmplz by its own options, from a file or standard input to an ARPA file or a pipe.
+
+In memory where that is known to suffice; else, and for pipes, within the memory that is given, through files in the
+temporary folder, which are removed whatever happens.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.surroundings import explaining
+from megahour.lm.estimate.discounts import FALLBACK, Discount, KneserNey
+from megahour.lm.estimate.estimate import estimate
+from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, vocabulary_of
+from megahour.lm.query.model_files import PACKED, replacing
+from megahour.lm.text.sources import STDIN, blocks, is_stream, text_bytes
+from megahour.lm.train import BYTES_PER_WORD, PACKED_FACTOR, TEXT_BYTES_PER_WORD, check_memory, free_memory
+
+if TYPE_CHECKING:
+    from megahour.lm.text.tokenise import Bytes
+
+STDOUT = "/dev/stdout"
+OPENED = {"-": 1, STDOUT: 1, "/dev/fd/1": 1, "/proc/self/fd/1": 1, "/dev/stderr": 2}
+"""Outputs that are open already: opening them again would cut off what a shell has written to the same file."""
+LEAST_BYTES = 256 << 20  # of memory, whatever less is asked for
+COPY_BYTES = 1 << 22
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class LmplzOptions:
+    """Those of lmplz, by its names. text, arpa: paths, `-` and /dev/stdout where none is given. memory: bytes.
+    discount_fallback: None without it."""
+
+    order: int
+    text: str = STDIN
+    arpa: str = STDOUT
+    memory: int = 0
+    temp_prefix: str = ""
+    prune: tuple[int, ...] = ()
+    limit_vocab_file: str = ""
+    discount_fallback: Discount | None = FALLBACK
+    interpolate_unigrams: bool = True
+    vocab_pad: int = 0
+    skip_symbols: bool = False
+    verbose_header: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """tokens: running words; types: different ones, `<unk>`, `<s>` and `</s>` too. sizes: n-grams by order, of which
+    are in the file; fallbacks: orders whose discounts are those given, and why."""
+
+    tokens: int
+    types: int
+    sizes: list[int]
+    discounts: list[Discount]
+    fallbacks: dict[int, str]
+
+
+def build(options: LmplzOptions, threads: int, progress: Progress = lambda phase, done, total: None) -> Built:
+    """Estimate a model as the options say; the ARPA file is there when it is whole.
+
+    Raises
+    ------
+    ConfigError: no such file. MegahourError: the text cannot be used, or its discounts cannot be estimated, or memory
+    or disk cannot hold the job.
+    """
+    if options.text != STDIN and not Path(options.text).exists():
+        raise ConfigError("no such file", where=options.text, remedy="give a text, or leave --text out to read a pipe")
+    folder, prefix = temporary(options.temp_prefix)
+    with explaining(folder, folder):
+        scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    try:
+        with _written(options, scratch) as (path, finish):
+            with explaining(scratch, folder):
+                made = _in_memory(options, path, threads, progress)
+                made = made or _bounded(options, path, scratch / "work", threads, progress)
+            finish(made.tokens)
+            return made
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def temporary(prefix: str) -> tuple[Path, str]:
+    """The folder of temporary files and how their names begin: lmplz -T takes a folder, or a path to begin with."""
+    if not prefix:
+        return Path(tempfile.gettempdir()), "lmplz"
+    path = Path(prefix)
+    folder, name = (path, "lmplz") if path.is_dir() else (path.parent, path.name)
+    if not folder.is_dir():
+        raise ConfigError("no such directory", where=str(folder), remedy="make it, or give another -T")
+    return folder, name
+
+
+@contextmanager
+def _written(options: LmplzOptions, scratch: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
+    """Where to write the ARPA file, and what is called with the number of tokens when it is there. A regular file
+    appears whole; what else there is to write to, pipes and devices, gets it from the temporary folder."""
+    whole = scratch / "model.arpa"
+
+    def copy(out: BinaryIO, tokens: int) -> None:
+        if options.verbose_header:
+            name = "/dev/stdin" if options.text == STDIN else options.text
+            text = f"# Input file: {name}\n# Token count: {tokens}\n# Smoothing: Modified Kneser-Ney\n"
+            out.write(text.encode("utf-8", "surrogateescape"))
+        with whole.open("rb") as file:
+            shutil.copyfileobj(file, out, COPY_BYTES)
+
+    out = Path(options.arpa)
+    if options.arpa in OPENED or str(out).startswith(("/dev/", "/proc/")) or (out.exists() and not out.is_file()):
+        if out.is_dir():
+            raise ConfigError("a directory", where=options.arpa, remedy="give the name of a file")
+        held = OPENED.get(options.arpa)  # opened before the work: who reads a pipe sees its end if that fails
+        with out.open("wb") if held is None else open(held, "wb", closefd=False) as file:  # noqa: PTH123
+            yield whole, lambda tokens: copy(file, tokens)
+        return
+    with replacing(out) as making:
+
+        def keep(tokens: int) -> None:
+            if options.verbose_header:
+                with making.open("wb") as file:
+                    copy(file, tokens)
+
+        yield whole if options.verbose_header else making, keep
+
+
+def _kneser_ney(options: LmplzOptions) -> KneserNey:
+    return KneserNey(options.discount_fallback, options.interpolate_unigrams, options.vocab_pad)
+
+
+def _in_memory(options: LmplzOptions, path: Path, threads: int, progress: Progress) -> Built | None:
+    """None where the memory that is given might not hold the text; lists of words want it in memory whatever it is."""
+    listed = bool(options.limit_vocab_file) or options.prune[:1] > (0,)
+    size = text_bytes([options.text])
+    if options.text.endswith(PACKED):
+        size *= PACKED_FACTOR
+    need = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD
+    if not listed and (is_stream(options.text) or need > min(options.memory or need, free_memory())):
+        return None
+    check_memory(size, free_memory())
+    progress("read", 0, size)
+    room = size // TEXT_BYTES_PER_WORD + 1
+    reading = read_corpus(blocks([options.text]), skip_symbols=options.skip_symbols, room=room)
+    if not reading.words:
+        raise MegahourError("the text has no words", where=options.text, remedy="give other text")
+    made = estimate(
+        reading.corpus, options.order, path, cutoffs=(0, *options.prune[1:]), allowed=_allowed(options, reading),
+        how=_kneser_ney(options), threads=threads, progress=progress,
+    )  # fmt: skip
+    return Built(reading.words, reading.corpus.size, made.sizes, made.discounts, made.fallbacks)
+
+
+def _allowed(options: LmplzOptions, reading: CountedCorpus) -> Bytes | None:
+    """(V,) words that n-grams may have: those of --limit_vocab_file that occur more often than --prune says."""
+    corpus = reading.corpus
+    allowed = None
+    if options.limit_vocab_file:
+        allowed = allowed_words(corpus, vocabulary_of(blocks([options.limit_vocab_file])))
+    if options.prune[:1] > (0,):
+        frequent = np.bincount(corpus.tokens, minlength=corpus.size) > options.prune[0]
+        allowed = frequent.astype(np.uint8) if allowed is None else allowed * frequent
+    return allowed
+
+
+def _bounded(options: LmplzOptions, path: Path, scratch: Path, threads: int, progress: Progress) -> Built:
+    from megahour.lm.scale.bounded import estimate_bounded
+
+    memory_bytes = max(options.memory or free_memory() // 2, LEAST_BYTES)
+    made = estimate_bounded(
+        lambda: blocks([options.text]), options.order, path, scratch, memory_bytes=memory_bytes, cutoffs=options.prune,
+        threads=threads, skip_symbols=options.skip_symbols, how=_kneser_ney(options),
+        expected_bytes=text_bytes([options.text]), progress=progress,
+    )  # fmt: skip
+    return Built(made.words, made.types, made.sizes, made.discounts, made.fallbacks)
