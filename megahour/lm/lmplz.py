@@ -121,7 +121,7 @@ def _written(options: LmplzOptions, scratch: Path) -> Iterator[tuple[Path, Calla
         if out.is_dir():
             raise ConfigError("a directory", where=options.arpa, remedy="give the name of a file")
         held = OPENED.get(options.arpa)  # opened before the work: who reads a pipe sees its end if that fails
-        with out.open("wb") if held is None else open(held, "wb", closefd=False) as file:  # noqa: PTH123
+        with out.open("wb") if held is None else open(held, "wb", closefd=False) as file:
             yield whole, lambda tokens: copy(file, tokens)
         return
     with replacing(out) as making:

@@ -36,10 +36,10 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Bounded:
-    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens (of them words: the
-    others end sentences), types, how the corpus was sharded, n-grams that shards shared above unigrams, the scratch files' largest size in bytes, and whether
-    positions were held in memory. wildcards: by order from 1, contexts of which n-grams were dropped, and the sum of
-    the adjusted counts of these."""
+    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens (words: those
+    that end no sentence), types, how the corpus was sharded, n-grams that shards shared above unigrams, the scratch
+    files' largest size in bytes, and whether positions were held in memory. wildcards: by order from 1, contexts of
+    which n-grams were dropped, and the sum of the adjusted counts of these."""
 
     sizes: list[int]
     discounts: list[Discount]
@@ -77,11 +77,11 @@ def estimate_bounded(
     """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
 
     blocks: yields the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`; cut:
-    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. how: of Kneser-Ney. identity: names the
-    text and the vocabulary; what an earlier run left in `scratch` is used only if it had the same. expected_bytes: size
-    of the text if known, to check the disk before anything is written. rounds: of sharding, 0 as many as needed;
-    shard_rows: positions of a shard at most, 0 as many as memory allows; on_disk: keep positions on disk even where
-    memory would hold them.
+    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. how: of Kneser-Ney.
+    identity: names the text and the vocabulary; what an earlier run left in `scratch` is used only if it had the same.
+    expected_bytes: size of the text if known, to check the disk before anything is written. rounds: of sharding, 0 as
+    many as needed; shard_rows: positions of a shard at most, 0 as many as memory allows; on_disk: keep positions on
+    disk even where memory would hold them.
 
     Raises
     ------
