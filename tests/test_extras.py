@@ -27,7 +27,7 @@ PACKAGE = ROOT / "megahour"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 FOLDERS = {
-    "": "cli core engine lattices lm recipes runner score serve",
+    "": "cli core engine lattices lm metrics recipes runner score serve",
     "audio": "align corpus cut features report select",
     "generate": "corpus",
     "train": "batches clock losses models monitor sync teach train units",

@@ -32,6 +32,7 @@ EXTRA_FOR = {
     "huggingface": "aligners from Hugging Face checkpoints",
     "tensorboard": "training curves in TensorBoard",
     "mlflow": "training curves in MLflow",
+    "metrics": "metrics for Prometheus",
 }
 DISTRIBUTIONS = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"}  # where the name is another than the module's
 JAVA = 17

@@ -16,9 +16,10 @@ import click
 
 import megahour
 from megahour.cli.command_table import COMMANDS
+from megahour.cli.metrics import metrics_options, watching
 from megahour.cli.stage_table import STAGES
 from megahour.core.errors import ConfigError
-from megahour.core.stopping import end_by_sigterm, exit_code
+from megahour.core.stopping import end_by_sigterm, exit_code, said, signal_name
 from megahour.runner import log
 from megahour.runner.lazy_group import LazyGroup
 
@@ -43,7 +44,7 @@ class Commands(LazyGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:  # of a command that has nothing to say about what it leaves
-            log.say("stopped", "Stopped.", {}, level=logging.WARNING)
+            log.say("stopped", f"{said(stop)}.", {"signal": signal_name(stop)}, level=logging.WARNING)
             ctx.exit(exit_code(stop))
 
     def summaries(self) -> dict[str, str]:
@@ -90,12 +91,15 @@ as_json = click.option("--json", is_flag=True, help="print JSON, for programs; d
 @recipe_arguments
 @click.option("--until", default="", shell_complete=_steps_of, help="Stop after this step, and run only what it needs.")
 @log.logged
-def run_command(recipe: str, overrides: tuple[str, ...], until: str) -> None:
+@metrics_options
+def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: Any) -> None:
     """Run a recipe: what is finished stays, what is missing or changed is made."""
     from megahour.cli.recipe import load_recipe
     from megahour.cli.session import RunSession
 
-    RunSession(load_recipe(recipe, overrides), (recipe, *overrides), until).run()
+    loaded = load_recipe(recipe, overrides)
+    with watching(metrics) as board:
+        RunSession(loaded, (recipe, *overrides), until, board).run()
 
 
 class PlanCommand(click.Command):

@@ -22,7 +22,7 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.kinds import check_kinds
 from megahour.core.locks import alone
 from megahour.core.stage import Stage
-from megahour.core.stopping import exit_code
+from megahour.core.stopping import exit_code, said, signal_name
 from megahour.core.store import Artifact, Manifest
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text, side_by_side
@@ -197,8 +197,9 @@ def resumable(where: str, kept: Callable[[], str], again: str = "the same comman
     except KeyboardInterrupt as stop:
         if log.bars() and sys.stderr.isatty():
             click.echo(err=True)  # behind the terminal's ^C
-        text = f"Stopped. Kept in {where}: {kept()}.\nTo go on: {again}"
-        log.say("stopped", text, {"path": where, "kept": kept(), "command": again}, level=logging.WARNING)
+        text = f"{said(stop)}. Kept in {where}: {kept()}.\nTo go on: {again}"
+        facts = {"path": where, "kept": kept(), "command": again, "signal": signal_name(stop)}
+        log.say("stopped", text, facts, level=logging.WARNING)
         sys.exit(exit_code(stop))
 
 

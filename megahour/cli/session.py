@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from megahour.cli.metrics import monitor_of
 from megahour.cli.recipe import Recipe
 from megahour.cli.run import Done, StepPlan, chosen, execute, plan, resumable
 from megahour.core.store import Artifact
@@ -16,15 +17,21 @@ from megahour.runner import log
 from megahour.runner.console import count, duration, output_console
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table
 
+if TYPE_CHECKING:
+    from megahour.metrics.run import RunBoard
+
 DATA_SETS = ("cut", "import", "select")  # stages whose artifacts `megahour report ARTIFACT` shows with their sound
 
 
 class RunSession:
-    """A run of `recipe`, up to the step `until` if one is named; `words` of the command line name the recipe."""
+    """A run of `recipe`, up to the step `until` if one is named; `words` of the command line name the recipe.
 
-    def __init__(self, recipe: Recipe, words: Sequence[str], until: str = "") -> None:
+    On `board`, if one is given, it is written for metrics.
+    """
+
+    def __init__(self, recipe: Recipe, words: Sequence[str], until: str = "", board: RunBoard | None = None) -> None:
         names = {step.name for step in chosen(recipe, until)}
-        self.recipe, self.until = recipe, until
+        self.recipe, self.until, self._board = recipe, until, board
         self.words = shlex.join(words)
         self.again = f"megahour run {self.words}" + (f" --until {until}" if until else "")
         self.plans: list[StepPlan] = [each for each in plan(recipe) if each.step.name in names]
@@ -39,6 +46,10 @@ class RunSession:
         facts = {"recipe": self.recipe.name, "run": home, "steps": len(self.plans), "steps_to_run": len(todo)}
         text = f"{self.recipe.name}: {count(len(self.plans), 'step')}, {len(todo)} to run, in {home}"
         log.say("run-started", text, facts)
+        if self._board is not None:
+            self._board.steps = len(self.plans)
+            for each in self.plans:
+                self._board.known(each.step.name, each.step.stage.name, Artifact(each.step.output))
         with resumable(home, self._kept, self.again):
             for done in execute(self.recipe, self.monitor, until=self.until):
                 if done.seconds is None and self._at is not None:
@@ -50,7 +61,7 @@ class RunSession:
         index = next(index for index, each in enumerate(self.plans) if each.step.name == name)
         later = tuple(each.seconds for each in self.plans[index + 1 :] if each.state != "done")
         position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later)
-        self._at = TerminalMonitor(name, position)
+        self._at = monitor_of(self._board, name, position)
         return self._at
 
     def _kept(self) -> str:

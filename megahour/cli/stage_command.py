@@ -6,12 +6,13 @@ import shlex
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from megahour.cli.metrics import monitor_of, options_of_metrics, watching
 from megahour.cli.recipe import EngineParams, load_stage
 from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.cli.stage_table import NEXT, STAGES
@@ -20,6 +21,9 @@ from megahour.core.stage import Stage
 from megahour.runner import log
 from megahour.runner.console import count
 from megahour.runner.options import OptionCommand, default_of, option, yaml_text
+
+if TYPE_CHECKING:
+    from megahour.metrics.run import RunBoard
 
 
 def stage_command(name: str) -> click.Command:
@@ -36,22 +40,21 @@ def stage_command(name: str) -> click.Command:
     ]
     options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
     options += [option(key, info) for key, info in stage.params.model_fields.items()]
-    options += [
-        run_option for run_option in _run_options(stage) if run_option.opts[0][2:] not in stage.params.model_fields
-    ]
-
-    options += log.options()
+    taken = {key.replace("_", "-") for key in stage.params.model_fields}
+    more = [*_run_options(stage), *log.options(), *options_of_metrics()]
+    options += [each for each in more if each.opts[0][2:] not in taken]
 
     def callback(**values: Any) -> None:
         log.begin_by(values)
-        _run(stage, values)
+        with watching(values) as board:
+            _run(stage, values, board)
 
     doc = (stage.params.__doc__ or "").strip()
     return OptionCommand(name, params=options, callback=callback, help=doc, short_help=STAGES[name][1])
 
 
 def _run_options(stage: Stage[Any]) -> list[click.Option]:
-    """Where and with how much a stage runs. One gives way to a parameter of its name: `train` has `workers`."""
+    """Where and with how much a stage runs. An option gives way to a parameter of its name: `train` has `workers`."""
     options = [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark", "ray"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
@@ -91,10 +94,9 @@ class ReportCommand(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
 
-def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
+def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
     from megahour.cli.run import make_engine, resumable
     from megahour.core.store import Artifact
-    from megahour.runner.progress import TerminalMonitor
     from megahour.runner.runner import Models, run_stage
 
     given = {key: value for key, value in values.items() if value is not None}
@@ -104,7 +106,7 @@ def _run(stage: Stage[Any], values: dict[str, Any]) -> None:
     params = parse(stage.params, given, where=f"stage {stage.name}")
     work = Path(out).parent / ".work" if "://" not in out else None
     chosen = parse(EngineParams, engine_values, where="the engine", remedy=f"see `megahour {stage.name} --help`")
-    monitor = TerminalMonitor()
+    monitor = monitor_of(board)
     options = {"work": work, "threads": threads, "monitor": monitor}
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
         models = Models(chosen.devices, chosen.host)

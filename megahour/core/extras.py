@@ -24,6 +24,7 @@ EXTRAS = {
     "transformers": "huggingface",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
+    "prometheus_client": "metrics",
 }
 """Top-level modules of the optional packages, and the extra of pyproject.toml that installs each of them."""
 

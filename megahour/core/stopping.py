@@ -17,6 +17,16 @@ class Terminated(KeyboardInterrupt):
         super().__init__("stopped by SIGTERM")
 
 
+def signal_name(stop: KeyboardInterrupt) -> str:
+    """The signal that has come: SIGTERM or SIGINT, which is Ctrl-C's."""
+    return (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT).name
+
+
+def said(stop: KeyboardInterrupt) -> str:
+    """How a line about the end begins. Who pressed Ctrl-C knows it; a SIGTERM is someone else's, and is named."""
+    return f"Stopped by {signal_name(stop)}" if isinstance(stop, Terminated) else "Stopped"
+
+
 def exit_code(stop: KeyboardInterrupt) -> int:
     """What a shell shows for a process that the signal has ended."""
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)

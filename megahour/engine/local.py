@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import shutil
@@ -22,6 +23,7 @@ from megahour.core.errors import ConfigError
 from megahour.engine.base import Call, EngineError, Failure, OnDone, Outcome, TaskFailed, Tree, in_order, shown
 from megahour.engine.pool import Attempt, PoolWorker, WorkerDied
 
+LOG = logging.getLogger(__name__)
 MEMORY_CHECK_S = 0.5
 
 
@@ -36,7 +38,8 @@ class LocalEngine:
     in_flight: items taken from the input whose results were not handed out yet; by default 2 × workers.
     memory_bytes: resident memory that one worker may use; above it the worker is killed, not the machine.
 
-    One call runs at a time: a new call stops the tasks of one that was abandoned half-way.
+    One call runs at a time: a new call stops the tasks of one that was abandoned half-way. `lost` counts the attempts
+    whose worker was killed or ran out of time.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class LocalEngine:
         for name, least in (("workers", 1), ("retries", 0), ("in_flight", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be at least {least}")
+        self.lost = 0
         self._pool: list[PoolWorker] = []
         self._flow: _Flow | None = None
         # multiprocessing joins its children when the interpreter ends: an engine that no one closed must go first.
@@ -213,6 +217,7 @@ class _Flow:
         attempt = worker.attempt
         assert attempt is not None  # it ran
         self._discard(worker)
+        self._engine.lost += 1
         if attempt.number > self._engine.retries:
             raise TaskFailed(
                 f"{reason}; that was attempt {attempt.number} of {self._engine.retries + 1}",
@@ -220,6 +225,10 @@ class _Flow:
                 remedy="give the task less to do (smaller shards), or allow more memory or time, or fewer workers",
                 item=attempt.item,
             )
+        tries = self._engine.retries - attempt.number + 1
+        said = f"{attempt.task} is tried again ({tries} left): {reason}"
+        facts = {"task": attempt.task, "attempt": attempt.number, "reason": reason}
+        LOG.warning("%s", said, extra={"event": "worker-lost", "facts": facts})
         self._again.append(replace(attempt, number=attempt.number + 1))
 
     def _discard(self, worker: PoolWorker) -> None:

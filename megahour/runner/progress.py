@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.store import Manifest, Receipt
+from megahour.core.store import Counts, Manifest, Receipt
 from megahour.runner.console import count, duration
 from megahour.runner.log import bars, say
 from megahour.runner.pace import Pace, run_left
@@ -40,7 +40,7 @@ class TerminalMonitor(Monitor):
         self.done = self.total = 0  # shards
         self._stage = ""
         self._bar: Progress | None = None
-        self._audio_s = 0.0
+        self._audio_s, self._counts = 0.0, Counts()
         self._pace = Pace(place.last_s if place else None)
         self._spoke = time.monotonic()
         self._counting = ""  # the unit, once a long task counts
@@ -55,7 +55,7 @@ class TerminalMonitor(Monitor):
 
     def started(self, stage: str, tasks: int, done: int) -> None:
         self._stage, self._audio_s, self.done, self.total, self._counting = stage, 0.0, done, tasks, ""
-        self._note, self._more = f"{done:,}/{count(tasks, 'shard')}", ""
+        self._note, self._more, self._counts = f"{done:,}/{count(tasks, 'shard')}", "", Counts()
         self._pace.begin(done, tasks)
         self._spoke = time.monotonic()
         of = f"{stage}, " if self.step not in ("", stage) else ""
@@ -98,14 +98,17 @@ class TerminalMonitor(Monitor):
     def task_done(self, receipt: Receipt) -> None:
         self.done += 1
         self._audio_s += audio_seconds(receipt)
+        self._counts.add(receipt.counts)
         if self._counting:
             return  # its counts say more
         self._pace.update(self.done, self.total)
         self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
+        values: dict[str, float] = {"records": self._counts.came_in, "kept": self._counts.kept, "bad": self._counts.bad}
         if self._audio_s:
             speed = self._audio_s / max(self._pace.spent_s, 1e-6)
             self._more = f", {self._audio_s / 3600:.2f} h, {speed:,.0f}× real time"
-        self._show({"unit": "shards"})
+            values |= {"audio_h": round(self._audio_s / 3600, 6), "hours_per_hour": round(speed, 3)}
+        self._show({"unit": "shards", "rate": round(self._pace.rate, 6), "values": values})
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
         if not self._counting or done < self._pace.done:  # the first task, or another one, which counts from its own

@@ -46,6 +46,9 @@ KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its 
 class Monitor:
     """Hears what a stage does; the terminal's progress display overrides what it shows."""
 
+    def begins(self, stage: str, job: Job, engine: Engine) -> None:
+        """The output is this run's, and the job has its places; its tasks are not known yet."""
+
     def started(self, stage: str, tasks: int, done: int) -> None: ...
 
     def task_done(self, receipt: Receipt) -> None: ...
@@ -129,6 +132,7 @@ def run_stage(
     with places, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
         _claim(output, origin.fingerprint)
+        monitor.begins(stage.name, job, engine)
         with _watched(output, job, engine, monitor):
             receipts = _make_shards(origin, output, job, engine, monitor, models or Models())
         hint = check_kept(stage.name, stage.remedies(p, receipts), receipts, output)

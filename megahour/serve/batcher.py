@@ -209,6 +209,10 @@ class Batcher:
                     idle_since_s = time.monotonic()  # the wait for company starts when there is someone to wait
         return None
 
+    def room(self, batch: RequestBatch) -> int:
+        """Sequences of a full batch that is as long as this one."""
+        return max(self._full_rows(batch.items[0].shape), len(batch.items))
+
     def _full_rows(self, key: Shape) -> int:
         return self.spec.rows(key[0])
 

@@ -77,5 +77,8 @@ class LocalSession:
             return [(batch[0], f"the model raised: {explain(error)}")]
         frames = sum(sequence.frames for sequence in batch)
         seconds = time.monotonic() - started_s
-        self._meter.batch(sequences=len(batch), frames=frames, computed_frames=computed_frames, seconds=seconds)
+        rows = max(self._spec.rows(bucket_frames(max(sequence.frames for sequence in batch))), len(batch))
+        self._meter.batch(
+            sequences=len(batch), rows=rows, frames=frames, computed_frames=computed_frames, seconds=seconds
+        )
         return list(zip(batch, outputs, strict=True))

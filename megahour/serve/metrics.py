@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,12 +13,14 @@ import numpy as np
 WAITS_KEPT = 8192  # window for percentiles, in sequences
 
 
-@dataclass
+@dataclass(eq=False)
 class ServiceMeter:
-    """All methods may be called from any thread."""
+    """All methods may be called from any thread. `gauges` says what is so at the moment, by name, for the snapshot."""
 
+    gauges: Callable[[], dict[str, float]] = dict
     batches: int = 0
     sequences: int = 0
+    rows: int = 0
     frames: int = 0
     computed_frames: int = 0
     shared: int = 0
@@ -38,10 +40,14 @@ class ServiceMeter:
         with self._lock:
             self._waits_s.extend(waits_s)
 
-    def batch(self, *, sequences: int, frames: int, computed_frames: int, seconds: float, shared: int = 0) -> None:
+    def batch(
+        self, *, sequences: int, rows: int, frames: int, computed_frames: int, seconds: float, shared: int = 0
+    ) -> None:
+        """rows: of a full batch of this shape."""
         with self._lock:
             self.batches += 1
             self.sequences += sequences
+            self.rows += rows
             self.shared += shared
             self.frames += frames
             self.computed_frames += computed_frames
@@ -56,20 +62,25 @@ class ServiceMeter:
             self.worker_deaths += 1
 
     def snapshot(self) -> dict[str, float]:
-        """padding_share: computed frames that no sequence filled; shared: sequences whose features came in shared
-        memory; waits in seconds; throughput in frames per second.
+        """padding_share: computed frames that no sequence filled; rows: sequences that the batches had room for;
+        shared: sequences whose features came in shared memory; waits in seconds; throughput in frames per second.
         """
+        gauges = self.gauges()
         with self._lock:
             seconds = time.monotonic() - self._started_s
-            p50, p95 = np.percentile(self._waits_s, [50, 95]) if self._waits_s else (0.0, 0.0)
-            return {
+            p50, p95, p99 = np.percentile(self._waits_s, [50, 95, 99]) if self._waits_s else (0.0, 0.0, 0.0)
+            return gauges | {
                 "batches": self.batches,
                 "sequences": self.sequences,
+                "rows": self.rows,
                 "shared": self.shared,
                 "frames": self.frames,
+                "computed_frames": self.computed_frames,
                 "padding_share": round(1 - self.frames / max(self.computed_frames, 1), 4) if self.batches else 0.0,
                 "queue_wait_p50_s": round(float(p50), 4),
                 "queue_wait_p95_s": round(float(p95), 4),
+                "queue_wait_p99_s": round(float(p99), 4),
+                "busy_s": round(self.busy_s, 3),
                 "queue_frames_peak": self.queue_frames_peak,
                 "frames_per_s": round(self.frames / max(seconds, 1e-9), 1),
                 "frames_per_busy_s": round(self.frames / max(self.busy_s, 1e-9), 1),
@@ -77,3 +88,7 @@ class ServiceMeter:
                 "worker_deaths": self.worker_deaths,
                 "seconds": round(seconds, 3),
             }
+
+
+RUNNING: set[ServiceMeter] = set()
+"""Of the services that run in this process."""

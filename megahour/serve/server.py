@@ -23,7 +23,7 @@ from megahour.core.errors import ConfigError
 from megahour.serve import wire
 from megahour.serve.batcher import Batcher, Pending, RequestBatch
 from megahour.serve.endpoint import Endpoint
-from megahour.serve.metrics import ServiceMeter
+from megahour.serve.metrics import RUNNING, ServiceMeter
 from megahour.serve.segment import Segments
 from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress
 from megahour.serve.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
@@ -115,7 +115,7 @@ class Service:
         token: str,
     ) -> None:
         self.limits, self.host, self.token = limits, host, token
-        self.meter = ServiceMeter()
+        self.meter = ServiceMeter(self._gauges)
         self.batcher = Batcher(spec, limits.max_wait_s, limits.queue_frames, self.meter)
         self.workers = [
             Worker(spec, threads=threads, device=device, load_timeout_s=limits.load_timeout_s)
@@ -142,12 +142,21 @@ class Service:
             worker.wait_ready()
         for thread in self._threads:
             thread.start()
+        RUNNING.add(self.meter)
 
     def metrics(self) -> dict[str, float]:
         return self.meter.snapshot()
 
+    def _gauges(self) -> dict[str, float]:
+        return {
+            "workers": self._living,
+            "queue_frames": self.batcher.waiting_frames,
+            "queue_limit_frames": self.batcher.queue_frames,
+        }
+
     def close(self) -> None:
         """Fail what still waits, end the workers, log the metrics."""
+        RUNNING.discard(self.meter)
         self._shut("the service was closed")
         for worker, thread in zip(self.workers, self._threads, strict=True):
             if thread.is_alive():
@@ -206,6 +215,7 @@ class Service:
         frames = sum(item.frames for item in batch.items)
         self.meter.batch(
             sequences=len(batch.items),
+            rows=self.batcher.room(batch),
             frames=frames,
             computed_frames=reply.computed_frames,
             seconds=seconds,

@@ -175,6 +175,7 @@ def test_what_stops_a_run_leaves_it_to_be_resumed(
     assert run.returncode == code, output
     assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers end with the run"
     assert "Traceback" not in output, output
+    assert ("Stopped by SIGTERM. Kept in" if number == signal.SIGTERM else "Stopped. Kept in") in output
     assert f"To go on: megahour {' '.join(arguments)}" in output
     committed = len(list(receipts.glob("*.json")))  # a stopped worker may leave a scratch file
     assert 3 < committed < 4000

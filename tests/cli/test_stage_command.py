@@ -93,7 +93,7 @@ def test_booleans_take_a_value_as_other_options_do(monkeypatch: pytest.MonkeyPat
 def parsed(args: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     """The value of --audio that `duplicates` sees."""
     seen: list[dict[str, object]] = []
-    monkeypatch.setattr("megahour.cli.stage_command._run", lambda _, values: seen.append(values))
+    monkeypatch.setattr("megahour.cli.stage_command._run", lambda _, values, board: seen.append(values))
     done = CliRunner().invoke(stage_command("duplicates"), [*args, "--utterances", "u", "--out", "o"])
     assert done.exit_code == 0, done.output
     return seen[0]["audio"]

@@ -64,9 +64,18 @@ def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
         assert list(results) == [(1, worker)]
 
 
-def test_a_killed_worker_is_replaced_and_its_task_tried_again(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_its_task_tried_again(
+    engine: LocalEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = engine.lost
     results = dict(engine.map(partial(toy_tasks.die_first, str(tmp_path)), range(6)))
     assert results == {n: n for n in range(6)}
+    said = [record.__dict__["facts"] for record in caplog.records if record.__dict__.get("event") == "worker-lost"]
+    assert engine.lost - lost == len(said) > 0
+    assert (
+        said[0].items()
+        >= {"attempt": 1, "reason": "its worker was killed by SIGKILL (often the kernel's: out of memory)"}.items()
+    )
 
 
 def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced() -> None:

@@ -138,12 +138,13 @@ def test_progress_for_programs(clock: Clock, capsys: Shown) -> None:
     monitor = TerminalMonitor("recordings", StepPlace(2, 3, None, (30.0,)))
     monitor.started("ingest", 3, 0)
     clock.now += 20.0
-    monitor.task_done(receipt(0))
+    monitor.task_done(Receipt(0, "f", Counts(9, 7, 2, {"nan-audio": 2}), {}, {"audio_s": 1800.0}, {}))
     found = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert found | {"time": "", "message": ""} == {
         "time": "", "level": "info", "event": "progress", "message": "", "step": "recordings", "stage": "ingest",
         "number": 2, "steps": 3, "unit": "shards", "done": 1, "total": 3, "seconds": 20.0, "eta_s": 40.0,
-        "run_eta_s": 70.0,
+        "run_eta_s": 70.0, "rate": 0.05,
+        "values": {"records": 9, "kept": 7, "bad": 2, "audio_h": 0.5, "hours_per_hour": 90.0},
     }  # fmt: skip
 
 

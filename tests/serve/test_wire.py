@@ -214,8 +214,8 @@ def test_counters_add_up_and_shares_are_of_what_was_computed() -> None:
     meter = ServiceMeter()
     empty = meter.snapshot()
     assert (empty["padding_share"], empty["queue_wait_p95_s"], empty["frames_per_busy_s"]) == (0.0, 0.0, 0.0)
-    meter.batch(sequences=3, frames=60, computed_frames=100, seconds=2.0, shared=1)
-    meter.batch(sequences=1, frames=20, computed_frames=100, seconds=2.0)
+    meter.batch(sequences=3, rows=4, frames=60, computed_frames=100, seconds=2.0, shared=1)
+    meter.batch(sequences=1, rows=4, frames=20, computed_frames=100, seconds=2.0)
     meter.failure(2)
     meter.death()
     for frames in (5, 9, 7):
@@ -227,7 +227,9 @@ def test_counters_add_up_and_shares_are_of_what_was_computed() -> None:
         **{"batches": 2, "sequences": 4, "shared": 1, "frames": 80, "failed": 2, "worker_deaths": 1}
     }
     assert found["padding_share"] == 0.6
+    assert (found["rows"], found["computed_frames"], found["busy_s"]) == (8, 200, 4.0)
     assert (found["queue_wait_p50_s"], found["queue_wait_p95_s"]) == (1.0, 1.9)
+    assert found["queue_wait_p99_s"] == 1.98
     assert found["queue_frames_peak"] == 9
     assert found["frames_per_busy_s"] == 20.0
     assert found["frames_per_s"] >= 80 / 60  # over its whole life, which is not a minute

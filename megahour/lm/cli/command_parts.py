@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from megahour.core.stopping import exit_code
+from megahour.core.stopping import exit_code, said, signal_name
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def stoppable(left: str = "no partial file is left") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        log.say("stopped", f"Stopped. The output was not written; {left}.", {"kept": left}, level=logging.WARNING)
+        facts = {"kept": left, "signal": signal_name(stop)}
+        log.say("stopped", f"{said(stop)}. The output was not written; {left}.", facts, level=logging.WARNING)
         sys.exit(exit_code(stop))
 
 

@@ -1,0 +1,81 @@
+"""`--metrics-port` of `run` and of each stage: the page of metrics while the command works, if it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from megahour.runner import log
+from megahour.runner.progress import StepPlace, TerminalMonitor
+
+if TYPE_CHECKING:
+    from megahour.metrics.run import RunBoard
+
+OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "--metrics-port",
+        "metrics__port",
+        {"type": click.IntRange(0, 65535), "help": "serve metrics for Prometheus there while it works; 0: a free port"},
+    ),
+    (
+        "--metrics-host",
+        "metrics__host",
+        {"default": "127.0.0.1", "metavar": "ADDRESS", "help": "where; the page has no password"},
+    ),
+    (
+        "--price-per-core-hour",
+        "metrics__price",
+        {"type": click.FloatRange(0), "default": 0.0, "help": "for the metric of the cost so far"},
+    ),
+)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options_of_metrics() -> list[click.Option]:
+    """The options, whose values `watching` takes."""
+    return [click.Option([flag, name], show_default=name == "metrics__host", **how) for flag, name, how in OPTIONS]
+
+
+def metrics_options(command: Command) -> Command:
+    """Gives a command's function the options."""
+    made: Any = command
+    for flag, name, how in reversed(OPTIONS):
+        made = click.option(flag, name, **how)(made)
+    return made  # type: ignore[no-any-return]
+
+
+@contextmanager
+def watching(values: dict[str, Any]) -> Iterator[RunBoard | None]:
+    """Serve metrics while the block runs, if a port is given; takes the options out of `values`.
+
+    The board is what the command's monitors write on (`monitor_of`); None without a port: nothing is imported then.
+    """
+    port, host, price = (values.pop(name, how.get("default")) for _, name, how in OPTIONS)
+    if port is None:
+        yield None
+        return
+    from megahour.metrics.endpoint import serving
+    from megahour.metrics.machine import Gpus
+    from megahour.metrics.run import RunBoard
+    from megahour.metrics.services import services
+
+    board, gpus = RunBoard(price), Gpus()
+    try:
+        with serving(port, {"run": board, "services": services, "gpus": gpus}, host=host) as url:
+            log.say("metrics", f"metrics: {url}", {"url": url})
+            yield board
+    finally:
+        board.close()
+        gpus.close()
+
+
+def monitor_of(board: RunBoard | None, step: str = "", place: StepPlace | None = None) -> TerminalMonitor:
+    """The monitor of a step, which writes on the board as well, if there is one."""
+    if board is None:
+        return TerminalMonitor(step, place)
+    from megahour.metrics.run import MeteredMonitor
+
+    return MeteredMonitor(board, step, place)

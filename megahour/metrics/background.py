@@ -1,0 +1,58 @@
+"""Values that take a while to get, such as those of a store or of another program: fetched beside the scrapes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+EVERY_S = 15.0
+
+
+class Fetched(Generic[T]):
+    """What `fetch` last returned, asked again every `every_s` seconds from the first look on.
+
+    Attributes
+    ----------
+    value: of the last call that ended well; None before.
+    failed: whether the last call raised.
+    """
+
+    def __init__(self, fetch: Callable[[], T], every_s: float = EVERY_S) -> None:
+        self._fetch, self._every_s = fetch, every_s
+        self.value: T | None = None
+        self.failed = False
+        self._took_s, self._began_s = 0.0, 0.0
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def look(self) -> None:
+        """Begin to fetch, if no look has done so."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="metrics")
+            self._thread.start()
+
+    def seconds(self) -> float:
+        """What the last call took, or the one under way has taken when that is more."""
+        began_s = self._began_s
+        return max(self._took_s, time.monotonic() - began_s) if began_s else self._took_s
+
+    def close(self) -> None:
+        """No further calls; one that hangs is left to itself."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._began_s = time.monotonic()
+            try:
+                self.value, self.failed = self._fetch(), False
+            except Exception as error:
+                if not self.failed:
+                    LOG.warning("for the metrics: %s: %s", type(error).__name__, error)
+                self.failed = True
+            self._took_s, self._began_s = time.monotonic() - self._began_s, 0.0
+            self._closed.wait(self._every_s)

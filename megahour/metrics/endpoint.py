@@ -1,0 +1,89 @@
+"""The page that Prometheus scrapes, over HTTP, by prometheus_client (extra `metrics`).
+
+A scrape asks the sources; nothing is counted for it where the work is done, so what is computed, and when, is the same
+with the endpoint and without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.errors import ConfigError
+from megahour.core.extras import install
+from megahour.metrics.names import METRICS, Sample, Source
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+LOG = logging.getLogger(__name__)
+LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -> Iterator[str]:
+    """Serve the metrics of `sources`, by name, while the block runs; its URL. Port 0: any that is free.
+
+    The page has no password: let another `host` than loopback be one of a network of your own.
+
+    Raises
+    ------
+    ConfigError: prometheus_client is not installed, or the address is not to be had.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    except ModuleNotFoundError:
+        raise ConfigError("prometheus_client is not installed", remedy=install("metrics")) from None
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)  # of this process: its memory, CPU time and open files
+    registry.register(_Collector(sources))
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except (OSError, OverflowError) as error:
+        remedy = "another command may have the port: choose another with --metrics-port, or 0 for any that is free"
+        raise ConfigError(
+            f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}", remedy=remedy
+        ) from None
+    try:
+        yield f"http://{host}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Collector:
+    """Asks each source; one that fails is left out, and says so."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._failing: set[str] = set()
+
+    def describe(self) -> list[Any]:
+        return []  # nothing is asked before the first scrape
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.metrics_core import Metric
+
+        found: dict[str, Metric] = {}
+        for name, value, labels in self._samples():
+            about = METRICS[name]
+            if name not in found:
+                family = name.removesuffix("_total") if about.kind == "counter" else name
+                found[name] = Metric(family, about.says, about.kind)
+            found[name].add_sample(name, dict(labels), value)
+        yield from found.values()
+
+    def _samples(self) -> Iterator[Sample]:
+        for name, source in self._sources.items():
+            try:
+                yield from list(source())
+            except Exception as error:  # a scrape is worth less than the work
+                if name not in self._failing:
+                    LOG.warning("no metrics of %s: %s: %s", name, type(error).__name__, error)
+                self._failing.add(name)
+            else:
+                self._failing.discard(name)
+            yield Sample("megahour_metrics_errors", float(name in self._failing), {"source": name})

@@ -1,0 +1,254 @@
+"""A run, or a single stage, as it goes: the monitor that shows it also writes it on a board, which scrapes read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from megahour.core.store import Artifact, Counts, Manifest, Receipt
+from megahour.metrics.background import Fetched
+from megahour.metrics.machine import disks
+from megahour.metrics.names import Sample
+from megahour.metrics.training import Training
+from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds
+
+if TYPE_CHECKING:
+    from megahour.engine.base import Engine
+    from megahour.runner.job import Job
+
+LOG = logging.getLogger(__name__)
+SYSTEMS = ("baseline", "student", "teacher")
+
+
+@dataclass
+class StepState:
+    """What is known of a step. Seconds are wall time; `began_s` is of the monotonic clock, None when not at work."""
+
+    stage: str
+    shards: int = 0
+    done: int = 0
+    counts: Counts = field(default_factory=Counts)
+    audio_s: float = 0.0
+    earlier_s: float = 0.0
+    session_s: float = 0.0
+    began_s: float | None = None
+    at: float = -1.0
+    progressed_unix_s: float = 0.0
+    unit_s: float = 0.0
+
+    def seconds(self) -> float:
+        """Of this session."""
+        return self.session_s if self.began_s is None else time.monotonic() - self.began_s
+
+    def got_on(self, at: float) -> None:
+        """The step is at `at` of its units; that it says so again is no progress."""
+        if at != self.at:
+            self.at, self.progressed_unix_s = at, time.time()
+
+    def ended(self) -> None:
+        self.session_s, self.began_s = self.seconds(), None
+
+
+class RunBoard:
+    """All that a scrape says of a run. Written by the thread that runs, read by those of the endpoint.
+
+    price_per_core_hour: in whatever currency; 0 leaves the costs out.
+    """
+
+    def __init__(self, price_per_core_hour: float = 0.0, *, steps: int = 1) -> None:
+        self.price_per_core_hour, self.steps = price_per_core_hour, steps
+        self._lock = threading.Lock()
+        self._states: dict[str, StepState] = {}
+        self._errors: dict[str, list[dict[str, Any]]] = {}
+        self._finished: set[str] = set()
+        self._engine: Engine | None = None
+        self._folders: list[str] = []
+        self._training: Training | None = None
+        self._restarts = 0.0
+        self._store = Fetched(self._ask_store)
+        self._output = ""
+
+    def known(self, step: str, stage: str, output: Artifact) -> None:
+        """A step before it runs: what earlier sessions spent on it, and the error rates that it found."""
+        try:
+            made = output.made
+        except Exception as error:  # the run itself will say what is wrong there
+            LOG.debug("%s: %s", output.url, error)
+            return
+        with self._lock:
+            state = self._states[step] = StepState(stage, earlier_s=_wall_s(output))
+            if made is not None:
+                state.shards = state.done = made.shards
+                self._evaluated(step, made)
+
+    def begins(self, step: str, job: Job, stage: str, engine: Engine) -> None:
+        """A step's job is about to be planned."""
+        earlier_s = _wall_s(Artifact(job.output))
+        with self._lock:
+            state = StepState(stage, earlier_s=earlier_s)
+            state.began_s, state.progressed_unix_s = time.monotonic(), time.time()
+            self._states[step] = state
+            self._engine, self._folders, self._output = engine, job.disks(), job.output
+            if "checkpoint_s" in job.params:
+                checkpoints = f"{job.durable or job.work}/checkpoints"
+                self._training = Training(job.work, checkpoints, job.params["checkpoint_s"])
+
+    def started(self, step: str, shards: int, done: int, unit_s: float) -> None:
+        with self._lock:
+            state = self._states[step]
+            state.shards, state.done, state.unit_s = shards, done, unit_s
+            state.got_on(done)
+
+    def shard(self, step: str, receipt: Receipt, unit_s: float) -> None:
+        with self._lock:
+            state = self._states[step]
+            state.done += 1
+            state.counts.add(receipt.counts)
+            state.audio_s += audio_seconds(receipt)
+            state.unit_s = unit_s
+            state.got_on(state.done)
+
+    def units(self, step: str, at: float, unit_s: float, restarts: float) -> None:
+        """A long task counts in units of its own, such as batches; `restarts` of a training's workers."""
+        with self._lock:
+            state = self._states[step]
+            state.unit_s, self._restarts = unit_s, restarts
+            state.got_on(at)
+
+    def stopped(self, step: str) -> None:
+        with self._lock:
+            self._states[step].ended()
+            if self._training is not None:
+                self._training.close()
+            self._training = None
+
+    def finished(self, step: str, manifest: Manifest | None = None) -> None:
+        """The step is done: now, with its `manifest`, or before."""
+        with self._lock:
+            self._finished.add(step)
+            if manifest is not None:
+                self._evaluated(step, manifest)
+
+    def _evaluated(self, step: str, manifest: Manifest) -> None:
+        if manifest.stage == "score":
+            self._errors[step] = manifest.summary.get("table", [])
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __call__(self) -> Iterator[Sample]:
+        with self._lock:
+            yield Sample("megahour_run_steps", self.steps)
+            yield Sample("megahour_run_steps_done", len(self._finished))
+            workers = getattr(self._engine, "workers", 1)
+            for step, state in self._states.items():
+                yield from self._of_step({"step": step, "stage": state.stage}, state, workers)
+            for step, table in self._errors.items():
+                yield from _error_rates(step, table)
+            training, restarts = self._training, self._restarts
+            if self._engine is None:
+                return
+        yield Sample("megahour_workers", workers)
+        yield Sample("megahour_shards_failed_total", getattr(self._engine, "lost", 0))
+        yield from disks(self._folders)
+        yield from self._of_store()
+        if training is not None:
+            yield Sample("megahour_training_restarts", restarts)
+            yield from training()
+
+    def _of_step(self, labels: dict[str, str], state: StepState, workers: int) -> Iterator[Sample]:
+        session_s = state.seconds()
+        yield Sample("megahour_step_running", float(state.began_s is not None), labels)
+        yield Sample("megahour_step_seconds", state.earlier_s + session_s, labels)
+        yield Sample("megahour_shards", state.shards, labels)
+        yield Sample("megahour_shards_done", state.done, labels)
+        core_s = (state.earlier_s + session_s) * workers
+        yield Sample("megahour_core_seconds", core_s, labels)
+        if self.price_per_core_hour:
+            yield Sample("megahour_cost", core_s / 3600 * self.price_per_core_hour, labels)
+        if not state.progressed_unix_s:
+            return  # it did not run in this session
+        yield Sample("megahour_step_progress_timestamp_seconds", state.progressed_unix_s, labels)
+        yield Sample("megahour_step_unit_seconds", state.unit_s, labels)
+        counts = state.counts
+        dropped = sum(counts.dropped.values()) - counts.bad
+        for what, n in (("in", counts.came_in), ("kept", counts.kept), ("bad", counts.bad), ("dropped", dropped)):
+            yield Sample("megahour_records_total", n, {**labels, "what": what})
+        yield Sample("megahour_audio_seconds_total", state.audio_s, labels)
+        yield Sample("megahour_audio_hours_per_hour", state.audio_s / max(session_s, 1e-6), labels)
+
+    def _of_store(self) -> Iterator[Sample]:
+        self._store.look()
+        yield Sample("megahour_store_request_seconds", self._store.seconds())
+        if self._store.value is not None or self._store.failed:
+            yield Sample("megahour_store_up", float(not self._store.failed))
+
+    def _ask_store(self) -> bool:
+        """One small request, to the output of the step at work; that there is no such file is an answer."""
+        output = Artifact(self._output)
+        output.fs.invalidate_cache()
+        with suppress(FileNotFoundError):
+            output.fs.info(output.path("claim.txt"))
+        return True
+
+
+class MeteredMonitor(TerminalMonitor):
+    """Shows a step on the terminal and writes it on a board."""
+
+    def __init__(self, board: RunBoard, step: str = "", place: StepPlace | None = None) -> None:
+        super().__init__(step, place)
+        self._board, self._key = board, step
+
+    def begins(self, stage: str, job: Job, engine: Engine) -> None:
+        self._key = self.step or stage
+        self._board.begins(self._key, job, stage, engine)
+
+    def started(self, stage: str, tasks: int, done: int) -> None:
+        super().started(stage, tasks, done)
+        last_s = self.place.last_s if self.place else None
+        self._board.started(self._key, tasks, done, (last_s or 0.0) / max(tasks, 1))  # until this session has a pace
+
+    def task_done(self, receipt: Receipt) -> None:
+        super().task_done(receipt)
+        self._board.shard(self._key, receipt, self._unit_s())
+
+    def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
+        super().progress(done, total, unit, **fields)
+        self._board.units(self._key, done, self._unit_s(), fields.get("restarts", 0))
+
+    def stopped(self) -> None:
+        super().stopped()
+        self._board.stopped(self._key)
+
+    def finished(self, manifest: Manifest, seconds: float) -> None:
+        super().finished(manifest, seconds)
+        self._board.finished(self._key, manifest)
+
+    def was_made(self, stage: str) -> None:
+        super().was_made(stage)
+        self._board.finished(self.step)
+
+    def _unit_s(self) -> float:
+        return 1 / self._pace.rate if self._pace.rate > 0 else 0.0
+
+
+def _wall_s(output: Artifact) -> float:
+    """Seconds of earlier sessions; 0.0 where they cannot be read: no run fails for its metrics."""
+    try:
+        return float(output.wall().get("seconds", 0.0))
+    except Exception as error:
+        LOG.debug("%s: %s", output.url, error)
+        return 0.0
+
+
+def _error_rates(step: str, table: list[dict[str, Any]]) -> Iterator[Sample]:
+    for row in table:
+        for system in SYSTEMS:
+            if (wer := row.get(f"wer_{system}")) is not None:
+                labels = {"step": step, "system": system, "condition": str(row["condition"])}
+                yield Sample("megahour_word_error_rate", wer, labels)

@@ -1,0 +1,126 @@
+"""A training, from the files that its workers write anyhow: no worker does anything for the metrics.
+
+The folder is the training's work folder, or that of a loop of your own that has a `megahour.monitor.meters.Meter`:
+
+    with serving(9464, {"training": Training(folder)}):
+        …
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from megahour.metrics.background import Fetched
+from megahour.metrics.names import Sample
+
+METERS = "meters"  # in a training's work folder
+CHECKPOINT = "checkpoint.json"  # the last file of a checkpoint that is written
+LAST_BYTES = 1 << 16  # of a file: more than a row has
+QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99"}
+PARTS = {
+    "data_s": "data",
+    "compute_s": "compute",
+    "exposed_s": "communication",
+    "checkpoint_s": "checkpoint",
+    "evaluation_s": "evaluation",
+}
+OF_ALL = {
+    "learning_rate.mean": "megahour_training_learning_rate",
+    "gradient_norm.mean": "megahour_training_gradient_norm",
+}
+
+
+class Training:
+    """The last row of each worker, the last row of the curves, and the age of the newest checkpoint.
+
+    Parameters
+    ----------
+    work: the work folder, whose folder `meters` has the rows; or that folder itself.
+    checkpoints: path or URL of the folder of checkpoints; "" for none.
+    interval_s: how often one is due; 0: not known.
+    """
+
+    def __init__(self, work: str | Path, checkpoints: str = "", interval_s: float = 0.0) -> None:
+        self._work, self._checkpoints, self._interval_s = Path(work), checkpoints, interval_s
+        self._newest = Fetched(self._newest_checkpoint)
+
+    def __call__(self) -> Iterator[Sample]:
+        meters = self._work / METERS
+        folder = meters if meters.is_dir() else self._work
+        for path in sorted(folder.glob("steps-?????.jsonl")):
+            if row := last_row(path):
+                yield from _of_worker(str(int(path.stem.removeprefix("steps-"))), row)
+        if row := last_row(folder / "train.log.jsonl"):
+            yield from _of_curves(row)
+        if self._checkpoints:
+            yield from self._of_checkpoints()
+
+    def close(self) -> None:
+        self._newest.close()
+
+    def _of_checkpoints(self) -> Iterator[Sample]:
+        self._newest.look()
+        if self._newest.value:
+            yield Sample("megahour_training_checkpoint_timestamp_seconds", self._newest.value)
+        if self._interval_s:
+            yield Sample("megahour_training_checkpoint_interval_seconds", self._interval_s)
+
+    def _newest_checkpoint(self) -> float:
+        """When the newest checkpoint was finished, as Unix time; 0.0: there is none."""
+        fs, root = fsspec.core.url_to_fs(self._checkpoints)
+        fs.invalidate_cache()
+        if not fs.exists(root):
+            return 0.0
+        names = [path.rstrip("/").rpartition("/")[2] for path in fs.ls(root, detail=False)]
+        marks = [f"{root}/{name}/{CHECKPOINT}" for name in sorted(names, reverse=True) if name.isdecimal()]
+        return next((float(fs.modified(mark).timestamp()) for mark in marks if fs.exists(mark)), 0.0)
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last whole row of a file of JSON lines; {} where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_BYTES))
+            lines = file.read().split(b"\n")[:-1]  # behind the last line's end: nothing, or half a row
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        return row if isinstance(row, dict) else {}
+    return {}
+
+
+def _of_worker(rank: str, row: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample("megahour_training_step", row["step"], {"rank": rank})
+    for column, name in (("step_s", "step"), ("data_s", "batch_load")):
+        for key, quantile in QUANTILES.items():
+            if f"{column}.{key}" in row:
+                labels = {"rank": rank, "quantile": quantile}
+                yield Sample(f"megahour_training_{name}_seconds", row[f"{column}.{key}"], labels)
+    for column, part in PARTS.items():
+        if f"{column}.mean" in row:
+            yield Sample("megahour_training_part_seconds", row[f"{column}.mean"], {"rank": rank, "part": part})
+    if rank == "0":
+        for column, name in OF_ALL.items():
+            if column in row:
+                yield Sample(name, row[column])
+        if "loss.mean" in row:
+            yield Sample("megahour_training_loss", row["loss.mean"], {"part": "train"})
+
+
+def _of_curves(row: Mapping[str, Any]) -> Iterator[Sample]:
+    if row.get("held_out_loss") is not None:
+        yield Sample("megahour_training_loss", row["held_out_loss"], {"part": "held_out"})
+    for kind in ("wer", "cer", "per"):
+        if row.get(f"held_out_{kind}") is not None:
+            yield Sample("megahour_training_error_rate", row[f"held_out_{kind}"], {"kind": kind})
+    if "frames_per_s" in row:
+        yield Sample("megahour_training_frames_per_second", row["frames_per_s"])
