@@ -41,10 +41,13 @@ PIPE = "-"
 @click.option(
     "--lexicon", default="", help="A *lexicon* artifact, or a dictionary file `WORD PH PH …`, that comes first."
 )
+@click.option("--precision", default="fp32", show_default=True, help="Of a bundle: fp32, or fp16 or int8 if it has it.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @log.logged
-def command(text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str, threads: int, **values: Any) -> None:
+def command(
+    text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str, precision: str, threads: int, **values: Any
+) -> None:
     """Speak TEXT: words, phones in braces as {h ə l oʊ} or X-SAMPA, or SSML that begins with <speak>.
 
     \b
@@ -55,7 +58,7 @@ def command(text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str
     from megahour.tts.voices import lexicon_at, speaker_at
 
     said = _text(text, path)
-    speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads)
+    speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads, precision)
     reader = speaker.reader(values["language"])
     began_s = time.process_time()
     seconds = _write(speaker, speaker.say(said, Manner(**values), reader), out)

@@ -38,12 +38,18 @@ def voice_of(address: str) -> str:
     return f"{home.url}/{voices[-1]}"
 
 
-def speaker_at(address: str, lexicon: Lexicon | None, threads: int) -> AnySpeaker:
-    """What speaks with the voice at `address`: an exported bundle, or what `voice_of` takes. Raises ConfigError."""
+def speaker_at(address: str, lexicon: Lexicon | None, threads: int, precision: str = "fp32") -> AnySpeaker:
+    """What speaks with the voice at `address`: an exported bundle, or what `voice_of` takes. Raises ConfigError.
+
+    precision: of a bundle's graph.
+    """
     if BundleFolder.at(address):
         from megahour.tts.exported import ExportedSpeaker
 
-        return ExportedSpeaker(address, lexicon=lexicon, threads=threads)
+        return ExportedSpeaker(address, precision=precision, lexicon=lexicon, threads=threads)
+    if precision != "fp32":
+        what, remedy = f"a model speaks in fp32, not in {precision}", "export it: megahour export-model --precisions"
+        raise ConfigError(what, where=address, remedy=remedy)
     from megahour.tts.speaking import Speaker
 
     return Speaker(voice_of(address), lexicon=lexicon, threads=threads)

@@ -141,6 +141,15 @@ def test_say_with_a_bundle(made: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["say", TEXT, "--voice", bundle, "--spread", "0", "--out", str(out)])
     assert done.exit_code == 0, done.output
     np.testing.assert_allclose(soundfile.read(out)[0], mine, atol=1e-2)
+    small = CliRunner().invoke(
+        app, ["say", TEXT, "--voice", bundle, "--precision", "int8", "--out", str(tmp_path / "8.wav")]
+    )
+    assert small.exit_code == 0, small.output
+    assert (tmp_path / "8.wav").read_bytes() != out.read_bytes()
+    none = CliRunner().invoke(
+        app, ["say", TEXT, "--voice", str(made / "model"), "--precision", "int8", "--out", "x.wav"]
+    )
+    assert "export it" in str(getattr(none.exception, "remedy", ""))
     drawn = [next(ExportedSpeaker(bundle).say("ab", Manner(seed=seed))).samples for seed in (1, 1, 2)]
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
