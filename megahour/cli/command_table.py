@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "megahour.lm.cli.lmplz_command:lmplz",
         "KenLM's lmplz by its own options: text on standard input, an ARPA model on standard output.",
     ),
+    "coverage": (
+        "megahour.cli.coverage:command",
+        "Hours by language, domain, licence, label, tier, speaker and month; two runs side by side.",
+    ),
     "lm": (
         "megahour.lm.cli.commands:group",
         "n-gram language models: train, score, info, convert, rescore, combine, prune.",

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
-from megahour.report import losses, overview
+from megahour.report import coverage_page, losses, overview
 from megahour.report.clips import Coding, ReportClip
+from megahour.report.coverage import cover
 from megahour.report.losses import Lost
 from megahour.report.markup import Markup, join, tag
 from megahour.report.page import data_block, document, navigation
@@ -18,7 +19,14 @@ from megahour.report.rows import chosen_rows, clips, payload
 from megahour.report.strips import strips
 from megahour.report.survey import Advance, Survey, columns_of, survey
 
-NAMES = {"hours": "Hours", "spread": "Distributions", "losses": "Left out", "explore": "Utterances", "made": "Made by"}
+NAMES = {
+    "hours": "Hours",
+    "spread": "Distributions",
+    "coverage": "Before and after",
+    "losses": "Left out",
+    "explore": "Utterances",
+    "made": "Made by",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     surveyed, table = _data_set(artifact, choice, advance)
     parts: list[Markup | None] = []
     if surveyed is not None:
-        parts += [overview.hours(surveyed, choice.top), overview.spread(surveyed)]
+        parts += [overview.hours(surveyed, choice.top), overview.spread(surveyed), _coverage(artifact, choice.top)]
     parts.append(overview.left_out(kept_out, _rate_hz([recordings, artifact])))
     if table is not None:
         rows, heard = table
@@ -113,6 +121,15 @@ def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
         ):
             artifacts[role] = beside
     return artifacts
+
+
+def _coverage(artifact: Artifact, top: int) -> Markup | None:
+    """Hours by name of what the artifact was made of, as far as that lies beside it, and of what was left out."""
+    try:
+        found = cover(artifact.url)
+    except StoreError:  # it is none of those that are counted
+        return None
+    return coverage_page.sections([found], top)[0] if len(found.columns) > 1 else None
 
 
 def _rate_hz(artifacts: Sequence[Artifact | None]) -> int:

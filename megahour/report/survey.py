@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
 from megahour.report.counters import Heaviest, Sample
+from megahour.report.dimensions import DIMENSIONS, with_names
 from megahour.report.gather import Histogram
 
 Advance = Callable[[int, int], None]  # shards done, shards in all
-# Columns that hours are counted by; attributions with the licence that asks for them.
-GROUPS = ("language", "licence", "source", "speaker", "tier", "split", "set", "condition", "attribution")
+# What hours are counted by; attributions with the licence that asks for them.
+GROUPS = (*DIMENSIONS, "source", "attribution")
 EDGES = {
     "seconds": np.arange(0, 30.5, 0.5),
     "cer": np.linspace(0, 1, 51),
@@ -73,13 +74,13 @@ def survey(artifact: Artifact, *, rows: int, seed: int, advance: Advance) -> Sur
     StoreError: a table is missing or damaged.
     """
     result = Survey(columns_of(artifact), rows=Sample(rows, seed))
-    wanted = {"key", "samples", "rate_hz", "words", "attribution", *GROUPS, *MEASURED}
+    wanted = {"key", "samples", "rate_hz", "words", "created_s", "text", "transcript", *GROUPS, *MEASURED}
     columns = [name for name in result.columns if name in wanted]
     receipts = artifact.receipts()
     long = "words" not in result.columns  # recordings, not utterances
     for done, receipt in enumerate(receipts, start=1):
         table = artifact.read_table(receipt.shard, columns=columns)
-        _count(result, table, long)
+        _count(result, with_names(table), long)
         result.rows.add(receipt.shard, table["key"].to_numpy())
         advance(done, len(receipts))
     return result

@@ -1,0 +1,73 @@
+"""`megahour coverage`: hours by name of a run or an artifact, or of two side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megahour.runner import log
+
+
+@click.command(name="coverage")
+@click.argument("run")
+@click.argument("other", default="")
+@click.option("--out", default="", metavar="FILE", help="The page; default: RUN's name with .coverage.html, here.")
+@click.option("--table", default="", metavar="FILE", help="All numbers as Parquet too.")
+@click.option("--json", is_flag=True, help="Print all numbers as JSON, for programs, and write no page.")
+@click.option("--top", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Names of a table.")
+@click.option("--title", default="", help="Heading; default: RUN's name, and OTHER's.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that count shards.")
+@log.logged
+def command(run: str, other: str, out: str, table: str, json: bool, top: int, title: str, workers: int) -> None:
+    """Hours by language, domain, licence, label, tier, speaker and month, and what was left out.
+
+    RUN is an artifact, which is counted with those beside it that it was made of, or the folder of a run. With OTHER
+    the two are side by side.
+
+    \b
+    megahour coverage work/selection
+    megahour coverage runs/demo runs/petabyte --table hours.parquet
+    """
+    import json as json_module
+
+    import pyarrow.parquet as pq
+    from fsspec.implementations.local import LocalFileSystem
+
+    from megahour.core.surroundings import explaining
+    from megahour.core.transfer import publish_text
+    from megahour.engine.local import LocalEngine
+    from megahour.report.coverage import cover
+    from megahour.report.coverage_page import page, rows, unlike
+    from megahour.report.coverage_page import table as table_of
+    from megahour.report.tables import size
+    from megahour.runner.progress import TerminalMonitor
+
+    monitor = TerminalMonitor(step="coverage")
+    found = []
+    with LocalEngine(workers=workers) as engine:
+        for url in filter(None, (run, other)):
+            monitor.started("coverage", 0, 0)
+            try:
+                found.append(
+                    cover(
+                        url,
+                        engine if workers > 1 else None,
+                        lambda done, shards: monitor.progress(done, shards, "shards"),
+                    )
+                )
+            finally:
+                monitor.stopped()
+    found = unlike(found)
+    if table:
+        with explaining(table, Path(table).absolute().parent):
+            pq.write_table(table_of(found), table)
+    if json:
+        click.echo(json_module.dumps(list(rows(found)), indent=1, ensure_ascii=False))
+        return
+    path = Path(out or f"{found[0].title}.coverage.html")
+    text = page(found, title or " and ".join(each.title for each in found), top)
+    with explaining(path, path.absolute().parent):
+        publish_text(LocalFileSystem(), str(path), text)
+    log.say_last(f"{path}: {size(len(text.encode()))}", facts={"path": str(path)})
+    log.say_next([("the page, for a browser", str(path))])

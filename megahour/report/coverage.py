@@ -1,0 +1,220 @@
+"""Hours by name of the artifacts of a run, and what its stages left out, as sums over shards.
+
+Each shard is counted by a task of its own; what the driver keeps is bounded counters (`Heaviest`), whatever the size of
+the corpus. What `select` left out is the difference of what it read and what it wrote: no keys are compared. The keys
+of duplicates are compared with those of the utterances, `MOST_KEYS` at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from megahour.core.store import Receipt
+from megahour.engine.base import Engine, in_order
+from megahour.report.counters import Heaviest
+from megahour.report.coverage_counts import ALL, ShardCount, count_shard, wanted_columns
+from megahour.report.coverage_family import Family, Member, family
+from megahour.report.dimensions import TRANSCRIPT, Sums
+from megahour.report.survey import Advance, columns_of
+
+MOST_KEYS = 2**24  # 128 MB: keys of duplicates that a task holds
+KEPT, LEFT_OUT = "kept", "left out"
+CAPACITY = 4096
+
+
+@dataclass
+class Column:
+    """Hours of an artifact, or those that its stage left out, by dimension and name. `reasons`: records of each."""
+
+    artifact: str
+    stage: str
+    part: str
+    kind: str
+    hours: dict[str, Heaviest] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def add(self, sums: Sums) -> None:
+        for dimension, rows in sums.items():
+            counted = self.hours.setdefault(dimension, Heaviest(CAPACITY))
+            counted.add((name, records, seconds, "") for name, records, seconds in rows)
+
+    @property
+    def seconds(self) -> float:
+        return self.hours[ALL].seconds if ALL in self.hours else 0.0
+
+    @property
+    def records(self) -> float:
+        return self.hours[ALL].records if ALL in self.hours else 0.0
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """All columns of a run or of an artifact and what it was made of; `main` is the one that it is about."""
+
+    title: str
+    columns: tuple[Column, ...]
+    main: Column
+
+
+def cover(url: str, engine: Engine | None = None, advance: Advance = lambda done, shards: None) -> Coverage:
+    """Count an artifact, with the stages before it that lie beside it, or all artifacts of a run's folder.
+
+    The same whatever the engine; without one all is counted in this process.
+
+    Raises
+    ------
+    StoreError: there is nothing to count, or a table is missing or damaged.
+    """
+    found = family(url)
+    planned = [each for member in found.members for each in _planned(found, member)]
+    columns = [column for column, _ in planned]
+    total = sum(many for _, (many, _) in planned)
+    tasks = (task for number, (_, (_, make)) in enumerate(planned) for task in make(number))
+    for done, (number, sums) in enumerate(_counted(tasks, engine), start=1):
+        columns[number].add(sums)
+        advance(done, total)
+    _subtract(found, columns)
+    kept = [column for column in columns if column.part == KEPT]
+    by_kind = {column.kind: column for column in reversed(kept)}
+    named = [column for column in kept if found.asked and column.artifact == found.asked.name]
+    main = (named or [by_kind[kind] for kind in ("selection", "utterances") if kind in by_kind] or kept[-1:])[0]
+    shown = [column for column in columns if column.part == KEPT or column.records or column.reasons]
+    return Coverage(found.title, tuple(shown), main)
+
+
+def _counted(tasks: Iterable[ShardCount], engine: Engine | None) -> Iterator[tuple[int, Sums]]:
+    if engine is None:
+        return map(count_shard, tasks)
+    return in_order(engine.map(count_shard, tasks))
+
+
+Tasks = tuple[int, Callable[[int], Iterator[ShardCount]]]  # how many, and they for the number of their column
+
+
+def _planned(found: Family, member: Member) -> list[tuple[Column, Tasks]]:
+    """The columns of an artifact with their tasks: what its stage left out, then what it kept."""
+    manifest = member.artifact.manifest
+    left_out = Column(member.name, manifest.stage, LEFT_OUT, member.kind, reasons=dict(manifest.counts.dropped))
+    kept = Column(member.name, manifest.stage, KEPT, member.kind)
+    if member.kind == "duplicates":
+        if "utterances" not in member.made_of:
+            return []
+        left_out.reasons = {}  # of what only a stage that is given the list leaves out
+        many = _parts(member) * member.made_of["utterances"].artifact.manifest.shards
+        return [(left_out, (many, lambda number: _duplicates(member, number)))]
+    if member.kind in ("recordings", "utterances"):
+        # Which files shards have is not known before their receipts are read: at most one table each.
+        return [
+            (left_out, (manifest.shards, lambda number: _lost(member, number))),
+            (kept, (manifest.shards, lambda number: _tables(found, member, number))),
+        ]
+    make = {"selection": _tables, "features": _features, "partitions": _features, "targets": _targets}[member.kind]
+    own = (kept, (manifest.shards, lambda number: make(found, member, number)))
+    return [(left_out, (0, lambda number: iter(()))), own] if member.kind == "selection" else [own]
+
+
+def _tables(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+    columns, taught = wanted_columns(columns_of(member.artifact)), found.taught(member)
+    for receipt in member.artifact.each_receipt():
+        yield ShardCount(number, "table", member.artifact.url, receipt.shard, columns, taught=taught)
+
+
+def _lost(member: Member, number: int) -> Iterator[ShardCount]:
+    recordings = member.back("recordings")
+    columns = wanted_columns(columns_of(recordings.artifact)) if recordings else ()
+    for receipt in member.artifact.each_receipt():
+        if ".left_out.parquet" in receipt.files and member.kind == "recordings":
+            yield ShardCount(number, "left-out", member.artifact.url, receipt.shard)
+        if ".dropped.parquet" in receipt.files and recordings:
+            # `align` and `cut` have a task for each shard of recordings.
+            beside = (recordings.artifact.url, (receipt.shard,))
+            yield ShardCount(number, "dropped", member.artifact.url, receipt.shard, columns, *beside)
+
+
+def _features(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+    selection = member.back("selection") if member.kind == "features" else None
+    beside = _pairs(member, selection) if selection else {}
+    columns = wanted_columns(columns_of(selection.artifact)) if selection else ()
+    url, taught = selection.artifact.url if selection else "", found.taught(member)
+    for receipt in member.artifact.each_receipt():
+        own = (receipt.tags.get("set", ""),) if ".targets.arrow" in receipt.files else taught
+        shards = (beside[receipt.shard],) if receipt.shard in beside else ()
+        yield ShardCount(number, "features", member.artifact.url, receipt.shard, columns, url, shards, own)
+
+
+def _targets(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+    features, selection = member.back("features"), member.back("selection")
+    if not features or not selection:
+        return
+    beside, columns = _pairs(features, selection), wanted_columns(columns_of(selection.artifact))
+    for receipt in member.artifact.each_receipt():
+        shard = beside.get(int(receipt.tags["features_shard"]))
+        if shard is not None:
+            url = selection.artifact.url
+            yield ShardCount(number, "targets", member.artifact.url, receipt.shard, columns, url, (shard,))
+
+
+def _pairs(features: Member, selection: Member) -> dict[int, int]:
+    """Shard of the features → that of the selection: stages keep the order of shards within each set."""
+    mine, theirs = _by_set(features.artifact.each_receipt()), _by_set(selection.artifact.each_receipt())
+    sets = [name for name in mine if len(mine[name]) == len(theirs.get(name, []))]
+    return {a: b for name in sets for a, b in zip(mine[name], theirs[name], strict=True)}
+
+
+def _by_set(receipts: Iterable[Receipt]) -> dict[str, list[int]]:
+    shards: dict[str, list[int]] = {}
+    for receipt in receipts:
+        shards.setdefault(receipt.tags.get("set", ""), []).append(receipt.shard)
+    return shards
+
+
+def _parts(member: Member) -> int:
+    """In how many parts the keys of a list of duplicates are held, of about `MOST_KEYS` at most."""
+    listed = sum(member.artifact.summary.get(f"listed_{kind}", 0) for kind in ("audio", "text"))
+    return 1 + int(listed) // MOST_KEYS
+
+
+def _duplicates(member: Member, number: int) -> Iterator[ShardCount]:
+    utterances, parts = member.made_of["utterances"].artifact, _parts(member)
+    columns, url = wanted_columns(columns_of(utterances)), member.artifact.url
+    for part in range(parts):
+        for receipt in utterances.each_receipt():
+            part_of = (part, parts)
+            yield ShardCount(number, "duplicates", utterances.url, receipt.shard, columns, url, part=part_of)
+
+
+def _subtract(found: Family, columns: list[Column]) -> None:
+    """What each `select` left out beyond the duplicates: what it read less what it wrote."""
+    place = {(column.artifact, column.part): column for column in columns}
+    for member in found.members:
+        if member.kind != "selection" or "utterances" not in member.made_of:
+            continue
+        before = place.get((member.made_of["utterances"].name, KEPT))
+        if before:
+            listed = (
+                place.get((member.made_of["duplicates"].name, LEFT_OUT)) if "duplicates" in member.made_of else None
+            )
+            after = [place[member.name, KEPT], *([listed] if listed else [])]
+            place[member.name, LEFT_OUT].hours = _difference(before, after)
+
+
+def _difference(before: Column, after: list[Column]) -> dict[str, Heaviest]:
+    """By those dimensions of which all names are known. Labels are those that the texts had."""
+    found: dict[str, Heaviest] = {}
+    for dimension, of in before.hours.items():
+        dimension_after = TRANSCRIPT if dimension == "label" else dimension
+        parts = [column.hours.get(dimension_after, Heaviest(CAPACITY)) for column in after]
+        if not all(each.exact for each in (of, *parts)):
+            continue
+        left: Any = {name: [tally.records, tally.seconds] for name, tally in of.tallies.items()}
+        for part in parts:
+            for name, tally in part.tallies.items():
+                here = left.setdefault(name, [0.0, 0.0])
+                here[0] -= tally.records
+                here[1] -= tally.seconds
+        rows = [(name, n, max(0.0, seconds), "") for name, (n, seconds) in sorted(left.items()) if n > 0]
+        found[dimension] = Heaviest(CAPACITY)
+        found[dimension].add(rows)
+    return found

@@ -1,0 +1,200 @@
+"""Coverage as a table for programs and as a page: hours by name, what was left out beside it, two runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from megahour.report.counters import Heaviest
+from megahour.report.coverage import KEPT, LEFT_OUT, Column, Coverage
+from megahour.report.coverage_counts import ALL, REASON
+from megahour.report.dimensions import DIMENSIONS
+from megahour.report.markup import Markup, join, tag
+from megahour.report.page import document, navigation
+from megahour.report.sections import panel, section
+from megahour.report.tables import TableCell, count, percent, sortable, text
+
+ROWS = pa.schema(
+    [
+        ("run", pa.string()),
+        ("artifact", pa.string()),
+        ("stage", pa.string()),
+        ("part", pa.string()),  # kept, or left out by the artifact's stage
+        ("dimension", pa.string()),  # `all` has one name, the empty one
+        ("name", pa.string()),  # empty: unknown; null: all other names together
+        ("records", pa.float64()),
+        ("hours", pa.float64()),
+        ("too_low_by_h", pa.float64()),  # at most, where there are more names than counters
+    ]
+)
+UNKNOWN, OTHERS = "unknown", "all others"
+SHOWN = (*DIMENSIONS, REASON)
+LONGEST_NAME = 120
+SMALLEST_S = 1e-6  # of a rest: less is rounding
+
+
+def rows(coverages: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
+    """Rows of `ROWS`: of each artifact everything, then names by dimension, the most hours first."""
+    for coverage in coverages:
+        for column in coverage.columns:
+            about = {"run": coverage.title, "artifact": column.artifact, "stage": column.stage, "part": column.part}
+            for dimension in (ALL, *SHOWN):
+                counted = column.hours.get(dimension, Heaviest())
+                more = {"dimension": dimension, "too_low_by_h": counted.missing_s / 3600}
+                listed = counted.top(len(counted.tallies))
+                for name, tally in listed:
+                    values = {"name": name, "records": float(tally.records), "hours": tally.seconds / 3600}
+                    yield {**about, **more, **values}
+                if not counted.exact:
+                    left = counted.seconds - sum(tally.seconds for _, tally in listed)
+                    records = counted.records - sum(tally.records for _, tally in listed)
+                    yield {**about, **more, "name": None, "records": float(records), "hours": left / 3600}
+
+
+def unlike(coverages: Sequence[Coverage]) -> list[Coverage]:
+    """Two that are called the same are numbered."""
+    titles = {coverage.title for coverage in coverages}
+    if len(titles) == len(coverages):
+        return list(coverages)
+    return [replace(each, title=f"{each.title} {number}") for number, each in enumerate(coverages, start=1)]
+
+
+def table(coverages: Sequence[Coverage]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows(coverages)), ROWS)
+
+
+def page(coverages: Sequence[Coverage], title: str, top: int) -> str:
+    """The page, the same bytes for the same artifacts. `top`: names of a table; the others are added up."""
+    parts = sections(coverages, top)
+    names = {"coverage": "Hours by name", "reasons": "Left out"}
+    words = "Made by megahour coverage. This file is whole: it loads nothing and sends nothing."
+    body = [_header(coverages, title), navigation(parts, names), tag("main", parts), tag("footer", tag("p", words))]
+    return document(title, join(body), styles=("style.css", "explorer.css"))
+
+
+def sections(coverages: Sequence[Coverage], top: int) -> list[Markup | None]:
+    """Hours by name, and records and hours by reason; also for the explorer."""
+    panels = [shown for dimension in DIMENSIONS if (shown := _dimension(coverages, dimension, top))]
+    note = (
+        "Hours of each artifact, and what stages left out: ingest and cut by their lists, duplicates among utterances, "
+        "select as the difference of what it read and wrote, less the duplicates. Speakers are named as they are "
+        "compared; months are those of the recording, in UTC; a label is a teacher's where targets or pseudo-labels "
+        "were made of the set."
+    )
+    if len(coverages) > 1:
+        note += " The difference is that of the two columns before it."
+    hours = section("coverage", "Hours by name", note, panels) if panels else None
+    return [hours, _reasons(coverages)]
+
+
+def _header(coverages: Sequence[Coverage], title: str) -> Markup:
+    cards = []
+    for coverage in coverages:
+        of = f"of {coverage.main.artifact}" + (f" in {coverage.title}" if len(coverages) > 1 else "")
+        cards.append((f"{coverage.main.seconds / 3600:,.2f} h", of))
+        cards.append((f"{coverage.main.records:,.0f}", "records"))
+        for column in coverage.columns:
+            if column.part == LEFT_OUT and column.seconds and len(coverages) == 1:
+                cards.append((f"{column.seconds / 3600:,.2f} h", f"left out by {column.stage}"))
+    boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
+    lead = "Hours by language, domain, licence, label, tier, speaker and month, and what was left out."
+    return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+
+
+def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Markup | None:
+    """A table of the names: a column for each artifact and each stage, or two runs side by side."""
+    shown = [column for column in _in_order(coverages) if _tells(column, dimension)]
+    if not shown:
+        return None
+    hours = [column.hours[dimension] for column in shown]
+    mains = [coverage.main.hours.get(dimension) for coverage in coverages]
+    names = _names(hours, [of for of in mains if of], dimension, top)
+    heads = [_head(coverages, column) for column in shown]
+    lines = [[_hours(of, name) for of in hours] for name in names]
+    rest = [of.seconds - sum(_seconds(of, name) for name in names) for of in hours]
+    last = [TableCell(f"{seconds / 3600:,.2f}", seconds) for seconds in rest]
+    if len(mains) == 2 and all(_tells(coverage.main, dimension) for coverage in coverages):  # they are the first two
+        heads.insert(2, "Difference")
+        for line in (*lines, last):
+            line.insert(2, _difference(line[0], line[1]))
+    body = [[text(tag("bdi", name[:LONGEST_NAME] or UNKNOWN)), *line] for name, line in zip(names, lines, strict=True)]
+    total = [text(OTHERS), *last] if any(seconds > SMALLEST_S for seconds in rest) else None
+    low = max(of.missing_s for of in hours)
+    words = f"More names than counters: hours of a name are too low by at most {low / 3600:.2f}."
+    inner = sortable([dimension.capitalize(), *heads], body, total)
+    wide = tag("div", inner, class_="wide", tabindex="0", role="region", aria_label=f"Hours by {dimension}")
+    return panel(tag("p", words, class_="note") if low else None, wide, title=f"By {dimension}")
+
+
+def _in_order(coverages: Sequence[Coverage]) -> list[Column]:
+    """Of one run all columns; of two the main artifacts, then what was left out, stage by stage."""
+    if len(coverages) == 1:
+        shown = list(coverages[0].columns)
+    else:
+        left = [column for coverage in coverages for column in coverage.columns if column.part == LEFT_OUT]
+        stages = list(dict.fromkeys(column.stage for column in left))
+        shown = [coverage.main for coverage in coverages]
+        shown += sorted(left, key=lambda column: stages.index(column.stage))
+    return [column for column in shown if column.records]
+
+
+def _tells(column: Column, dimension: str) -> bool:
+    return dimension in column.hours and any(name for name in column.hours[dimension].tallies)
+
+
+def _names(shown: Sequence[Heaviest], mains: Sequence[Heaviest], dimension: str, top: int) -> list[str]:
+    """The names with most hours in any column, those of the main artifacts first; months in their order."""
+    most: dict[str, tuple[float, float]] = {}
+    for of in shown:
+        for name, tally in of.top(top):
+            main = max((each.tallies[name].seconds for each in mains if name in each.tallies), default=0.0)
+            most[name] = max(most.get(name, (0.0, 0.0)), (main, tally.seconds))
+    chosen = sorted(most, key=lambda name: (-most[name][0], -most[name][1], name))[:top]
+    return sorted(chosen) if dimension == "month" else chosen
+
+
+def _head(coverages: Sequence[Coverage], column: Column) -> str:
+    words = column.artifact if column.part == KEPT else f"left out by {column.stage}"
+    if len(coverages) == 1:
+        return words
+    own = next(coverage.title for coverage in coverages if any(column is each for each in coverage.columns))
+    return f"{own}: {words}"
+
+
+def _seconds(of: Heaviest | None, name: str) -> float:
+    return of.tallies[name].seconds if of and name in of.tallies else 0.0
+
+
+def _hours(of: Heaviest, name: str) -> TableCell:
+    seconds = _seconds(of, name)
+    return TableCell(f"{seconds / 3600:,.2f}" if name in of.tallies else "–", seconds)
+
+
+def _difference(one: TableCell, other: TableCell) -> TableCell:
+    seconds = (other.value or 0.0) - (one.value or 0.0)
+    return TableCell(f"{seconds / 3600:+,.2f}".replace("-", "−"), seconds)
+
+
+def _reasons(coverages: Sequence[Coverage]) -> Markup | None:
+    """Why records were left out, as the receipts count them, and their hours where they are known."""
+    panels = []
+    for coverage in coverages:
+        for column in coverage.columns:
+            hours = column.hours.get(REASON, Heaviest())
+            if column.part != LEFT_OUT or not (column.reasons or hours.tallies):
+                continue
+            lines = []
+            for reason in sorted({*column.reasons, *hours.tallies}):
+                known = reason in hours.tallies
+                seconds = _seconds(hours, reason)
+                shown = TableCell(f"{seconds / 3600:,.2f}", seconds) if known else TableCell("–", float("nan"))
+                share = percent(seconds / column.seconds if known and column.seconds else None)
+                lines.append([text(reason[:LONGEST_NAME]), count(column.reasons.get(reason, 0)), shown, share])
+            of = f"{coverage.title}: " if len(coverages) > 1 else ""
+            title = f"{of}{column.stage} ({column.artifact})"
+            panels.append(panel(sortable(["Reason", "Records", "Hours", "Of the hours"], lines), title=title))
+    note = "Records as the stages count them; – where only their number is known."
+    return section("reasons", "Why it was left out", note, tag("div", panels, class_="pair")) if panels else None
