@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from megahour.runner import log
-from megahour.runner.progress import StepPlace, TerminalMonitor
 
 if TYPE_CHECKING:
     from megahour.metrics.run import RunBoard
+    from megahour.runner.progress import StepPlace, TerminalMonitor
 
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
@@ -75,6 +75,8 @@ def watching(values: dict[str, Any]) -> Iterator[RunBoard | None]:
 def monitor_of(board: RunBoard | None, step: str = "", place: StepPlace | None = None) -> TerminalMonitor:
     """The monitor of a step, which writes on the board as well, if there is one."""
     if board is None:
+        from megahour.runner.progress import TerminalMonitor
+
         return TerminalMonitor(step, place)
     from megahour.metrics.run import MeteredMonitor
 

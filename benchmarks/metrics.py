@@ -1,0 +1,141 @@
+"""What `--metrics-port` costs: CPU of a scrape, of a shard in the driver, and the step of a training in one process.
+
+    python benchmarks/metrics.py --write
+
+The training is the worst case: loop and page are threads of one process. Blocks of steps that another process scrapes
+once a second, fifteen times as often as deploy/monitoring does, alternate with blocks that nobody scrapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from page import machine, publish, python
+from torch import nn
+
+from megahour.core.store import Counts, Receipt
+from megahour.metrics.endpoint import serving
+from megahour.metrics.run import MeteredMonitor, RunBoard
+from megahour.metrics.services import services
+from megahour.metrics.training import Training
+from megahour.monitor.meters import Meter
+from megahour.runner import log
+from megahour.runner.job import Job
+from megahour.runner.progress import TerminalMonitor
+
+SCRAPES = "import sys, time, urllib.request\nwhile True: urllib.request.urlopen(sys.argv[1]).read(); time.sleep(1)"
+STEPS, BLOCKS, SHARDS = 28, 24, 20_000
+
+
+def board_of_a_run(folder: Path) -> RunBoard:
+    """A run of as many steps as the demo has, the last of which is at work."""
+    board = RunBoard(0.05, steps=STEPS)
+    job = Job("", {"checkpoint_s": 20.0}, {}, str(folder / "out"), "", str(folder))
+    for number in range(STEPS):
+        board.begins(f"step-{number}", job, "stage", SimpleNamespace(workers=8, lost=0))
+        board.started(f"step-{number}", 100, 0, 1.0)
+    return board
+
+
+def shard_us(monitor: TerminalMonitor) -> float:
+    """CPU microseconds for the end of a shard."""
+    receipt = Receipt(0, "f", Counts(100, 90, 1, {"short": 9, "nan-audio": 1}), {}, {"audio_s": 3600.0}, {})
+    monitor.started("stage", SHARDS, 0)
+    began_s = time.process_time()
+    for _ in range(SHARDS):
+        monitor.task_done(receipt)
+    return (time.process_time() - began_s) / SHARDS * 1e6
+
+
+def scrape_ms(url: str) -> float:
+    """CPU milliseconds of a scrape, those of its client with it: both are in this process."""
+    began_s = time.process_time()
+    for _ in range(50):
+        urllib.request.urlopen(url).read()
+    return (time.process_time() - began_s) / 50 * 1e3
+
+
+class Loop:
+    """A training loop of an LSTM in this process, with its meters."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.manual_seed(0)
+        self.net, self.meter = nn.LSTM(80, 320, 2, batch_first=True), Meter(folder / "meters")
+        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.batch = torch.randn(16, 60, 80)
+
+    def block_ms(self, seconds: float) -> list[float]:
+        """Milliseconds of each step within a block."""
+        found, ends_s = [], time.perf_counter() + seconds
+        while time.perf_counter() < ends_s:
+            began_s = time.perf_counter()
+            loss = self.net(self.batch)[0].square().mean()
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            self.meter.step(loss=float(loss.detach()), learning_rate=1e-3, gradient_norm=1.0)
+            found.append((time.perf_counter() - began_s) * 1e3)
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--block-s", type=float, default=3.0, help="seconds of a block")
+    parser.add_argument("--write", action="store_true", help="write metrics.md beside this script")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    log.begin(quiet=True)
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        board, loop = board_of_a_run(folder), Loop(folder)
+        without_us, with_us = shard_us(TerminalMonitor("step-0")), shard_us(MeteredMonitor(board, "step-0"))
+        blocks: dict[bool, list[list[float]]] = {False: [], True: []}
+        with serving(0, {"run": board, "services": services, "training": Training(folder)}) as url:
+            loop.block_ms(given.block_s)
+            one_ms = scrape_ms(url)
+            for number in range(BLOCKS):
+                scraped = number % 2 == 1
+                scraper = subprocess.Popen([sys.executable, "-c", SCRAPES, url]) if scraped else None
+                time.sleep(0.5)  # it has imported what it needs
+                blocks[scraped].append(loop.block_ms(given.block_s))
+                if scraper is not None:
+                    scraper.kill()
+                    scraper.wait()
+        board.close()
+    means = {scraped: [statistics.fmean(block) for block in of] for scraped, of in blocks.items()}
+    pairs = [100 * (after / before - 1) for before, after in zip(means[False], means[True], strict=True)]
+    error = statistics.stdev(pairs) / len(pairs) ** 0.5
+    lines = [
+        "# Metrics",
+        "",
+        f"`python benchmarks/metrics.py --write`: {BLOCKS} blocks of {given.block_s:g} s, every other one scraped once a second; "
+        f"{sum(map(len, blocks[False] + blocks[True])):,} steps.",
+        "",
+        "| | without | with |",
+        "| --- | ---: | ---: |",
+        f"| step of a training in the process that is scraped, mean of the blocks' means, ms | {statistics.fmean(means[False]):.2f} | "
+        f"{statistics.fmean(means[True]):.2f} |",
+        f"| the same, median of all steps, ms | {statistics.median(sum(blocks[False], [])):.2f} | {statistics.median(sum(blocks[True], [])):.2f} |",
+        f"| the end of a shard in the driver, CPU µs | {without_us:.1f} | {with_us:.1f} |",
+        "",
+        f"Scraped blocks against the block before: {statistics.fmean(pairs):+.2f} % with a standard error of {error:.2f}. A scrape of a run of {STEPS} steps "
+        f"with a training takes {one_ms:.1f} ms of CPU, its client's with it.",
+        "",
+        machine(python(), f"PyTorch {torch.__version__}", "1 thread", load=load),
+    ]
+    publish(__file__, lines, write=given.write)
+
+
+if __name__ == "__main__":
+    main()
