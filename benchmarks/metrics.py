@@ -9,6 +9,7 @@ once a second, fifteen times as often as deploy/monitoring does, alternate with 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -88,6 +89,23 @@ class Loop:
         return found
 
 
+def alternated(loop: Loop, url: str, block_s: float) -> tuple[list[list[float]], list[list[float]]]:
+    """Blocks that nobody scrapes, and those that follow them, which are scraped; milliseconds of their steps."""
+    alone, scraped = [], []
+    for _ in range(BLOCKS // 2):
+        alone.append(loop.block_ms(block_s))
+        scraper = subprocess.Popen([sys.executable, "-c", SCRAPES, url])
+        time.sleep(0.5)  # it imports what it needs
+        scraped.append(loop.block_ms(block_s))
+        scraper.kill()
+        scraper.wait()
+    return alone, scraped
+
+
+def all_steps(blocks: list[list[float]]) -> list[float]:
+    return list(itertools.chain.from_iterable(blocks))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--block-s", type=float, default=3.0, help="seconds of a block")
@@ -100,37 +118,30 @@ def main() -> None:
         folder = Path(name)
         board, loop = board_of_a_run(folder), Loop(folder)
         without_us, with_us = shard_us(TerminalMonitor("step-0")), shard_us(MeteredMonitor(board, "step-0"))
-        blocks: dict[bool, list[list[float]]] = {False: [], True: []}
         with serving(0, {"run": board, "services": services, "training": Training(folder)}) as url:
             loop.block_ms(given.block_s)
             one_ms = scrape_ms(url)
-            for number in range(BLOCKS):
-                scraped = number % 2 == 1
-                scraper = subprocess.Popen([sys.executable, "-c", SCRAPES, url]) if scraped else None
-                time.sleep(0.5)  # it has imported what it needs
-                blocks[scraped].append(loop.block_ms(given.block_s))
-                if scraper is not None:
-                    scraper.kill()
-                    scraper.wait()
+            alone, scraped = alternated(loop, url, given.block_s)
         board.close()
-    means = {scraped: [statistics.fmean(block) for block in of] for scraped, of in blocks.items()}
-    pairs = [100 * (after / before - 1) for before, after in zip(means[False], means[True], strict=True)]
-    error = statistics.stdev(pairs) / len(pairs) ** 0.5
+    means = [[statistics.fmean(block) for block in blocks] for blocks in (alone, scraped)]
+    medians = [statistics.median(all_steps(blocks)) for blocks in (alone, scraped)]
+    more = [100 * (after / before - 1) for before, after in zip(*means, strict=True)]
+    error = statistics.stdev(more) / len(more) ** 0.5
     lines = [
         "# Metrics",
         "",
-        f"`python benchmarks/metrics.py --write`: {BLOCKS} blocks of {given.block_s:g} s, every other one scraped once a second; "
-        f"{sum(map(len, blocks[False] + blocks[True])):,} steps.",
+        f"`python benchmarks/metrics.py --write`: {BLOCKS} blocks of {given.block_s:g} s, every other one scraped once a",
+        f"second; {len(all_steps(alone + scraped)):,} steps of one LSTM.",
         "",
         "| | without | with |",
         "| --- | ---: | ---: |",
-        f"| step of a training in the process that is scraped, mean of the blocks' means, ms | {statistics.fmean(means[False]):.2f} | "
-        f"{statistics.fmean(means[True]):.2f} |",
-        f"| the same, median of all steps, ms | {statistics.median(sum(blocks[False], [])):.2f} | {statistics.median(sum(blocks[True], [])):.2f} |",
+        f"| step of a training in the process that is scraped, mean, ms | {statistics.fmean(means[0]):.2f} | "
+        f"{statistics.fmean(means[1]):.2f} |",
+        f"| the same, median, ms | {medians[0]:.2f} | {medians[1]:.2f} |",
         f"| the end of a shard in the driver, CPU µs | {without_us:.1f} | {with_us:.1f} |",
         "",
-        f"Scraped blocks against the block before: {statistics.fmean(pairs):+.2f} % with a standard error of {error:.2f}. A scrape of a run of {STEPS} steps "
-        f"with a training takes {one_ms:.1f} ms of CPU, its client's with it.",
+        f"Scraped blocks against the block before: {statistics.fmean(more):+.2f} % with a standard error of {error:.2f}.",
+        f"A scrape of a run of {STEPS} steps with a training takes {one_ms:.1f} ms of CPU, its client's with it.",
         "",
         machine(python(), f"PyTorch {torch.__version__}", "1 thread", load=load),
     ]
