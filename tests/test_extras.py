@@ -186,6 +186,41 @@ def test_a_missing_package_is_named(words: str, remedy: str, tmp_path: Path) -> 
     assert remedy in command(*words.format(tmp_path).split())
 
 
+LM_BYTES = 600e6
+"""What `pip install megahour[lm]` may take on a disk, nine tenths of it numba's compiler, NumPy and Arrow."""
+GIVEN = """
+import sys
+from megahour.cli.main import app
+for words in sys.argv[1:]:
+    app(words.split(), standalone_mode=False)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_language_models_bring_numbers_tables_and_a_command_line_alone() -> None:
+    brought = distributions("lm")
+    assert {"numpy", "numba", "pyarrow", "click"} <= brought
+    here = [each for each in metadata.distributions() if canonicalize_name(each.name) in brought]
+    files = [Path(str(file.locate())) for each in here for file in each.files or ()]
+    assert sum(file.stat().st_size for file in files if file.is_file()) < LM_BYTES
+
+
+def test_language_model_commands_load_nothing_of_speech(tmp_path: Path) -> None:
+    """Not even where it is installed: it would be most of the start of a small command."""
+    text, model = ROOT / "tests" / "lm" / "small.txt", tmp_path / "a.arpa"
+    commands = [
+        f"lmplz -o 2 --text {text} --arpa {model}",
+        f"lm convert {model} {tmp_path}/a.mlm",
+        f"lm score {model} {text}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", GIVEN, *commands], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "numba" in loaded
+    assert not loaded & EXTRAS.keys() - {"scipy"}, "numba imports SciPy where it is installed"
+
+
 def test_the_core_trains_and_asks_a_language_model(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one two three\n" * 20 + "two three four\n" * 20)
