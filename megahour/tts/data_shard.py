@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +22,7 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.sets import set_of
-from megahour.tts.durations import PAUSE, means_of, spoken_phones, timing
+from megahour.tts.durations import PAUSE, Timing, means_of, spoken_phones, timing
 from megahour.tts.params import TtsDataParams
 from megahour.tts.phones import scripts_of
 from megahour.tts.pitch import filled, pitch
@@ -35,7 +35,10 @@ PADDING = ""
 UNDETERMINED = "und"
 QUIET = 1e-3  # of the largest sample, below which nothing can be heard
 CLIPPED = 0.01  # share of samples at full scale, above which a voice would learn to clip
-BY_POLICY = ("no-derivatives", "not-aligned", "too-long")  # nothing is wrong with these
+LN_SEMITONE = float(np.log(2) / 12)
+GUARD = 2  # frames of 10 ms
+LEAST_SILENCE = 5
+BY_POLICY = ("no-derivatives", "not-aligned", "too-long", "loud-background")  # nothing is wrong with these
 Row = dict[str, Any]
 
 
@@ -76,6 +79,10 @@ class DataShard:
         times = timing(spoken, len(mel), pause=pause, edge=edge, longest=longest)
         hz = pitch(signal, rate_hz, *p.pitch_hz)
         own = slice(times.first, times.end)
+        behind = background_db(signal, spectrum.shift, times)
+        if behind is not None and behind < p.silence_db:
+            what = f"silence is {behind:.0f} dB below the speech, silence_db is {p.silence_db:g}"
+            raise BadRecord("loud-background", f"{what}: music, noise, another voice, or a wrong alignment")
         mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
         return {
             **{name: row[name] for name in ("key", "speaker", "text", "set")},
@@ -102,6 +109,24 @@ def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
     return signal
 
 
+def background_db(signal: NDArray[np.float32], shift: int, times: Timing) -> float | None:
+    """How far what sounds in silence is below the phones, of `signal` (samples,); None: too little silence to say.
+
+    Frames next to a phone do not count: they have its end, or its room.
+    """
+    frames = (signal[: len(signal) // shift * shift].reshape(-1, shift).astype(np.float64) ** 2).mean(axis=1)
+    silent, ends = np.zeros(len(frames), bool), times.first + np.cumsum(times.frames)
+    said = np.zeros(len(frames), bool)
+    for phone, first, end in zip(times.phones, ends - times.frames, ends, strict=True):
+        if phone == PAUSE:
+            silent[first + GUARD : max(first + GUARD, end - GUARD)] = True
+        else:
+            said[first:end] = True
+    if silent.sum() < LEAST_SILENCE or not said.any():
+        return None
+    return float(10 * np.log10((frames[said].mean() + 1e-12) / (frames[silent].mean() + 1e-12)))
+
+
 def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
     """Write what shard `shard` of the selection has for a voice."""
     selection = inputs["selection"]
@@ -120,6 +145,10 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     by_voice: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         by_voice[row["speaker"]] += row["frames"] / 100
+    heights: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        heights[row["speaker"]][round(float(np.median(row["pitch"][1:-1])) / LN_SEMITONE)] += 1
+    out.stats["heights"] = {voice: sorted(counts.items()) for voice, counts in sorted(heights.items())}
     out.stats["voice_s"] = {voice: round(seconds, 2) for voice, seconds in sorted(by_voice.items())}
     keys = {row["key"] for row in rows}
     used = [row for row in table.to_pylist() if row["key"] in keys]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from megahour.core.store import Receipt
     from megahour.core.writer import ShardWriter
 
+LOG = logging.getLogger(__name__)
+APART, MIXED, FEWEST = 8, 0.1, 20
 NAMED = ("languages", "licences", "attributions", "scripts")
 
 
@@ -20,6 +24,7 @@ class TtsData(Stage[TtsDataParams]):
     """One task per shard of the selection. What says a text of `test` is left out: a voice is judged on others."""
 
     name = "tts-data"
+    version = 2
     params = TtsDataParams
     inputs = (
         Input("selection"),
@@ -42,6 +47,7 @@ class TtsData(Stage[TtsDataParams]):
         return {
             "not-aligned": "give `units` whose `sets` have these utterances",
             "no-derivatives": "set no_derivatives where the speaker agrees to a voice",
+            "loud-background": "a lower silence_db keeps them",
             "badly-aligned": "look at some in `megahour report`; a higher phone_s keeps them",
         }
 
@@ -58,6 +64,12 @@ class TtsData(Stage[TtsDataParams]):
         for receipt in receipts:
             for voice, found in receipt.stats["voice_s"].items():
                 seconds[voice] = round(seconds.get(voice, 0.0) + found, 2)
+        mixed = mixed_voices([receipt.stats["heights"] for receipt in receipts])
+        for voice, share in mixed.items():
+            LOG.warning(
+                "tts-data: %.0f %% of the utterances of %r are of another pitch: are these two voices?",
+                *(100 * share, voice),
+            )
         named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in NAMED}
         spectrum = {name: getattr(p, name) for name in ("mels", "low_hz", "high_hz", "window_s")}
         return {
@@ -66,10 +78,29 @@ class TtsData(Stage[TtsDataParams]):
             "symbols": symbols_of(read_units(inputs["units"])),
             "language": p.language,
             "voices": dict(sorted(seconds.items())),
+            "mixed_voices": mixed,
             **named,
             **{name: _mean_and_deviation([r.stats[name] for r in receipts]) for name in ("pitch", "energy")},
             **global_statistics(receipts, []),
         }
+
+
+def mixed_voices(heights: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> dict[str, float]:
+    """Voices of which a share of `MIXED` or more is `APART` semitones or more from the median utterance, with the share.
+
+    heights: by voice, pairs of a pitch in semitones and how many utterances have it as their median; of each shard.
+    """
+    found: dict[str, Counter[int]] = {}
+    for shard in heights:
+        for voice, pairs in shard.items():
+            for semitones, count in pairs:
+                found.setdefault(voice, Counter())[semitones] += count
+    shares = {}
+    for voice, counts in sorted(found.items()):
+        every = sorted(counts.elements())
+        median = every[len(every) // 2]
+        shares[voice] = round(sum(abs(each - median) >= APART for each in every) / len(every), 4)
+    return {voice: share for voice, share in shares.items() if share >= MIXED and found[voice].total() >= FEWEST}
 
 
 def _mean_and_deviation(moments: list[list[float]]) -> list[float]:

@@ -36,6 +36,12 @@ class TtsDataParams(Params):
         description="an utterance with a longer phone is left out: its words are not those that are spoken, or aligned "
         "wrongly",
     )
+    silence_db: float = Field(
+        10.0,
+        ge=0,
+        description="least distance of an utterance's silences from its speech, in dB: less is music, noise "
+        "or another voice, which a voice would learn. Raise it for studio speech; 0 keeps all",
+    )
     no_derivatives: bool = Field(
         False,
         description="also use speech whose licence forbids derivatives, which a voice is: with the speaker's leave",

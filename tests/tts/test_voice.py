@@ -33,7 +33,9 @@ from megahour.train.held_out_speech import HeldOutSpeech
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
-from megahour.tts.data_shard import forbids_derivatives
+from megahour.tts.data_shard import background_db, forbids_derivatives
+from megahour.tts.data_stage import mixed_voices
+from megahour.tts.durations import Timing
 from megahour.tts.params import ScoreSpeechParams, SpeakParams
 from megahour.tts.score_stage import ScoreSpeech
 from megahour.tts.speak_stage import Speak
@@ -75,13 +77,37 @@ def test_what_a_voice_learns_from(made: Path) -> None:
     assert np.exp(data.summary["pitch"][0]) == pytest.approx(150, rel=0.25)
 
 
-@pytest.mark.parametrize(("params", "reason"), [({"most_s": 0.3}, "too-long"), ({"phone_s": 0.07}, "badly-aligned")])
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [({"most_s": 0.3}, "too-long"), ({"phone_s": 0.07}, "badly-aligned"), ({"silence_db": 50}, "loud-background")],
+)
 def test_what_is_left_out(tmp_path: Path, made: Path, params: dict[str, Any], reason: str) -> None:
     inputs = {name: Artifact(made / name) for name in ("selection", "utterances", "units")}
     data = voice_data(tmp_path / "data", inputs, **params)
     counts = data.receipt_of(0).counts
     assert counts.dropped[reason] > 0
     assert counts.kept + counts.dropped[reason] == len(TEXTS)
+
+
+def test_what_sounds_in_silence_is_measured_away_from_the_phones() -> None:
+    times = Timing([" ", "a", " ", "b", " "], np.array([12, 10, 3, 10, 2], np.int32), first=4)
+    level = np.full(50, 0.5)
+    level[:4] = 9.0  # before the utterance
+    level[16:26] = level[29:39] = 0.5
+    level[6:14] = 0.005
+    level[[4, 5, 14, 15, *range(26, 29), 39, 40]] = 0.4  # the ends of phones
+    signal = np.repeat(level, 80).astype(np.float32)
+    assert background_db(signal, 80, times) == pytest.approx(40)
+    short = Timing(times.phones, np.array([8, 10, 3, 10, 2], np.int32), first=8)
+    assert background_db(signal, 80, short) is None, "four frames of silence say nothing"
+
+
+def test_two_voices_of_one_name_are_told_by_their_pitch() -> None:
+    one, other = [(90, 12), (93, 8)], [(78, 3)]
+    assert mixed_voices([{"a": one}]) == {}
+    assert mixed_voices([{"a": one, "b": one}, {"a": other}]) == {"a": round(3 / 23, 4)}
+    assert mixed_voices([{"a": one}, {"a": [(84, 9)]}]) == {}, "a lively voice"
+    assert mixed_voices([{"a": [(90, 5), (70, 5)]}]) == {}, "too few to say"
 
 
 def test_texts_of_the_test_are_not_learnt(tmp_path: Path, made: Path) -> None:
