@@ -46,7 +46,7 @@ docs: $(VENV)/installed-dev
 
 # An hour or two. TEXT="FILE …" adds the language models (lmplz on the PATH), FSDD=FOLDER what trains on spoken digits.
 BENCH := startup engine_overhead fbank normalise align align_stage accelerator gtc_codec sync_overhead train_faults \
-	gtc_exchange train_network loader loader_audio train_continue plan_train
+	gtc_exchange metrics train_network loader loader_audio train_continue plan_train
 bench: $(VENV)/installed-dev
 	@failed=; measure() { echo "== $$*"; name=$$1; shift; $(BIN)/python benchmarks/$$name.py "$$@" || failed="$$failed $$name"; }; \
 	for name in $(BENCH); do measure $$name; done; \
