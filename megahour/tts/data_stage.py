@@ -86,7 +86,7 @@ class TtsData(Stage[TtsDataParams]):
 
 
 def mixed_voices(heights: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> dict[str, float]:
-    """Voices of which a share of `MIXED` or more is `APART` semitones or more from the median utterance, with the share.
+    """Voices of which a share of `MIXED` or more is `APART` semitones or more from the median, with the share.
 
     heights: by voice, pairs of a pitch in semitones and how many utterances have it as their median; of each shard.
     """
