@@ -141,6 +141,16 @@ class TrainOptions(ModelOptions):
         "", description="directory for what does not fit into --memory, best on a fast disk; empty: beside --out"
     )
     threads: int = Field(2, ge=1, le=256, description="threads; the bytes do not depend on it")
+    tokenizer: str = Field(
+        "",
+        description="spell the text in the tokens of FILE first, for a model that goes with a recogniser of tokens: a "
+        "sentencepiece .model, a tokenizer.json, a vocab.json or a list of characters",
+    )
+    token_form: Literal["pieces", "ids", "nemo"] = Field(
+        "pieces",
+        description="what is written for a token: pieces, as icefall and `decode` take them; ids, their numbers; nemo, "
+        "the character of number + 100, for NeMo's decoding with KenLM",
+    )
 
     @model_validator(mode="after")
     def _memory_fits(self) -> Self:

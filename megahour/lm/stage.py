@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
+from megahour.lm.text.token_lines import TokenLines
 from megahour.units.spellers import form_of, speller_of
-from megahour.units.tokens import BLANK, MARK, Characters
+from megahour.units.tokens import BLANK, Characters
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact, Receipt
     from megahour.core.writer import ShardWriter
     from megahour.lm.text.sources import Block
-    from megahour.units.tokens import TokenSpeller
 
 
 class LanguageModel(SingleShard[LanguageModelParams]):
@@ -45,7 +45,7 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         from megahour.lm.train import fit, read
 
         room = text_bytes(p.source) // 2
-        spelling = _Spelling(inputs["tokens"]) if "tokens" in inputs else None
+        spelling = _spelling(inputs["tokens"]) if "tokens" in inputs else None
         reading = read(p, _blocks(p, inputs, spelling), utf8=True, max_tokens=p.max_words, room=room)
         if not reading.words:
             raise StageError("the text has no words", remedy="check `source`, `sets` and the input `text`")
@@ -76,36 +76,19 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         return {"order": p.order, **receipts[0].stats}
 
 
-class _Spelling:
-    """Lines as tokens with spaces between them. left_out: lines that have none, or unknown ones.
-
-    Raises ConfigError: a model of pieces, which does not know how texts are cut into them.
-    """
-
-    def __init__(self, artifact: Artifact) -> None:
-        self.left_out = 0
-        self._speller: TokenSpeller
-        if form_of(artifact):
-            self._speller = speller_of(artifact)
-            return
-        config = artifact.read_json(0, ".model.json")
-        if config.get("marks") or not config.get("tokens"):
-            what = "a model of pieces" if config.get("marks") else "a model without tokens"
-            remedy = "give the artifact of stage `tokens` that it was trained with"
-            raise ConfigError(f"{what} does not say how a text is spelled", where=artifact.url, remedy=remedy)
-        self._speller = Characters((BLANK, *config["tokens"][1:]))
-
-    def __call__(self, lines: Iterable[str]) -> Iterator[str]:
-        names = self._speller.tokens
-        for line in lines:
-            text = " ".join(line.split())
-            if self._speller.spellable(text):
-                yield " ".join(MARK if names[token] == " " else names[token] for token in self._speller.encode(text))
-            else:
-                self.left_out += 1
+def _spelling(artifact: Artifact) -> TokenLines:
+    """Raises ConfigError: a model of pieces, which does not know how texts are cut into them."""
+    if form_of(artifact):
+        return TokenLines(speller_of(artifact))
+    config = artifact.read_json(0, ".model.json")
+    if config.get("marks") or not config.get("tokens"):
+        what = "a model of pieces" if config.get("marks") else "a model without tokens"
+        remedy = "give the artifact of stage `tokens` that it was trained with"
+        raise ConfigError(f"{what} does not say how a text is spelled", where=artifact.url, remedy=remedy)
+    return TokenLines(Characters((BLANK, *config["tokens"][1:])))
 
 
-def _blocks(p: LanguageModelParams, inputs: Inputs, spelling: _Spelling | None) -> Iterator[Block]:
+def _blocks(p: LanguageModelParams, inputs: Inputs, spelling: TokenLines | None) -> Iterator[Block]:
     from megahour.lm.estimate.reading import lines_of
     from megahour.lm.text.sources import blocks, line_blocks
     from megahour.units.texts import input_lines

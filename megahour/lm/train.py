@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,12 +14,12 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.estimate.estimate import Estimated, estimate
 from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.partitions import Corpus
-from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, vocabulary_of
+from megahour.lm.estimate.reading import CountedCorpus, allowed_words, lines_of, read_corpus, vocabulary_of
 from megahour.lm.estimate.sweep import Words
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, packing, replacing
 from megahour.lm.text.cut import WordCut
-from megahour.lm.text.sources import Block, blocks, is_stream, sources_digest, text_bytes
+from megahour.lm.text.sources import Block, blocks, is_stream, line_blocks, sources_digest, text_bytes
 
 if TYPE_CHECKING:
     from megahour.lm.params import ModelOptions, TrainOptions
@@ -28,6 +28,7 @@ BYTES_PER_WORD = 75  # of memory, for a corpus in it
 TEXT_BYTES_PER_WORD = 4  # of plain text, at least
 MOST_TEXT_BYTES = 6  # the same, at most: what would not fit even then is refused
 PACKED_FACTOR = 3  # what compressed text grows to
+TOKENS_FACTOR = 2  # what a text grows to that is spelled in tokens
 Progress = Callable[[str, int, int], None]
 
 
@@ -44,6 +45,9 @@ class Trained:
     notes: list[str] = field(default_factory=list)
 
 
+Text = Callable[[], Iterable[Block]]
+
+
 def train(
     options: TrainOptions, memory_bytes: int = 0, progress: Progress = lambda phase, done, total: None
 ) -> Trained:
@@ -56,9 +60,24 @@ def train(
     ConfigError: a source matches nothing, or the output's name or directory is wrong; before any work. MegahourError:
     the text cannot be used, or memory or disk cannot hold the job.
     """
+    if not options.tokenizer:
+        return _train(options, lambda: blocks(options.source), memory_bytes, progress)
+    from megahour.lm.text.token_lines import TokenLines
+
+    spelled = TokenLines.open(options.tokenizer, options.token_form)
+
+    def text() -> Iterator[Block]:
+        spelled.begin()
+        return line_blocks(spelled(lines_of(blocks(options.source))), f"{', '.join(options.source)[:200]} in tokens")
+
+    made = _train(options, text, memory_bytes, progress)
+    return replace(made, notes=[*made.notes, spelled.said()])
+
+
+def _train(options: TrainOptions, text: Text, memory_bytes: int, progress: Progress) -> Trained:
     out = Path(options.out)
     form = form_to_write(out)
-    size = text_bytes(options.source)
+    size = text_bytes(options.source) * (TOKENS_FACTOR if options.tokenizer else 1)
     if any(source.endswith(PACKED) or ".parquet" in source for source in options.source):
         size *= PACKED_FACTOR
     if options.scratch and not Path(options.scratch).is_dir():
@@ -68,8 +87,8 @@ def train(
     with replacing(out) as making:
         if memory_bytes:
             with packing(making, options.out, options.threads, progress) as path:
-                return _bounded(options, path, memory_bytes, size, progress)
-        reading = read(options, _counted(options, size, progress), room=size // TEXT_BYTES_PER_WORD + 1)
+                return _bounded(options, text, path, memory_bytes, size, progress)
+        reading = read(options, _counted(text, size, progress), room=size // TEXT_BYTES_PER_WORD + 1)
         if not reading.words:
             where = ", ".join(options.source)[:200]
             raise MegahourError("the text has no words", where=where, remedy="give other text")
@@ -122,11 +141,11 @@ def free_memory() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _counted(options: TrainOptions, size: int, progress: Progress) -> Iterator[Block]:
+def _counted(text: Text, size: int, progress: Progress) -> Iterator[Block]:
     """Blocks of the text. Raises MegahourError when there is more of it than fits into memory."""
     done, free = 0, free_memory()
     progress("read", 0, size)
-    for block in blocks(options.source):
+    for block in text():
         yield block
         done += block.end
         if done > size:  # compressed text and pipes may be of any size
@@ -142,7 +161,9 @@ def _trained(model: Estimated, reading: CountedCorpus) -> Trained:
     return Trained(model.sizes, model.discounts, model.fallbacks, _text(reading), model.wildcards)
 
 
-def _bounded(options: TrainOptions, path: Path, memory_bytes: int, size: int, progress: Progress) -> Trained:
+def _bounded(
+    options: TrainOptions, text: Text, path: Path, memory_bytes: int, size: int, progress: Progress
+) -> Trained:
     from megahour.lm.scale.bounded import estimate_bounded
 
     out, listed = Path(options.out), options.vocabulary_file
@@ -150,9 +171,10 @@ def _bounded(options: TrainOptions, path: Path, memory_bytes: int, size: int, pr
     if any(map(is_stream, options.source)):
         identity = str(uuid4())  # a pipe may bring other text next time
     else:
-        identity = f"{sources_digest(options.source)} {listed and sources_digest([listed])}"
+        files = [sources_digest([file]) if file else "" for file in (listed, options.tokenizer)]
+        identity = " ".join([sources_digest(options.source), *files, options.token_form])
     made = estimate_bounded(
-        lambda: blocks(options.source),
+        text,
         options.order,
         path,
         scratch,
@@ -171,5 +193,5 @@ def _bounded(options: TrainOptions, path: Path, memory_bytes: int, size: int, pr
         f"positions {where}, {sum(sharding.shards)} shards in {sharding.rounds} round(s), largest / median "
         f"{sharding.skew:.2f}, {made.shared_ngrams:,} n-grams shared; scratch {made.spilled_bytes / 1e6:,.0f} MB"
     ]
-    text = {"tokens": made.tokens, "types": made.types}
-    return Trained(made.sizes, made.discounts, made.fallbacks, text, made.wildcards, notes)
+    counts = {"tokens": made.tokens, "types": made.types}
+    return Trained(made.sizes, made.discounts, made.fallbacks, counts, made.wildcards, notes)

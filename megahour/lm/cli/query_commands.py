@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from megahour.lm.kenlm.write import KenlmForm
     from megahour.lm.query.batch import SentenceScores
     from megahour.lm.query.mapped import MappedModel
+    from megahour.lm.text.token_lines import TokenForm, TokenLines
 
 _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
@@ -85,9 +86,14 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
 @click.argument("texts", nargs=-1, metavar="[TEXT]…")
 @click.option("--sentences", is_flag=True, help="a line each: log10 p, words, unknown words, sentence")
 @click.option("--words", is_flag=True, help="each word with its number, n-gram length and log10 p, as KenLM's query")
+@click.option("--tokenizer", metavar="FILE", help="of a model of tokens: spell the text in those of FILE, as lm train")
+@click.option("--token-form", type=click.Choice(["pieces", "ids", "nemo"]), default="pieces", show_default=True)
 @_threads
 @log.logged
-def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, threads: int) -> None:
+def score(
+    model: str, texts: tuple[str, ...], sentences: bool, words: bool, tokenizer: str | None, token_form: TokenForm,
+    threads: int,
+) -> None:  # fmt: skip
     """Perplexity of TEXT, a sentence a line, with and without unknown words; reads standard input without TEXT.
 
     MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
@@ -99,9 +105,10 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
         if text != "-" and not Path(text).is_file():
             raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
     with stoppable():
-        scorer, total = _scorer(model, threads), TextScore()
+        scorer, total, spelled = _scorer(model, threads), TextScore(), _token_lines(tokenizer, token_form)
         for text in texts or ("-",):
-            for lines in lines_of(text):
+            for given in lines_of(text):
+                lines = [f"{line}\n".encode() for line in spelled(_decoded(given, text))] if spelled else given
                 result = scorer(b"".join(lines))
                 total += result.total
                 if sentences or words:
@@ -115,6 +122,27 @@ def score(model: str, texts: tuple[str, ...], sentences: bool, words: bool, thre
     click.echo(f"Perplexity excluding OOVs:\t{total.perplexity_known:.8g}")
     click.echo(f"OOVs:\t{total.oov}\nTokens:\t{total.tokens}")
     click.echo(f"log10 p:\t{total.log10_prob:.6f}")
+    if spelled:
+        ends = total.tokens - spelled.tokens
+        click.echo(f"Perplexity by word:\t{10 ** (-total.log10_prob / (spelled.words + ends)):.8g}")
+        click.echo(spelled.said(), err=True)
+
+
+def _token_lines(tokenizer: str | None, form: TokenForm) -> TokenLines | None:
+    if not tokenizer:
+        return None
+    from megahour.lm.text.token_lines import TokenLines
+
+    return TokenLines.open(tokenizer, form)
+
+
+def _decoded(lines: list[bytes], name: str) -> list[str]:
+    """Raises MegahourError: not UTF-8, which tokens are made of."""
+    try:
+        return [line.decode().removesuffix("\n") for line in lines]
+    except UnicodeDecodeError as error:
+        remedy = "convert the file (iconv -f latin1 -t utf-8 …)"
+        raise MegahourError(f"not UTF-8: {error.object[:60]!r}", where=name, remedy=remedy) from None
 
 
 def _scorer(model: str, threads: int) -> Any:
