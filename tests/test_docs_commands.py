@@ -74,7 +74,8 @@ def check(command: str) -> None:
     if isinstance(found, click.Group) or not given:
         return
     flags = {word.partition("=")[0] for word in given if word.startswith("--")}
-    first = [word for word in given[:1] if not word.startswith("-")]  # `plan train` has options of its own
+    first = [word for word in given[:1] if not word.startswith("-")]  # `plan train` has options of its own,
+    first += ["--hours", "1"] if "--hours" in given else []  # and so has a plan of hours
     helped = parsed(found, context, [*first, "--help"]).command
     known = {flag for p in helped.params for flag in (*p.opts, *p.secondary_opts)}
     assert flags <= known | {"--help"}, f"{sorted(flags - known)}: not among {sorted(known)}"
