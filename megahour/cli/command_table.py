@@ -15,6 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "megahour.cli.say:command",
         "Speak a text with a trained voice: to a WAV file, or to a pipe sentence by sentence.",
     ),
+    "serve": (
+        "megahour.cli.serve:command",
+        "Serve models here for a run elsewhere: the one that its stages ask for in FOLDER, its engine.services.",
+    ),
     "listening-results": (
         "megahour.cli.listening_results:command",
         "Mean opinions of a listening test, with their intervals.",

@@ -44,6 +44,17 @@ class EngineParams(BaseModel):
         "127.0.0.1",
         description="this machine's address for the model service; executors on others need one that they can reach",
     )
+    tls: str = Field(
+        "",
+        description="folder with tls.crt, tls.key and ca.crt, on every machine at the same path: the model service is "
+        "encrypted; set it wherever the network is not your own",
+    )
+    mutual: bool = Field(False, description="the model service asks tasks for a certificate that ca.crt has signed")
+    services: str = Field(
+        "",
+        description="folder or URL where `megahour serve FOLDER` on other machines is found; empty: models run beside "
+        "the driver. Set it when the devices are on other machines, or on several",
+    )
     conf: dict[str, str] = Field(
         {},
         description="settings of Spark, such as spark.executor.memory: 4g, which go before the engine's own; read with "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megahour.cli.recipe import EngineParams, Step, load_stage
-from megahour.cli.run import difference, make_engine
+from megahour.cli.run import difference, make_engine, models_of
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, DamagedError, MegahourError, StoreError
 from megahour.core.locks import alone, check
@@ -22,7 +22,6 @@ from megahour.core.verify import agrees, known_receipts, verify, verify_book, ve
 from megahour.core.versions import versions
 from megahour.runner.job import Job, Origin
 from megahour.runner.runner import (
-    Models,
     Monitor,
     Planned,
     alone_at_work,
@@ -183,7 +182,7 @@ def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: l
     done = frozenset(range(plan.shards)) - (frozenset(bad) - frozenset(made))
     job = job_of(origin, scratch, means.work, means.threads)
     means.monitor.started(origin.stage.name, len(bad), len(made))
-    models = Models(means.engine.devices, means.engine.host)
+    models = models_of(means.engine)
     try:
         with alone_at_work(job), make_engine(means.engine) as engine:
             for receipt in make_missing(origin, job, engine, plan, done, means.monitor, models):

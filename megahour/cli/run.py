@@ -61,6 +61,14 @@ def make_engine(params: EngineParams) -> Engine:
     return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)
 
 
+def models_of(params: EngineParams) -> Models:
+    """Where the models of a recipe's or a command's stages run."""
+    services = params.services
+    if services and "://" not in services:
+        services = str(Path(services).absolute())  # tasks may have other working directories
+    return Models(params.devices, params.host, params.tls, params.mutual, services)
+
+
 def plan(recipe: Recipe) -> list[StepPlan]:
     """State of each step, and the reason why it would run."""
     history = _history(recipe)
@@ -162,7 +170,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
                 work=work,
                 threads=recipe.threads,
                 monitor=monitor_for(step.name),
-                models=Models(recipe.engine.devices, recipe.engine.host),
+                models=models_of(recipe.engine),
             )
             finished.append(step.name)
             check_apart(pairs, finished)

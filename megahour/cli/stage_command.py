@@ -72,6 +72,9 @@ def _run_options(stage: Stage[Any]) -> list[click.Option]:
         options += [
             click.Option(["--device", "engine__devices"], multiple=True, help=f"(repeatable) {devices}"),
             click.Option(["--host", "engine__host"], default="127.0.0.1", help=host),
+            click.Option(["--services", "engine__services"], default="", help=fields["services"].description),
+            click.Option(["--tls", "engine__tls"], default="", help=fields["tls"].description),
+            click.Option(["--mutual", "engine__mutual"], is_flag=True, help=fields["mutual"].description),
         ]
     return options
 
@@ -95,9 +98,9 @@ class ReportCommand(click.Command):
 
 
 def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
-    from megahour.cli.run import make_engine, resumable
+    from megahour.cli.run import make_engine, models_of, resumable
     from megahour.core.store import Artifact
-    from megahour.runner.runner import Models, run_stage
+    from megahour.runner.runner import run_stage
 
     given = {key: value for key, value in values.items() if value is not None}
     inputs = {key[7:]: Artifact(given.pop(key)) for key in list(given) if key.startswith("input__")}
@@ -109,7 +112,7 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     monitor = monitor_of(board)
     options = {"work": work, "threads": threads, "monitor": monitor}
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
-        models = Models(chosen.devices, chosen.host)
+        models = models_of(chosen)
         manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
     made = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
     log.say_last(made, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})

@@ -37,7 +37,7 @@ from megahour.runner.rounds import learn_in_rounds
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
-    from megahour.serve.spec import ModelSpec, ServiceAddress
+    from megahour.serve.spec import ModelSpec, ServiceAddress, ServicePool
 
 LOG = logging.getLogger(__name__)
 KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
@@ -70,10 +70,15 @@ class Models:
 
     devices: as `serve.devices.of_machine` takes them; by default a process for each GPU, or for each task at a time.
     host: the address of this machine at which the service listens; executors on other machines must reach it.
+    tls, mutual: keys, see `serve.tls`.
+    services: where services of other machines are found, see `serve.registry`; then none runs here.
     """
 
     devices: tuple[str, ...] = ()
     host: str = "127.0.0.1"
+    tls: str = ""
+    mutual: bool = False
+    services: str = ""
 
 
 class Planned(NamedTuple):
@@ -296,13 +301,19 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
 
 
 @contextmanager
-def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress]:
+def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress | ServicePool]:
+    if models.services:
+        from megahour.serve.registry import services_of
+
+        with services_of(models.services, spec, models.tls) as pool:
+            yield pool
+        return
     from megahour.serve.devices import of_machine
     from megahour.serve.server import serve
 
     # On the CPU one for each core that the engine's tasks may use: the model is most of the work.
     devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
-    with serve(spec, devices=devices, host=models.host) as service:
+    with serve(spec, devices=devices, host=models.host, tls=models.tls, mutual=models.mutual) as service:
         yield service.endpoint
 
 

@@ -10,7 +10,7 @@ import contextlib
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,8 @@ UNREACHED = (
 class Call:
     """Open from the first `send`; ends with `finish` or `cancel`."""
 
-    def __init__(self, connection: Any, options: Any, address: str) -> None:
+    def __init__(self, connection: Any, options: Any, address: str, arrived: Callable[[], None] = lambda: None) -> None:
+        self._arrived = arrived
         self._connection, self._options, self._address = connection, options, address
         self._dtype: Any = None
         self._shared: SharedWindow | None = None
@@ -42,6 +43,11 @@ class Call:
         self._threads: list[threading.Thread] = []
         self._write_error: Exception | None = None
         self._ended = threading.Event()  # cancelled, or read to its end
+
+    @property
+    def ended(self) -> bool:
+        """Whether the service sends nothing more: what has come is still to be received, and then the end."""
+        return self._ended.is_set()
 
     def send(self, sequence: wire.Keyed, window_frames: int) -> None:
         """Queue a sequence, of which the caller holds at most `window_frames` frames in flight.
@@ -164,6 +170,7 @@ class Call:
                 text = chunk.app_metadata.to_pybytes()
                 if chunk.data is not None:
                     self._inbox.put((chunk.data, text))
+                    self._arrived()
                     continue
                 handle = decode_handle(text)
                 self._shared = SharedWindow.attach(handle) if handle is not None else None
@@ -172,6 +179,7 @@ class Call:
             self._inbox.put(error)
         self._ended.set()
         self._inbox.put(None)
+        self._arrived()
 
 
 def translate(error: Exception, address: str) -> AcceleratorError:

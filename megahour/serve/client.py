@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 from megahour.serve import wire
 from megahour.serve.call import Call, translated
 from megahour.serve.spec import AcceleratorError, SequenceFailedError, ServiceAddress
+from megahour.serve.tls import client_options
 
 WINDOW_FRAMES = 65_536
 Sequences = Iterable[tuple[int, np.ndarray]]
@@ -113,11 +114,14 @@ def as_sequence(key: int, features: np.ndarray) -> wire.Keyed:
 
 
 class FlightSession:
-    """See `Session`. Several `infer` calls may run at the same time, from several threads."""
+    """See `Session`. Several `infer` calls may run at the same time, from several threads.
+
+    Raises ConfigError: keys that the service's `tls` names are not there.
+    """
 
     def __init__(self, service: ServiceAddress) -> None:
         self.service = service
-        self._client = flight.connect(service.address)
+        self._client = flight.connect(service.address, **client_options(service.tls))
         headers = [(b"authorization", f"Bearer {service.token}".encode())]
         self._options = flight.FlightCallOptions(headers=headers)
 
@@ -150,6 +154,14 @@ class FlightSession:
     def _arrived(self, call: Call, window: SendWindow, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
         for key, result in call.receive(block=block):
             yield from window.arrive(key, result)
+
+    def call(self, arrived: Callable[[], None]) -> Call:
+        """A call of one's own; `arrived` hears of each message, in a thread of the call."""
+        return Call(self._client, self._options, self.service.address, arrived)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
 
     def metrics(self) -> dict[str, float]:
         """See `Session.metrics`."""

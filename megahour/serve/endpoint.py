@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,12 +111,15 @@ class Stream:
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """The Flight server: one DoExchange per stream of requests, and the action `metrics`."""
 
-    def __init__(self, batcher: Batcher, segments: Segments, host: str, port: int, token: str) -> None:
+    def __init__(
+        self, batcher: Batcher, segments: Segments, host: str, port: int, token: str, keys: Mapping[str, Any]
+    ) -> None:
         self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
         if host in EVERYWHERE:
             raise ConfigError(f"host {host}: tasks cannot call that", remedy=OWN_ADDRESS)
         try:
-            super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+            scheme = "grpc+tls" if keys else "grpc"
+            super().__init__(f"{scheme}://{host}:{port}", middleware={"token": TokenCheck(token)}, **keys)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(f"host {host}: the model service cannot listen there", remedy=OWN_ADDRESS) from error
 

@@ -25,7 +25,8 @@ from megahour.serve.batcher import Batcher, Pending, RequestBatch
 from megahour.serve.endpoint import Endpoint
 from megahour.serve.metrics import RUNNING, ServiceMeter
 from megahour.serve.segment import Segments
-from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress
+from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ModelSpec, ServiceAddress
+from megahour.serve.tls import server_options
 from megahour.serve.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     require_token: bool = True,
+    tls: str = "",
+    mutual: bool = False,
 ) -> Iterator[Service]:
     """Run the service within a `with` block.
 
@@ -84,6 +87,7 @@ def serve(
     batch_timeout_s: a worker that takes longer for a batch is killed, which counts as a death.
     shared_bytes: bound of the memory through which clients on this host pass features (see `segment`); 1 GiB or a
         sixteenth of the machine's memory by default, 0 for none.
+    tls, mutual: a folder of keys, and whether clients have to show one of theirs, see `tls`.
 
     Raises
     ------
@@ -94,7 +98,7 @@ def serve(
     queue_frames = queue_frames or QUEUE_BATCHES * spec.max_batch_frames
     limits = ServerLimits(max_wait_s, queue_frames, retries, batch_timeout_s, load_timeout_s, shared_bytes)
     token = secrets.token_hex(TOKEN_BYTES) if require_token else ""
-    service = Service(spec, limits, [(device, threads) for device in devices], host, port, token)
+    service = Service(spec, limits, [(device, threads) for device in devices], host, port, token, tls, mutual)
     try:
         service.start()
         yield service
@@ -113,8 +117,10 @@ class Service:
         host: str,
         port: int,
         token: str,
+        tls: str = "",
+        mutual: bool = False,
     ) -> None:
-        self.limits, self.host, self.token = limits, host, token
+        self.limits, self.host, self.token, self.tls = limits, host, token, tls
         self.meter = ServiceMeter(self._gauges)
         self.batcher = Batcher(spec, limits.max_wait_s, limits.queue_frames, self.meter)
         self.workers = [
@@ -122,19 +128,24 @@ class Service:
             for device, threads in devices
         ]
         self.segments = Segments(limits.shared_bytes)
-        self._flight = Endpoint(self.batcher, self.segments, host, port, token)
+        self._flight = Endpoint(self.batcher, self.segments, host, port, token, server_options(tls, mutual))
         self._threads = [threading.Thread(target=self._feed, args=(worker,), daemon=True) for worker in self.workers]
         self._living = len(self.workers)
         self._lock = threading.Lock()
 
     @property
     def address(self) -> str:
-        return f"grpc://{self.host}:{self._flight.port}"
+        return f"grpc{'+tls' if self.tls else ''}://{self.host}:{self._flight.port}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last worker was given up, or it was closed."""
+        return self.batcher.closed
 
     @property
     def endpoint(self) -> ServiceAddress:
         """What tasks need to reach the service; picklable."""
-        return ServiceAddress(self.address, self.token)
+        return ServiceAddress(self.address, self.token, self.tls)
 
     def start(self) -> None:
         """Wait for every worker's model, then accept work."""
@@ -157,7 +168,7 @@ class Service:
     def close(self) -> None:
         """Fail what still waits, end the workers, log the metrics."""
         RUNNING.discard(self.meter)
-        self._shut("the service was closed")
+        self._shut(CLOSED)
         for worker, thread in zip(self.workers, self._threads, strict=True):
             if thread.is_alive():
                 thread.join(SHUTDOWN_TIMEOUT_S)
@@ -209,7 +220,7 @@ class Service:
 
     def _again(self, batch: RequestBatch) -> None:
         if not self.batcher.retry(batch):
-            self._fail(batch.items, "the service was closed")
+            self._fail(batch.items, CLOSED)
 
     def _deliver(self, batch: RequestBatch, reply: Reply, seconds: float) -> None:
         frames = sum(item.frames for item in batch.items)
@@ -251,7 +262,7 @@ class Service:
 
     def _replace(self, worker: Worker) -> bool:
         """A new process in place of a dead one; False when none can be had. The service ends with its last worker."""
-        reason = "the service was closed"
+        reason = CLOSED
         for _ in range(RESTARTS):
             if self.batcher.closed:
                 return False
@@ -260,7 +271,7 @@ class Service:
                 worker.wait_ready()
                 return True
             except AcceleratorError as error:
-                reason = f"no worker can be started: {error}"
+                reason = f"{GIVEN_UP}: {error}"
                 log.error("%s", reason)
         with self._lock:
             self._living -= 1

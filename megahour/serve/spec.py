@@ -35,6 +35,11 @@ BUCKETS_PER_OCTAVE = 16  # lengths are rounded up to 5 significant bits: 6 % pad
 ROW_QUANTUM = 8  # rows of exact batches come in multiples of this; the reason is in `compute`
 
 
+CLOSED = "the service was closed"
+GIVEN_UP = "no worker can be started"
+"""How replies begin that are no fault of their sequence: another service may have the answer."""
+
+
 class AcceleratorError(MegahourError):
     """The service refused, lost or failed a request."""
 
@@ -115,9 +120,19 @@ class ServiceAddress:
 
     address: str
     token: str
+    tls: str = ""  # folder of the client's keys, see `tls`
 
     def __repr__(self) -> str:
         return f"ServiceAddress({self.address!r}, token=…)"  # a token does not belong in logs
+
+
+@dataclass(frozen=True)
+class ServicePool:
+    """Services of one model on several machines, that come and go: a registry's URL and the model's name in it."""
+
+    registry: str
+    model: str
+    tls: str = ""
 
 
 def bucket_frames(length: int) -> int:

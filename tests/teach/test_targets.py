@@ -1,6 +1,7 @@
 """Stage `targets`: the teacher's largest logits of every frame at every offset, and a student that learns from them."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.stack import stack
 from megahour.models.inference import load
-from megahour.runner.runner import run_stage
+from megahour.runner.runner import Models, run_stage
+from megahour.serve.host import serve_registry
 from megahour.teach.params import TargetsParams
 from megahour.teach.stage import Targets
 from megahour.train.stage import Train
@@ -110,6 +112,23 @@ def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targ
     monkeypatch.undo()
     assert receipt.files == targets.receipts()[0].files
     assert receipt.tags == targets.receipts()[0].tags
+
+
+def test_services_of_other_machines_give_the_same_bytes(tmp_path, features, teacher, targets, engine):
+    registry, stop = tmp_path / "services", threading.Event()
+    where = {"devices": ["cpu"], "host": "127.0.0.1"}
+    hosts = [threading.Thread(target=serve_registry, args=(str(registry), stop), kwargs=where) for _ in range(2)]
+    for host in hosts:
+        host.start()
+    try:
+        inputs, p = {"features": features, "teacher": teacher}, TargetsParams(top_k=3, offsets=[0, 2])
+        output, models = Artifact(tmp_path / "targets"), Models(services=str(registry))
+        manifest = run_stage(Targets(), p, inputs, output, engine, work=tmp_path / "work", models=models)
+    finally:
+        stop.set()
+        for host in hosts:
+            host.join()
+    assert manifest.digest == targets.manifest.digest
 
 
 def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, units, targets, engine):

@@ -1,0 +1,60 @@
+"""One machine's model service for runs whose driver is elsewhere: it serves whatever model the registry asks for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from megahour.core.errors import MegahourError
+from megahour.serve.registry import POLL_S, Registry
+from megahour.serve.server import serve
+from megahour.serve.spec import ModelSpec
+
+LOG = logging.getLogger(__name__)
+TRUSTED = ("megahour.",)  # modules whose loaders are run by default: a registry's file is no program
+
+
+def serve_registry(
+    url: str,
+    stop: threading.Event,
+    *,
+    devices: Sequence[str],
+    host: str,
+    port: int = 0,
+    tls: str = "",
+    mutual: bool = False,
+    trusted: Sequence[str] = TRUSTED,
+) -> None:
+    """Until `stop` is set: load the model that is asked for, offer it, and leave it when another or none is.
+
+    A model that cannot be loaded is logged and tried again when the registry asks for another.
+    """
+    registry, refused = Registry(url), ""
+    while not stop.is_set():
+        wanted = registry.wanted()
+        if wanted is None or wanted[0] == refused:
+            stop.wait(POLL_S)
+            continue
+        model, spec = wanted
+        if not spec.loader.startswith(tuple(trusted)):
+            LOG.error("%s asks for %s, which is none of %s", url, spec.loader, ", ".join(f"{t}*" for t in trusted))
+            refused = model
+            continue
+        try:
+            with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
+                key = registry.add(model, service.endpoint)
+                LOG.warning("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+                try:
+                    while not (stop.is_set() or service.ended or _other(registry, model)):
+                        stop.wait(POLL_S)
+                finally:
+                    registry.remove(key)  # first, so that no task looks for it while it ends
+        except MegahourError as error:
+            LOG.error("%s", error)
+            refused = model
+
+
+def _other(registry: Registry, model: str) -> bool:
+    wanted: tuple[str, ModelSpec] | None = registry.wanted()
+    return wanted is None or wanted[0] != model

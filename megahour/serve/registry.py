@@ -1,0 +1,119 @@
+"""Where a run's model services on other machines are: a folder that all see, on a disk or in an object store.
+
+    wanted.json          the model that the run needs now, written by the driver
+    services/<id>.json   a service that has it: its address and token, written by `megahour serve` on that machine
+
+Who may write here says what those machines load, and who may read here may ask them: keep it to yourself (local files
+are made for their owner alone).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from megahour.core.records import fingerprint
+from megahour.core.store import Artifact
+from megahour.core.transfer import is_local, publish_text
+from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, ServicePool
+
+LOG = logging.getLogger(__name__)
+WANTED = "wanted.json"
+POLL_S = 1.0
+SAY_S = 15.0  # a driver without a service says so
+JOIN_S = 3600.0  # … and gives up
+
+
+class Registry:
+    """The folder at a path or URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._home = Artifact(url)
+
+    def want(self, spec: ModelSpec) -> str:
+        """Ask for a model; its name."""
+        name = fingerprint(asdict(spec))
+        self._write(WANTED, {"name": name, "spec": asdict(spec)})
+        return name
+
+    def forget(self) -> None:
+        """No model is needed any more."""
+        self._remove(WANTED)
+
+    def wanted(self) -> tuple[str, ModelSpec] | None:
+        """The model that is asked for, and its name."""
+        found = self._read(WANTED)
+        return (str(found["name"]), ModelSpec(**found["spec"])) if found else None
+
+    def add(self, model: str, service: ServiceAddress) -> str:
+        """Offer a service; its key for `remove`."""
+        key = f"services/{uuid.uuid4().hex}.json"
+        self._write(key, {"model": model, "address": service.address, "token": service.token})
+        return key
+
+    def remove(self, key: str) -> None:
+        """Take an offer back."""
+        self._remove(key)
+
+    def services(self, model: str, tls: str = "") -> list[ServiceAddress]:
+        """Those that offer a model, in no order. One that was killed is still among them."""
+        self._home.fs.invalidate_cache()
+        found = [self._read(self._relative(path)) for path in self._home.fs.glob(self._home.path("services/*.json"))]
+        return [ServiceAddress(s["address"], s["token"], tls) for s in found if s and s["model"] == model]
+
+    def _relative(self, path: str) -> str:
+        return "services/" + path.rpartition("/")[2]
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        path = self._home.path(name)
+        if is_local(self._home.fs):
+            Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        publish_text(self._home.fs, path, json.dumps(value))
+        if is_local(self._home.fs):
+            Path(path).chmod(0o600)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            self._home.fs.invalidate_cache()
+            return dict(json.loads(self._home.fs.cat_file(self._home.path(name))))
+        except (OSError, ValueError):  # taken back, or half written on a store without renames
+            return None
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._home.fs.rm_file(self._home.path(name))
+        except OSError as error:
+            LOG.debug("%s/%s could not be removed: %s", self.url, name, error)
+
+
+@contextmanager
+def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S) -> Iterator[ServicePool]:
+    """Ask for a model in the registry at `url` while in use; yields once a service offers it.
+
+    Raises AcceleratorError: none has come within `join_s`.
+    """
+    registry = Registry(url)
+    model = registry.want(spec)
+    try:
+        began_s, said = time.monotonic(), False
+        while not registry.services(model, tls):
+            waited_s = time.monotonic() - began_s
+            if waited_s > join_s:
+                raise AcceleratorError(
+                    f"no model service has come within {join_s:g} s", where=url, remedy=f"start `megahour serve {url}`"
+                )
+            if waited_s > SAY_S and not said:
+                LOG.warning("no model service yet: start `megahour serve %s` on the machines with devices", url)
+                said = True
+            time.sleep(POLL_S)
+        yield ServicePool(url, model, tls)
+    finally:
+        registry.forget()

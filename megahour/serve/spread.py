@@ -1,0 +1,232 @@
+"""A session with all services of a model: each sequence goes to the one with the least to do.
+
+What is in flight is kept here (the caller's window bounds it), so that a service that ends, is restarted or stands
+still costs its sequences another way, not the task: they go to the others, or wait for one to come. A service that has
+nothing to do while others are silent takes a half of what they hold; whichever answers first counts. In exact mode the
+bytes do not depend on who answers, where the machines' devices are of one kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Self, Unpack
+
+import numpy as np
+
+from megahour.serve import wire
+from megahour.serve.call import Call
+from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences, as_sequence
+from megahour.serve.registry import Registry
+from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ServiceAddress, ServicePool
+
+LOG = logging.getLogger(__name__)
+LOOK_S = 5.0  # between looks for services that have come
+SILENCE_S = 1.0  # nothing has come for so long: idle services take over from the others
+PATIENCE_S = 900.0  # without a service or an answer: a machine may be started again meanwhile
+AWAY_S = 1.0  # after its first loss a service is tried again; twice as long after each further one …
+LONGEST_AWAY_S = 60.0  # … up to this
+COUNTERS = ("batches", "sequences", "frames", "shared", "failed", "worker_deaths")
+
+
+class SpreadSession:
+    """See `client.Session`; for one thread."""
+
+    def __init__(self, pool: ServicePool) -> None:
+        self._pool, self._registry = pool, Registry(pool.registry)
+        self._sessions: dict[str, FlightSession] = {}
+        self._away: dict[str, tuple[float, float]] = {}  # address: until when it is left alone, and for how long
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for session in self._sessions.values():
+            session.close()
+
+    def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
+        """See `client.Session.infer`; AcceleratorError when no service has answered for `PATIENCE_S`."""
+        window, spread = SendWindow(**options), _Spread(self)
+        try:
+            for key, features in sequences:
+                sequence = as_sequence(key, features)
+                while not window.has_room(sequence.frames):
+                    yield from self._arrived(spread, window, block=True)
+                window.depart(sequence)
+                spread.send(sequence, window.limit_frames)
+                yield from self._arrived(spread, window, block=False)
+            while window:
+                yield from self._arrived(spread, window, block=True)
+        finally:
+            spread.close()
+
+    def _arrived(self, spread: _Spread, window: SendWindow, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
+        for key, result in spread.receive(block=block):
+            yield from window.arrive(key, result)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters of all services together."""
+        total = dict.fromkeys(COUNTERS, 0.0)
+        for session in self.present().values():
+            found = session.metrics()
+            total = {name: total[name] + found[name] for name in COUNTERS}
+        return total
+
+    def present(self) -> dict[str, FlightSession]:
+        """Connections to the services that are registered and were not lost just now, by address."""
+        now_s = time.monotonic()
+        found = self._registry.services(self._pool.model, self._pool.tls)
+        here = [s for s in found if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
+        return {service.address: self._session(service) for service in here}
+
+    def lost(self, address: str, error: Exception) -> None:
+        """Leave a service alone for a while; the same address may be another service's by then."""
+        _, before_s = self._away.get(address, (0.0, 0.0))
+        if not before_s:
+            LOG.warning("a model service is lost, others take over: %s", error)
+        away_s = min(max(AWAY_S, 2 * before_s), LONGEST_AWAY_S)
+        self._away[address] = (time.monotonic() + away_s, away_s)
+        self._sessions.pop(address).close()
+
+    def answered(self, address: str) -> None:
+        """A service is there again."""
+        self._away.pop(address, None)
+
+    def _session(self, service: ServiceAddress) -> FlightSession:
+        known = self._sessions.get(service.address)
+        if known is None or known.service != service:
+            known = self._sessions[service.address] = FlightSession(service)
+        return known
+
+
+class _Lane:
+    """A call to one service, and the frames of the sequences that it holds, by key."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.held: dict[int, int] = {}
+
+    @property
+    def frames(self) -> int:
+        return sum(self.held.values())
+
+
+class _Spread:
+    """What one `infer` has in flight, and with which services."""
+
+    def __init__(self, session: SpreadSession) -> None:
+        self._session = session
+        self._lanes: dict[str, _Lane] = {}
+        self._unanswered: dict[int, wire.Keyed] = {}
+        self._waiting: deque[int] = deque()  # keys that no service holds
+        self._window_frames = 0
+        self._dtype: np.dtype | None = None
+        self._news = threading.Event()
+        self._looked_s, self._heard_s = float("-inf"), time.monotonic()
+        self._problem: Exception | None = None
+
+    def send(self, sequence: wire.Keyed, window_frames: int) -> None:
+        """Give a sequence to a service, or keep it until there is one.
+
+        Raises AcceleratorError: features that are not of the first sequence's type, or of none that is accepted.
+        """
+        if self._dtype is None:
+            wire.request_schema(sequence.features.dtype)
+            self._dtype = sequence.features.dtype
+        if sequence.features.dtype != self._dtype:
+            raise AcceleratorError(f"sequence {sequence.key}: its element type differs from the first sequence's")
+        if not self._unanswered:
+            self._heard_s = time.monotonic()
+        self._window_frames = window_frames
+        self._unanswered[sequence.key] = wire.Keyed(sequence.key, sequence.features.copy())
+        self._waiting.append(sequence.key)
+        self._hand_out()
+
+    def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
+        """Answers that have come; waits for one at least when `block`."""
+        while True:
+            self._news.clear()
+            answers = [answer for address in list(self._lanes) for answer in self._answers(address)]
+            yield from answers
+            self._hand_out()
+            if answers:
+                self._heard_s = time.monotonic()
+            if answers or not block:
+                return
+            if time.monotonic() - self._heard_s > PATIENCE_S:
+                raise self._silence() from self._problem
+            if not self._news.wait(SILENCE_S):
+                self._take_over()
+
+    def close(self) -> None:
+        """Give up the calls, with what is still asked for twice. A service that stands still would not end them."""
+        for lane in self._lanes.values():
+            lane.call.cancel()
+        self._lanes.clear()
+
+    def _answers(self, address: str) -> list[tuple[int, wire.Outputs | str]]:
+        lane, found = self._lanes[address], list[tuple[int, wire.Outputs | str]]()
+        try:
+            for key, result in lane.call.receive(block=bool(lane.held) and lane.call.ended):
+                if isinstance(result, str) and result.startswith((CLOSED, GIVEN_UP)):
+                    raise AcceleratorError(result, where=address)
+                lane.held.pop(key, None)
+                if self._unanswered.pop(key, None) is not None:  # else another service was first
+                    found.append((key, result))
+        except AcceleratorError as error:
+            self._lose(address, error)
+        if found:
+            self._session.answered(address)
+        return found
+
+    def _lose(self, address: str, error: AcceleratorError) -> None:
+        self._problem, lane = error, self._lanes.pop(address)
+        lane.call.cancel()
+        elsewhere = {key for other in self._lanes.values() for key in other.held}
+        self._waiting.extendleft(key for key in lane.held if key in self._unanswered and key not in elsewhere)
+        self._session.lost(address, error)
+
+    def _hand_out(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s > (LOOK_S if self._lanes else SILENCE_S / 2):
+            self._looked_s = now_s
+            for address, session in self._session.present().items():
+                if address not in self._lanes:
+                    self._lanes[address] = _Lane(session.call(self._news.set))
+        while self._waiting and self._lanes:
+            address = min(self._lanes, key=lambda name: self._lanes[name].frames)
+            if self._give(address, self._waiting[0]):
+                self._waiting.popleft()
+
+    def _give(self, address: str, key: int) -> bool:
+        """Whether the service could be sent a sequence."""
+        lane, sequence = self._lanes[address], self._unanswered[key]
+        try:
+            lane.call.send(sequence, self._window_frames)
+        except AcceleratorError as error:
+            self._lose(address, error)
+            return False
+        lane.held[key] = sequence.frames
+        return True
+
+    def _take_over(self) -> None:
+        """Idle services take half of what the others hold, the youngest, which are last in their queues."""
+        holders = Counter(key for lane in self._lanes.values() for key in lane.held)
+        alone = [key for key in self._unanswered if holders[key] == 1]  # in the order in which they were sent
+        for address in [address for address, lane in self._lanes.items() if not lane.held]:
+            older = len(alone) // 2
+            for key in alone[older:]:
+                if not self._give(address, key):
+                    break
+            alone = alone[:older]
+
+    def _silence(self) -> AcceleratorError:
+        last = f"; the last one: {self._problem}" if self._problem else ""
+        return AcceleratorError(
+            f"no model service has answered for {PATIENCE_S:g} s{last}",
+            where=self._session._pool.registry,
+            remedy="look at `megahour serve` on the machines with devices",
+        )
