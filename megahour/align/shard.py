@@ -55,13 +55,13 @@ def align_shard(
     spec: ModelSpec,
     out: ShardWriter,
     ctx: Context,
-    copies: Artifact | None = None,
+    copies: pa.Table | None = None,
 ) -> None:
     """Write one *alignment* shard, in the order of the recordings' keys: `.parquet` words, `.segments.parquet`,
     `.heard.parquet`, and `.posteriors.arrow` when asked.
 
-    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening. copies: a list of recordings
-    to leave out.
+    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening. copies: keys of
+    recordings to leave out.
     """
     config = aligner.read_json(0, ".model.json")
     front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s)
@@ -105,11 +105,9 @@ def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
     return cues
 
 
-def _without_copies(work: Shard, index: pa.Table, copies: Artifact) -> pa.Table:
-    """The recordings that are no copies. The list, which has the copies only, is read through."""
-    listed = np.zeros(len(index), bool)
-    for receipt in copies.receipts():
-        listed |= np.isin(index["key"].to_numpy(), copies.read_table(receipt.shard, columns=["key"])["key"].to_numpy())
+def _without_copies(work: Shard, index: pa.Table, copies: pa.Table) -> pa.Table:
+    """The recordings that are no copies."""
+    listed = np.isin(index["key"].to_numpy(), copies["key"].to_numpy())
     for row in index.filter(pa.array(listed)).to_pylist():
         work.out.came_in()
         _refuse(work, row, "same-audio")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.align.params import AlignParams
 from megahour.core.counts import summed
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 
 if TYPE_CHECKING:
     from megahour.core.store import Receipt
@@ -44,11 +45,18 @@ class Align(Stage[AlignParams]):
 
         return model_spec(inputs["aligner"], p.batch_frames, outputs="costs", precision=p.precision)
 
+    def layouts(self, p: AlignParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.runner.beside import laid_beside
+
+        return laid_beside("copied", "recordings", "copies") if "copies" in inputs else {}
+
     def run(self, p: AlignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.align.shard import align_shard
+        from megahour.runner.beside import rows_beside
 
         recordings, aligner, posteriors = inputs["recordings"], inputs["aligner"], inputs.get("posteriors")
-        spec, copies = self.spec(p, inputs), inputs.get("copies")
+        spec, copied = self.spec(p, inputs), inputs.get("copied")
+        copies = None if copied is None else rows_beside(copied, task["shard"])
         align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:

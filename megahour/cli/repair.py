@@ -27,11 +27,13 @@ from megahour.runner.runner import (
     alone_at_work,
     claimed_by,
     clear,
+    clear_durable,
     close,
     job_of,
     make_missing,
     planned,
     stage_fingerprint,
+    with_layouts,
 )
 
 SHOWN = 20  # numbers of shards in a message
@@ -123,19 +125,24 @@ def repair(output: Artifact, origin: Origin, means: Means) -> list[str]:
 def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> list[str]:
     manifest = _manifest(output)
     job = job_of(origin, output, means.work, means.threads)
-    plan = planned(origin, job)
+    making = origin
+    if origin.stage.layouts(origin.params, origin.inputs):
+        with make_engine(means.engine) as engine:
+            making = with_layouts(origin, job, engine)
+    plan = planned(making, job)
     receipts, sure = _receipts(output, manifest, origin.fingerprint, plan.shards)
     damaged = set(verify_shards(output, receipts.values()))
     bad = [shard for shard in range(plan.shards) if shard not in receipts or shard in damaged]
     scratch = Artifact(f"{output.url}/{SCRATCH}")
     done = []
-    made = _make(scratch, origin, means, plan, bad) if bad else {}
+    made = _make(scratch, making, means, plan, bad) if bad else {}
     _compare(output, manifest, receipts, made, sure)
     check(output.fs, output.root, owner, where=output.url, fresh=True)
     for shard, receipt in made.items():
         _publish(scratch, output, receipt)
         receipts[shard] = receipt
     _remove(scratch)
+    clear_durable(output)
     if bad:
         done.append(f"{_shards(bad)} of {plan.shards} made again")
     return done + _books(output, manifest, origin, receipts, replace(job, owner=owner))

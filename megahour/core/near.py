@@ -52,6 +52,10 @@ class Near(Artifact):
 
         return pa.ipc.open_file(self.cache.open(name, make)).read_all()
 
+    def _read_arrow(self, shard: int, suffix: str, columns: list[str] | None) -> pa.Table:
+        table = pa.ipc.open_file(self._arrow_source(shard, suffix, columns)).read_all()
+        return table.select(columns) if columns else table
+
     def _arrow_source(self, shard: int, suffix: str, columns: list[str] | None = None) -> Any:
         if is_local(self.fs):
             return super()._arrow_source(shard, suffix, columns)

@@ -38,6 +38,15 @@ class Task:
         return self.spec[name]
 
 
+@dataclass(frozen=True)
+class LaidOut:
+    """An artifact that all tasks of a stage share: what makes it, and which of their inputs have which role there."""
+
+    stage: Stage[Any]
+    params: Any
+    roles: Mapping[str, str]  # role of `stage` → role of the tasks that share it
+
+
 Inputs = Mapping[str, "Artifact"]
 Batches = Iterator["pa.RecordBatch"]
 
@@ -76,6 +85,14 @@ class Stage(Generic[P]):
 
         What only files can tell is for `plan`. Raises ConfigError.
         """
+
+    def layouts(self, p: P, inputs: Inputs) -> Mapping[str, LaidOut]:
+        """What tasks need of all shards of an input, by the role in which they get it beside the inputs, in order.
+
+        It is made once, in the output's scratch folder: tasks that each read all shards would make the stage's work
+        quadratic. `plan`, `partitions`, `run`, `split` and `merge` get it; `check` and `finish` do not.
+        """
+        return {}
 
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
         """Tasks in order; one per shard of the first input unless a stage says otherwise."""

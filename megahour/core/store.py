@@ -295,13 +295,12 @@ class Artifact:
         """
         try:
             if suffix.endswith(".arrow"):
-                table = pa.ipc.open_file(self._arrow_source(shard, suffix, columns)).read_all()
-                return table.select(columns) if columns else table
+                return self._read_arrow(shard, suffix, columns)
             if not columns and not is_local(self.fs):
                 return pa.parquet.read_table(pa.BufferReader(self.read_bytes(shard, suffix)))
             with self.open(shard, suffix, block_bytes=0) as file:
                 return pa.parquet.ParquetFile(file, pre_buffer=not is_local(self.fs)).read(columns=columns)
-        except (pa.ArrowInvalid, OSError, KeyError) as error:
+        except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
             raise StoreError(
                 f"shard {shard}, file *{suffix} cannot be read: {error}",
                 where=self.url,
@@ -322,6 +321,15 @@ class Artifact:
     def read_rows(self, shard: int, suffix: str, rows: NDArray[np.int64]) -> pa.Table:
         """A shard's table of which the lists are read at `rows` only: `Near` fetches no others."""
         return self.read_table(shard, suffix)
+
+    def _read_arrow(self, shard: int, suffix: str, columns: list[str] | None) -> pa.Table:
+        if not columns or is_local(self.fs):
+            table = pa.ipc.open_file(self._arrow_source(shard, suffix, columns)).read_all()
+            return table.select(columns) if columns else table
+        with self.open(shard, suffix, block_bytes=0) as file, pa.PythonFile(file, mode="r") as source:
+            schema = pa.ipc.open_file(source).schema
+            fields = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
+            return pa.ipc.open_file(source, options=fields).read_all().select(columns)
 
     def _arrow_source(self, shard: int, suffix: str, columns: list[str] | None = None) -> Any:
         if is_local(self.fs):

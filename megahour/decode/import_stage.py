@@ -28,12 +28,13 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     def plan(self, p: ImportHypothesesParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
 
-        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+        tasks = tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("selection"))
+        return [Task({**task.spec, "is_first": task is tasks[0]}) for task in tasks]
 
     def run(self, p: ImportHypothesesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.imported import import_shard
 
-        import_shard(p, inputs, task["shard"], out)
+        import_shard(p, inputs, task, out)
 
     def finish(self, p: ImportHypothesesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         """`unknown`: records of the source that are of no utterance of the sets."""

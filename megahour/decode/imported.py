@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES
+from megahour.core.stage import Task
 from megahour.core.store import Artifact
 from megahour.core.unicode import load_json
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
 from megahour.decode.params import ImportHypothesesParams
-from megahour.features.sets import shard_beside
+from megahour.features.sets import set_of
 from megahour.units.texts import find_files
 
 MAX_FILE_BYTES = 64 << 20  # of a value that is not on one line
@@ -31,17 +32,15 @@ class Record(NamedTuple):
     found: Recognised | BadRecord
 
 
-def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], shard: int, out: ShardWriter) -> None:
-    """Rows of the utterances of features shard `shard` that the source has; the first of several counts.
+def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task: Task, out: ShardWriter) -> None:
+    """Rows of the utterances of a features shard that the source has; the first of several counts.
 
     Records that cannot be read, and so name no utterance, are quarantined with the first shard of the sets. Statistics
     `records` and `own` count the records read, and those that name an utterance of this shard.
     """
-    features = inputs["features"]
-    tags = {receipt.shard: receipt.tags.get("set", "") for receipt in features.receipts()}
+    features, shard = inputs["features"], task["shard"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames"])
-    names = _names(inputs, shard, table["key"].to_pylist())
-    is_first = shard == min(number for number, name in tags.items() if name in p.sets)
+    names = _names(inputs.get("selection"), task.spec.get("beside"), table["key"].to_pylist())
     found: dict[int, Recognised | BadRecord] = {}
     shared: set[int] = set()
     out.came_in(len(table))
@@ -51,12 +50,12 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], shar
         out.stat("own", 1 if own else 0)
         if len(own) == 1:
             found.setdefault(own[0], record)
-        elif not name and is_first and isinstance(record, BadRecord):
+        elif not name and task["is_first"] and isinstance(record, BadRecord):
             out.came_in()
             out.quarantine(record.record, record.reason, record.detail)
         shared.update(own)
     _write(p, table, found, shared, out)
-    out.tags.update({"set": tags[shard], "model": p.model_name})
+    out.tags.update({"set": set_of(features, shard), "model": p.model_name})
 
 
 def _write(
@@ -83,11 +82,9 @@ def _write(
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
 
 
-def _names(inputs: Mapping[str, Artifact], shard: int, keys: list[int]) -> dict[str, list[int]]:
+def _names(selection: Artifact | None, beside: int | None, keys: list[int]) -> dict[str, list[int]]:
     """Utterances by what they may be called: their keys, and their recordings' names."""
     names: dict[str, list[int]] = {}
-    selection = inputs.get("selection")
-    beside = None if selection is None else shard_beside(inputs["features"], shard, selection)
     if selection is not None and beside is not None:
         here = set(keys)
         table = selection.read_table(beside, columns=["key", "name"])

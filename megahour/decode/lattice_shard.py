@@ -25,6 +25,7 @@ from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import BestPath, best_paths
 from megahour.lattices.rescore import UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
+from megahour.runner.beside import rows_beside
 from megahour.units.hmm import read_units
 from megahour.units.lexicon import lexicon_of
 
@@ -47,7 +48,7 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
     """
     scorers = lm_scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
     speller = _speller(inputs)
-    texts = _texts(inputs["features"], inputs["lattices"], shard) if "features" in inputs else {}
+    texts = _texts(inputs["texts"], shard) if "features" in inputs else {}
     rows, kept, listed, ctm = [], [], [], []
     for row in read_rows(inputs["lattices"], shard):
         out.came_in()
@@ -99,14 +100,10 @@ def _speller(inputs: Inputs) -> WordSpeller | None:
     return WordSpeller(pronounced(lexicon, units), units.silence)
 
 
-def _texts(features: Artifact, lattices: Artifact, shard: int) -> dict[int, str]:
-    """Of the utterances of a shard of lattices."""
-    keys, texts = set(lattices.read_table(shard, columns=["key"])["key"].to_pylist()), {}
-    for receipt in features.receipts():
-        table = features.read_table(receipt.shard, ".arrow", columns=["key", "text"])
-        pairs = zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True)
-        texts.update({key: text for key, text in pairs if key in keys})
-    return texts
+def _texts(texts: Artifact, shard: int) -> dict[int, str]:
+    """Of the utterances of a shard of lattices, see `Lattices.layouts`."""
+    table = rows_beside(texts, shard)
+    return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
 
 
 def _as_kept(lattice: Lattice) -> Lattice:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.decode.params import LatticesParams
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ class Lattices(Stage[LatticesParams]):
         if "lm" not in roles and (p.lm_scale != 1 or p.word_bonus):
             what = "lm_scale and word_bonus are for the input `lm`"
             raise ConfigError(what, where=self.name, remedy="give `lm` and `graph_lm`, or leave them out")
+
+    def layouts(self, p: LatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.runner.beside import laid_beside
+
+        if "features" not in inputs:
+            return {}
+        return laid_beside("texts", "lattices", "features", columns=["text"], rows_suffix=".arrow")
 
     def run(self, p: LatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.lattice_shard import lattices_shard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Task
@@ -19,23 +20,29 @@ def need_frames(artifact: Artifact, *, where: str) -> None:
         )
 
 
-def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str) -> list[Task]:
+def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside: Artifact | None = None) -> list[Task]:
     """One task ``{"shard": i}`` for each shard whose tag `set` is in `sets`, in the order of the shards.
+
+    beside: another artifact of these utterances, whose `shard_beside` is the task's ``beside``.
 
     Raises
     ------
-    ConfigError: one of `sets` has no shard, or it holds no frames; `where` is the stage that wants it.
+    ConfigError: one of `sets` has no shard, or it holds no frames; `where` is the stage that wants it. Or a set has
+        another number of shards in `beside`.
     """
     need_frames(artifact, where=where)
-    receipts = artifact.receipts()
-    present = sorted({receipt.tags.get("set", "") for receipt in receipts})
+    by_set = _shards(artifact.url, artifact.manifest.digest)
+    present = sorted(by_set)
     if missing := sorted(set(sets) - set(present)):
         raise ConfigError(
             f"no shard of {artifact.url} is in sets {missing}; there are {present}",
             where=where,
             remedy="set `sets` to some of them",
         )
-    return [Task({"shard": receipt.shard}) for receipt in receipts if receipt.tags.get("set") in sets]
+    shards = sorted(shard for name in set(sets) for shard in by_set[name])
+    if beside is None:
+        return [Task({"shard": shard}) for shard in shards]
+    return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
 
 
 def set_of(artifact: Artifact, shard: int) -> str:
@@ -52,14 +59,30 @@ def shard_beside(features: Artifact, shard: int, other: Artifact) -> int | None:
     ------
     ConfigError: the set has another number of shards there.
     """
-    tags = {receipt.shard: receipt.tags.get("set", "") for receipt in features.receipts()}
-    name = tags[shard]
-    mine = [number for number, tag in sorted(tags.items()) if tag == name]
-    theirs = [receipt.shard for receipt in other.receipts() if receipt.tags.get("set", "") == name]
+    name, position = _places(features.url, features.manifest.digest)[shard]
+    mine, theirs = (_shards(each.url, each.manifest.digest).get(name, []) for each in (features, other))
     if theirs and len(theirs) != len(mine):
         raise ConfigError(
             f"set {name} has {len(theirs)} shards, {len(mine)} in the features",
             where=other.url,
             remedy="give what was made of these features, or what they were made of",
         )
-    return theirs[mine.index(shard)] if theirs else None
+    return theirs[position] if theirs else None
+
+
+# One pass over the receipts of an artifact for all of its shards; the digest says which artifact is at the address.
+
+
+@lru_cache(maxsize=8)
+def _shards(url: str, digest: str) -> dict[str, list[int]]:
+    """The shards of each set, in order."""
+    shards: dict[str, list[int]] = {}
+    for receipt in Artifact(url).each_receipt():
+        shards.setdefault(receipt.tags.get("set", ""), []).append(receipt.shard)
+    return shards
+
+
+@lru_cache(maxsize=8)
+def _places(url: str, digest: str) -> dict[int, tuple[str, int]]:
+    """The set of each shard, and its place there."""
+    return {shard: (name, at) for name, own in _shards(url, digest).items() for at, shard in enumerate(own)}

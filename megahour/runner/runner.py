@@ -144,7 +144,7 @@ def run_stage(
         with blame(job, "summary"):
             manifest = close(origin, output, job, receipts)
         clear(Path(job.work))
-        _clear_durable(output)
+        clear_durable(output)
     monitor.finished(manifest, time.monotonic() - started)
     if hint:
         monitor.hint(hint)
@@ -157,7 +157,7 @@ def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) ->
     return Job(
         stage=f"{kind.__module__}:{kind.__qualname__}",
         params=origin.params.model_dump(mode="json"),
-        inputs={role: _address(artifact) for role, artifact in origin.inputs.items()},
+        inputs=addresses(origin.inputs),
         output=_address(output),
         fingerprint=origin.fingerprint,
         work=str((work or _scratch_of(output)).absolute() / origin.fingerprint),
@@ -196,6 +196,10 @@ def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> It
     _add_wall(output, time.monotonic() - started, engine)
 
 
+def addresses(inputs: Mapping[str, Artifact]) -> dict[str, str]:
+    return {role: _address(artifact) for role, artifact in inputs.items()}
+
+
 def _address(artifact: Artifact) -> str:
     """A URL that means the same in every process: workers of a cluster have working directories of their own."""
     return artifact.root if is_local(artifact.fs) else artifact.url
@@ -212,7 +216,7 @@ def clear(work: Path) -> None:
         work.rmdir()
 
 
-def _clear_durable(output: Artifact) -> None:
+def clear_durable(output: Artifact) -> None:
     """Remove what the stage kept beside its output. A store that refuses costs room, not the finished artifact."""
     path = output.path(SCRATCH)
     try:
@@ -239,7 +243,9 @@ def claimed_by(output: Artifact) -> str:
 def _make_shards(
     origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
 ) -> list[Receipt]:
-    plan = planned(origin, job)
+    making = with_layouts(origin, job, engine)
+    job = replace(job, inputs=addresses(making.inputs))
+    plan = planned(making, job)
     committed = sorted(shard for shard in output.committed() if shard < plan.shards)
     found = (receipt for receipt in output.receipts_of(committed) if receipt is not None)
     receipts = {receipt.shard: receipt for receipt in found if receipt.fingerprint == job.fingerprint}
@@ -247,12 +253,23 @@ def _make_shards(
     watch = BadShare(origin.params.max_bad, output)
     for receipt in receipts.values():
         watch.add(receipt.counts)
-    for receipt in make_missing(origin, job, engine, plan, frozenset(receipts), monitor, models):
+    for receipt in make_missing(making, job, engine, plan, frozenset(receipts), monitor, models):
         receipts[receipt.shard] = receipt
         monitor.task_done(receipt)
         watch.add(receipt.counts)
     watch.close()
     return [receipts[shard] for shard in range(plan.shards)]
+
+
+def with_layouts(origin: Origin, job: Job, engine: Engine) -> Origin:
+    """The origin with what the stage lays out for its tasks among the inputs, made where it is not there yet."""
+    inputs = dict(origin.inputs)
+    for role, laid_out in origin.stage.layouts(origin.params, origin.inputs).items():
+        artifact = Artifact(f"{job.output}/{SCRATCH}/{role}")
+        own = {name: inputs[here] for name, here in laid_out.roles.items()}
+        run_stage(laid_out.stage, laid_out.params, own, artifact, engine, work=Path(job.work) / role)
+        inputs[role] = artifact
+    return replace(origin, inputs=inputs)
 
 
 def planned(origin: Origin, job: Job) -> Planned:

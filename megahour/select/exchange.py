@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 from megahour.core.schemas import SELECTION
 from megahour.core.stage import Batches, Inputs
-from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.language_id import canonical
+from megahour.runner.beside import rows_beside
 from megahour.select.draw import UsableRows, rows_of, taken, taken_of_speakers
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import WHO, Census, voices
 
 BATCH_ROWS = 4096
+LISTED = "listed as a duplicate"
+SENT = SELECTION.append(pa.field(LISTED, pa.bool_()))
 REASONS = (
     "usable",
     "duplicate",
@@ -44,8 +46,7 @@ def census(p: SelectParams, inputs: Inputs) -> Census:
     counted = Census()
     utterances = inputs["utterances"]
     for receipt in utterances.receipts():
-        table = utterances.read_table(receipt.shard, columns=FILTERED)
-        counted.add(table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE)))
+        counted.add(_usable(p, inputs, receipt.shard))
     return counted
 
 
@@ -53,8 +54,7 @@ def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[Usab
     """The usable utterances of the sets that are drawn, read shard by shard."""
     utterances = inputs["utterances"]
     for receipt in utterances.receipts():
-        table = utterances.read_table(receipt.shard, columns=FILTERED)
-        table = table.filter(pa.array(_reasons(p, table, inputs.get("duplicates")) == USABLE))
+        table = _usable(p, inputs, receipt.shard)
         names, places = voices(table)
         sets = _sets(layout, names)
         for name in sorted(p.draw_hours):
@@ -70,13 +70,23 @@ def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
     return np.array([set_of[voice] for voice in names], object)
 
 
-def _reasons(p: SelectParams, table: pa.Table, duplicates: Artifact | None) -> NDArray[np.int8]:
-    """(rows,) places in `REASONS`. The list of duplicates is read through, shard by shard."""
-    twice = np.zeros(table.num_rows, np.bool_)
-    if duplicates is not None:
-        for receipt in duplicates.receipts():
-            listed = duplicates.read_table(receipt.shard, columns=["key"])["key"]
-            twice |= pc.is_in(table["key"], value_set=listed.combine_chunks()).to_numpy()
+def _usable(p: SelectParams, inputs: Inputs, shard: int) -> pa.Table:
+    """The rows of an utterances shard that pass all filters."""
+    table = inputs["utterances"].read_table(shard, columns=FILTERED)
+    return table.filter(pa.array(_reasons(p, table, _listed(inputs, shard, table)) == USABLE))
+
+
+def _listed(inputs: Inputs, shard: int, table: pa.Table) -> NDArray[np.bool_]:
+    """(rows,) which rows of an utterances shard are listed as duplicates, see `Select.layouts`."""
+    if "listed" not in inputs:
+        return np.zeros(table.num_rows, np.bool_)
+    keys = rows_beside(inputs["listed"], shard)["key"].combine_chunks()
+    listed: NDArray[np.bool_] = pc.is_in(table["key"], value_set=keys).to_numpy()
+    return listed
+
+
+def _reasons(p: SelectParams, table: pa.Table, twice: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """(rows,) places in `REASONS`. twice: (rows,) which are duplicates."""
     split, tier = (_outside(table[name], wanted) for name, wanted in (("split", p.splits), ("tier", p.tiers)))
     confidence, created_s = table["confidence"].to_numpy(), table["created_s"].to_numpy()
     late = created_s > p.until_s if p.until_s else np.zeros(created_s.size, np.bool_)
@@ -107,6 +117,7 @@ def _in_other_languages(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[n
 def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, rows) of one utterances shard. Unusable rows go along, so that they are counted where they end."""
     table = inputs["utterances"].read_table(shard)
+    listed = _listed(inputs, shard, table)
     names, _ = voices(table)
     shard_of_voice = {voice: layout.shard_of(voice) for voice in set(names)}
     numbers = np.array([-1 if shard_of_voice[voice] is None else shard_of_voice[voice] for voice in names], np.int64)
@@ -114,7 +125,8 @@ def split_shard(p: SelectParams, layout: Layout, inputs: Inputs, shard: int) -> 
         rows = table.take(np.flatnonzero(numbers == partition))
         name = layout.shards[partition].set
         rows = rows.append_column("set", pa.array([name] * rows.num_rows, pa.string()))
-        rows = rows.append_column("shard", pa.array([shard] * rows.num_rows, pa.int32())).cast(SELECTION)
+        rows = rows.append_column("shard", pa.array([shard] * rows.num_rows, pa.int32()))
+        rows = rows.append_column(LISTED, pa.array(listed[numbers == partition])).cast(SENT)
         for batch in rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
             yield partition, batch
 
@@ -124,14 +136,14 @@ def merge_shard(
     layout: Layout,
     partition: int,
     batches: Batches,
-    duplicates: Artifact | None,
     out: ShardWriter,
 ) -> None:
     """Write one partition: the usable rows, sorted by `ORDER`, each speaker under one spelling."""
     name = layout.shards[partition].set
-    table = pa.Table.from_batches(list(batches), SELECTION)
+    sent = pa.Table.from_batches(list(batches), SENT)
+    table = sent.drop_columns([LISTED])
     out.came_in(table.num_rows)
-    reasons = _reasons(p, table, duplicates)
+    reasons = _reasons(p, table, sent[LISTED].to_numpy())
     for number, reason in enumerate(REASONS):
         if number != USABLE:
             out.drop(reason, int((reasons == number).sum()))

@@ -7,6 +7,7 @@ rules, the seed, the groups and the hours only, not on how the utterances were s
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -53,6 +54,22 @@ class Layout:
         at = bisect_right(self.ranges, (speaker_hash(self.seed, speaker), 1 << 62)) - 1
         shard = self.ranges[at][1] if at >= 0 else -1
         return None if shard < 0 else shard
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal layout."""
+        shards = [[shard.set, shard.first_hash, shard.hours] for shard in self.shards]
+        limits = [[*place, limit] for place, limit in sorted(self.limits.items())]
+        contested = sorted(self.contested.items())
+        return json.dumps({**vars(self), "shards": shards, "limits": limits, "contested": contested}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Layout:
+        data = json.loads(text)
+        shards = tuple(Shard(*values) for values in data["shards"])
+        ranges = tuple((first, shard) for first, shard in data["ranges"])
+        limits = {(name, period): limit for name, period, limit in data["limits"]}
+        contested = dict(data["contested"])
+        return Layout(**{**data, "shards": shards, "ranges": ranges, "limits": limits, "contested": contested})
 
 
 def speaker_hash(seed: int, speaker: str) -> int:

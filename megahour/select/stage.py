@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
+from megahour.core.errors import StoreError
+from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, SingleShard, Stage, Task
 from megahour.select.params import SelectParams
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ class Select(Stage[SelectParams]):
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("duplicates", optional=True))
     exchange = True
 
+    def layouts(self, p: SelectParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.runner.beside import laid_beside
+
+        listed = laid_beside("listed", "utterances", "duplicates") if "duplicates" in inputs else {}
+        roles = {"utterances": "utterances", **({"listed": "listed"} if listed else {})}
+        return {**listed, "layout": LaidOut(LayOutSets(), p, roles)}
+
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
         return len(layout(p, inputs).shards)
 
@@ -44,7 +52,7 @@ class Select(Stage[SelectParams]):
     ) -> None:
         from megahour.select.exchange import merge_shard
 
-        merge_shard(p, layout(p, inputs), partition, batches, inputs.get("duplicates"), out)
+        merge_shard(p, layout(p, inputs), partition, batches, out)
 
     def remedies(self, p: SelectParams, receipts: list[Receipt]) -> Mapping[str, str]:
         return {
@@ -64,15 +72,38 @@ class Select(Stage[SelectParams]):
         return {"sets": sets, "no_set": inputs["utterances"].manifest.counts.kept - came_in}
 
 
+class LayOutSets(SingleShard[SelectParams]):
+    """Who goes to which set and shard, for all tasks of `select`: a pass over small columns of the metadata."""
+
+    name = "lay-out-sets"
+    params = SelectParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
+    local = True  # what is wrong with the rules is the driver's to say
+
+    def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.select.rules import lay_out_sets
+
+        out.text(lay_out_sets(p, inputs).to_json(), ".json")
+
+
 _layouts: dict[tuple[str, str], Layout] = {}
 
 
 def layout(p: SelectParams, inputs: Inputs) -> Layout:
-    """The layout for these parameters and inputs, worked out once per process."""
-    from megahour.select.rules import lay_out_sets
+    """The layout for these parameters and inputs: as it was laid out for all tasks, else worked out here.
 
+    Raises StoreError: the duplicates were not brought to their utterances' shards, see `Select.layouts`.
+    """
+    from megahour.select.rules import lay_out_sets
+    from megahour.select.sample import Layout
+
+    if "duplicates" in inputs and "listed" not in inputs:
+        raise StoreError(
+            "the duplicates of each shard are not known before select runs", where=inputs["duplicates"].url
+        )
     digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in sorted(inputs))
     cache_key = (p.model_dump_json(), digests)
     if cache_key not in _layouts:
-        _layouts[cache_key] = lay_out_sets(p, inputs)
+        laid_out = inputs.get("layout")
+        _layouts[cache_key] = Layout.from_json(laid_out.read_bytes(0, ".json")) if laid_out else lay_out_sets(p, inputs)
     return _layouts[cache_key]

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import CONFIDENCE, PSEUDO_LABELS
+from megahour.core.stage import Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
-from megahour.features.sets import set_of, shard_beside
+from megahour.features.sets import set_of
 from megahour.teach.params import PseudoLabelParams
 
 FRAME_S = 0.01
@@ -51,10 +52,12 @@ def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
     return float(max(np.float32(p.min_confidence), found[math.ceil(p.share * len(found)) - 1]))
 
 
-def label_shard(features: Artifact, hypotheses: Artifact, shard: int, least: float, out: ShardWriter) -> None:
-    """Pseudo-labels of features shard `shard`, in its order. least: of `least_confidence`."""
+def label_shard(features: Artifact, hypotheses: Artifact, task: Task, out: ShardWriter) -> None:
+    """Pseudo-labels of features shard `shard`, in its order. The task has `least`, of `least_confidence`, as well, and
+    the shard of the hypotheses that is `beside` (None: there is none).
+    """
+    shard, beside, least = task["shard"], task["beside"], task["least"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "text"])
-    beside = shard_beside(features, shard, hypotheses)
     rows = [] if beside is None else _table(hypotheses, beside).to_pylist()
     found = {row["key"]: row for row in rows}
     if strange := found.keys() - set(table["key"].to_pylist()):

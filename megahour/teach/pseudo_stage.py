@@ -29,14 +29,14 @@ class PseudoLabel(Stage[PseudoLabelParams]):
         from megahour.features.sets import tasks_of_sets
         from megahour.teach.pseudo_labels import least_confidence
 
-        tasks = tasks_of_sets(inputs["features"], p.sets, where=self.name)
+        tasks = tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs["hypotheses"])
         least = least_confidence(p, inputs["hypotheses"])
         return [Task({**task.spec, "least": least}) for task in tasks]
 
     def run(self, p: PseudoLabelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.teach.pseudo_labels import label_shard
 
-        label_shard(inputs["features"], inputs["hypotheses"], task["shard"], task["least"], out)
+        label_shard(inputs["features"], inputs["hypotheses"], task, out)
 
     def finish(self, p: PseudoLabelParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from megahour.core.errors import StageError
+from megahour.core.stage import Task
 from megahour.core.store import Artifact
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.gmm import Mixtures, collect, estimate, occupancies
@@ -69,14 +70,14 @@ class PassWork:
     model: AlignmentModel
     selection: Artifact | None
 
-    def measure(self, shard: int) -> ExactSums:
-        """Statistics of a shard's utterances."""
+    def measure(self, task: Task) -> ExactSums:
+        """Statistics of a shard's utterances. The task has `frames` of all shards, and `beside`, of the selection."""
         step = passes_of(self.p)[self.model.done]
         hours = self.p.phone_hours if step.what in ("flat", "phones") else self.p.tree_hours
-        share = share_of(self.corpus.features, self.p.sets, hours)
-        utterances = self.corpus.utterances(shard, share, Dropped())
+        share = share_of(task["frames"], hours)
+        utterances = self.corpus.utterances(task["shard"], share, Dropped())
         if step.what == "flat":
-            times = word_times(self.selection, self.corpus.features, shard) if self.selection is not None else {}
+            times = word_times(self.selection, task["beside"]) if self.selection is not None else {}
             return self._flat(utterances, times)
         sums: ExactSums | None = None
         add: Callable[[ExactSums, Utterance, Alignment], None] = getattr(self, f"_{step.what}")

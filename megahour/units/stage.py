@@ -34,8 +34,12 @@ class Senones(Stage[SenonesParams]):
 
     def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
+        from megahour.units.utterances import labelled_frames
 
-        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+        features = inputs["features"]
+        frames = labelled_frames(features, p.sets)
+        tasks = tasks_of_sets(features, p.sets, where=self.name, beside=inputs.get("selection"))
+        return [Task({**task.spec, "frames": frames}) for task in tasks]
 
     def opening(self, p: SenonesParams, inputs: Inputs) -> bytes:
         from megahour.units.alignment_model import AlignmentModel
@@ -57,7 +61,7 @@ class Senones(Stage[SenonesParams]):
 
         model = AlignmentModel.from_bytes(ctx.model)
         work = PassWork(p, self._corpus(p, inputs), model, inputs.get("selection"))
-        return work.measure(task["shard"]).to_bytes()
+        return work.measure(task).to_bytes()
 
     def add(self, left: bytes, right: bytes) -> bytes:
         from megahour.units.sums import ExactSums

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
-from megahour.features.sets import shard_beside
 from megahour.units.gmm import cepstra, with_differences
 from megahour.units.hmm import SILENCE
 from megahour.units.lexicon import Lexicon
@@ -91,9 +90,13 @@ class LabelledCorpus:
         return ""
 
 
-def share_of(features: Artifact, sets: Sequence[str], hours: float) -> float:
+def labelled_frames(features: Artifact, sets: Sequence[str]) -> int:
+    """Frames of the sets; 0: no one counted them."""
+    return sum(int(r.stats.get("frames", 0)) for r in features.each_receipt() if r.tags.get("set") in sets)
+
+
+def share_of(frames: int, hours: float) -> float:
     """The share of the labelled frames that `hours` are; 1 where there are no more, or no one counted them."""
-    frames = sum(int(r.stats.get("frames", 0)) for r in features.each_receipt() if r.tags.get("set") in sets)
     return min(1.0, hours * FRAMES_PER_HOUR / frames) if hours and frames else 1.0
 
 
@@ -114,12 +117,10 @@ def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> 
     return labels
 
 
-def word_times(selection: Artifact, features: Artifact, shard: int) -> Times:
-    """First and last 10 ms frames of the words of each utterance of a features shard whose word times are known.
-
-    Raises ConfigError: the selection is not what the features were made of.
+def word_times(selection: Artifact, beside: int | None) -> Times:
+    """First and last 10 ms frames of utterances' words, where they are known. beside: their shard of the selection,
+    None where it has none of their set.
     """
-    beside = shard_beside(features, shard, selection)
     if beside is None:
         return {}
     times = {}

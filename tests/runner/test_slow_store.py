@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
+from engine_here import EngineHere
 from slow_store import DELAY_S, SlowStore
 
 from megahour.core.config import Params
@@ -40,18 +40,6 @@ class Counting(Stage[CountingParams]):
         out.text(str(task["shard"]), ".txt")
 
 
-class Here:
-    """An engine without processes, which notes when its first task began."""
-
-    workers = 1
-    first_s = 0.0
-
-    def map(self, call: Callable[..., Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        self.first_s = time.monotonic()
-        for index, item in enumerate(items):
-            yield index, call(item)
-
-
 class Stopped(Exception):
     """A run is ended before it has written its books."""
 
@@ -67,11 +55,11 @@ def seconds_to_the_first_task(shards: int, folder: Path, monkeypatch: pytest.Mon
         patch.setattr("slow_store.DELAY_S", 0.0)
         patch.setattr("megahour.runner.runner.close", stopped)
         with pytest.raises(Stopped):
-            run_stage(Counting(), CountingParams(shards=shards), {}, output, Here(), work=folder)  # type: ignore[arg-type]
+            run_stage(Counting(), CountingParams(shards=shards), {}, output, EngineHere(), work=folder)
         assert output.committed() == set(range(shards))
         output.fs.rm_file(output.path("receipts/00003.json"))
-    engine, started = Here(), time.monotonic()
-    manifest = run_stage(Counting(), CountingParams(shards=shards), {}, output, engine, work=folder)  # type: ignore[arg-type]
+    engine, started = EngineHere(), time.monotonic()
+    manifest = run_stage(Counting(), CountingParams(shards=shards), {}, output, engine, work=folder)
     assert manifest.shards == shards
     return engine.first_s - started
 
@@ -86,7 +74,7 @@ def test_verify_reads_many_files_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr("slow_store.DELAY_S", 0.0)
         output = Artifact("slow://verified")
-        run_stage(Counting(), CountingParams(shards=60), {}, output, Here(), work=tmp_path)  # type: ignore[arg-type]
+        run_stage(Counting(), CountingParams(shards=60), {}, output, EngineHere(), work=tmp_path)
     SlowStore.requests.clear()
     started = time.monotonic()
     assert verify(output) == []

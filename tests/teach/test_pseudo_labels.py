@@ -12,12 +12,11 @@ import torch
 from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.batches.loader import Batch
-from megahour.core.errors import MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES, PSEUDO_LABELS
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
-from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 from megahour.teach.params import PseudoLabelParams
@@ -117,7 +116,7 @@ def test_hypotheses_of_other_features_are_refused(
     tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine
 ) -> None:
     one = hypotheses(tmp_path / "one", [said((4, 0.9))])
-    with pytest.raises(TaskFailed, match="unlabelled has 1 shards, 2 in the features"):
+    with pytest.raises(ConfigError, match="unlabelled has 1 shards, 2 in the features"):
         labelled(tmp_path, {**inputs, "hypotheses": one}, engine, min_confidence=0.1)
 
 

@@ -272,7 +272,7 @@ def test_word_times_are_where_the_first_labels_come_from(tmp_path: Path) -> None
     times = {"word_start_samples": [1600, 8000], "word_end_samples": [4800, 11200]}
     table = pa.Table.from_pylist([row | {"key": 5, "rate_hz": 16_000} | times], SELECTION)
     selection = write(tmp_path, [("labelled", {".parquet": table})], {})
-    found = word_times(selection, selection, 0)
+    found = word_times(selection, 0)
     column = {"a": 0, "b": 1, SILENCE: 2}
     utterance = Utterance(5, np.zeros((80, 3), np.float32), ["x", "y"], [[["a", "b"]], [["b"]]])
     labels = first_labels(utterance, found, column)
@@ -287,7 +287,8 @@ def test_utterances_cut_without_an_alignment_have_no_word_times(tmp_path: Path) 
     unknown = {"word_start_samples": [-1, -1], "word_end_samples": [-1, -1]}
     table = pa.Table.from_pylist([row | {"key": 5, "rate_hz": 16_000} | unknown], SELECTION)
     selection = write(tmp_path, [("labelled", {".parquet": table})], {})
-    assert word_times(selection, selection, 0) == {}
+    assert word_times(selection, 0) == {}
+    assert word_times(selection, None) == {}
 
 
 def test_nothing_to_learn_from_is_an_error(features: Artifact, lexicon: Artifact, tmp_path: Path) -> None:

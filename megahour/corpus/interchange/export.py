@@ -8,8 +8,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute
 
 from megahour.core.errors import StoreError
 from megahour.core.records import canonical_json
@@ -25,12 +23,13 @@ from megahour.corpus.interchange.record import Row, filled, record_json, recordi
 from megahour.corpus.interchange.subtitles import ctm_lines, srt_text, textgrid
 from megahour.corpus.interchange.webdataset import Add, write_webdataset
 from megahour.corpus.media.tar import TarWriter, tar_writer
+from megahour.runner.beside import rows_beside
 
 
 def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
     """Task specs {shard, part, parts}: as many parts of a shard as its tar holds `max_bytes`. Reads only receipts."""
     specs = []
-    for receipt in utterances.receipts():
+    for receipt in utterances.each_receipt():
         size_bytes = receipt.files[".tar"].bytes if ".tar" in receipt.files else 0
         parts = max(1, int(-(-size_bytes // max_bytes)))
         specs += [{"shard": receipt.shard, "part": part, "parts": parts} for part in range(parts)]
@@ -38,23 +37,16 @@ def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
 
 
 class RecordFilter:
-    """Which utterances of one shard are exported, and the set of each.
-
-    Only this shard's keys are held in memory; the tables of the selection and of the duplicates are read through.
-    """
+    """Which utterances of one shard are exported, and the set of each: by what `Export.layouts` brought to it."""
 
     def __init__(self, p: ExportParams, inputs: Inputs, shard: int) -> None:
         self._p = p
-        keys = inputs["utterances"].read_table(shard, columns=["key"])["key"]
         self._sets: dict[int, str] | None = None
-        if selection := inputs.get("selection"):
-            self._sets = {}
-            for table in _rows_of(selection, keys, ["key", "set"]):
-                self._sets.update(zip(table["key"].to_pylist(), table["set"].to_pylist(), strict=True))
-        self._twice: set[int] = set()
-        if duplicates := inputs.get("duplicates"):
-            for table in _rows_of(duplicates, keys, ["key"]):
-                self._twice.update(table["key"].to_pylist())
+        if "selection" in inputs:
+            table = rows_beside(inputs["selected"], shard)
+            self._sets = dict(zip(table["key"].to_pylist(), table["set"].to_pylist(), strict=True))
+        listed = rows_beside(inputs["listed"], shard)["key"].to_pylist() if "duplicates" in inputs else []
+        self._twice = set(listed)
 
     def reason(self, row: Row) -> str:
         """Why a row is left out; empty for one that is exported."""
@@ -71,12 +63,6 @@ class RecordFilter:
 
     def set_of(self, row: Row) -> str:
         return (self._sets or {}).get(row["key"], "")
-
-
-def _rows_of(artifact: Artifact, keys: pa.ChunkedArray, columns: list[str]) -> Iterator[pa.Table]:
-    for receipt in artifact.receipts():
-        table = artifact.read_table(receipt.shard, columns=columns)
-        yield table.filter(pa.compute.is_in(table["key"], value_set=keys))
 
 
 def part_of_rows(sizes: Any, parts: int) -> list[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.corpus.interchange.params import ExportParams
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ class Export(Stage[ExportParams]):
         Input("selection", optional=True),
         Input("duplicates", optional=True),
     )
+
+    def layouts(self, p: ExportParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.runner.beside import laid_beside
+
+        selected = laid_beside("selected", "utterances", "selection", columns=["set"]) if "selection" in inputs else {}
+        return selected | (laid_beside("listed", "utterances", "duplicates") if "duplicates" in inputs else {})
 
     def plan(self, p: ExportParams, inputs: Inputs) -> list[Task]:
         from megahour.corpus.interchange.export import plan_parts

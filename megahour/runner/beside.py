@@ -1,0 +1,164 @@
+"""Rows of one artifact brought to the shards of another that own their keys: a join by two exchanges.
+
+A list of keys, such as that of `duplicates`, lies in shards of its own. If each task of a stage looked for its keys in
+all of them, S shards would read S² tables. Here keys and rows meet by the hash of the key, and the rows that were found
+go to the shard that has the key; `rows_beside` reads those of one shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.runner.params import BesideParams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from megahour.core.store import Artifact, Receipt
+    from megahour.core.writer import ShardWriter
+
+MOST = 1024  # tasks, and shards, of either exchange: between S and S of them blocks would hold less than a row
+KEYS = 1_000_000  # that meet in one partition
+OWNER = "owner_shard"
+
+
+def laid_beside(role: str, owners: str, rows: str, **params: Any) -> dict[str, LaidOut]:
+    """Of `Stage.layouts`: the rows of input `rows` that have keys of input `owners`, for `rows_beside` as `role`.
+
+    params: of `BesideParams`.
+    """
+    p = BesideParams(**params)
+    return {
+        f"{role}_met": LaidOut(MeetByKey(), p, {"owners": owners, "rows": rows}),
+        role: LaidOut(GatherByShard(), p, {"met": f"{role}_met", "owners": owners}),
+    }
+
+
+def rows_beside(beside: Artifact, shard: int) -> pa.Table:
+    """The rows, columns key and those of the parameters, whose keys the owners' shard has; in order of the keys."""
+    import pyarrow.compute as pc
+
+    table = beside.read_table(shard // int(beside.summary["run"]))
+    return table.filter(pc.equal(table[OWNER], shard)).drop_columns([OWNER])
+
+
+class MeetByKey(Stage[BesideParams]):
+    """An exchange by key: keys that `owners` have, and `rows`."""
+
+    name = "meet-by-key"
+    params = BesideParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("owners"), Input("rows"))
+    exchange = True
+
+    def plan(self, p: BesideParams, inputs: Inputs) -> list[Task]:
+        return [
+            Task({"role": role, "first": first, "stop": stop})
+            for role in ("owners", "rows")
+            for first, stop in _runs(inputs[role].manifest.shards)
+        ]
+
+    def partitions(self, p: BesideParams, inputs: Inputs) -> int:
+        return min(MOST, inputs["owners"].manifest.counts.kept // KEYS + 1)
+
+    def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        import numpy as np
+
+        table = _sent(p, inputs, task)
+        count = self.partitions(p, inputs)
+        # The hash of Knuth's multiplicative method: keys may be any numbers.
+        mixed = (table["key"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        places = (mixed % np.uint64(count)).astype(np.int64)
+        for place in np.unique(places).tolist():
+            for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
+                yield place, batch
+
+    def merge(
+        self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = pa.Table.from_batches(list(batches), _schema(p, inputs["rows"]))
+        owners = table.filter(pc.greater_equal(table[OWNER], 0)).select([OWNER, "key"]).sort_by("key")
+        rows = table.filter(pc.less(table[OWNER], 0)).drop_columns([OWNER])
+        keys, wanted = owners["key"].to_numpy(), rows["key"].to_numpy()
+        first, last = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
+        times = last - first  # a key may be in several shards
+        row = np.repeat(np.arange(len(wanted)), times)
+        at = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
+        found = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
+        out.came_in(found.num_rows)
+        out.kept(found.num_rows)
+        out.table(found.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
+
+
+class GatherByShard(Stage[BesideParams]):
+    """An exchange by the owners' shards, in runs of them."""
+
+    name = "gather-by-shard"
+    params = BesideParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("met"), Input("owners"))
+    exchange = True
+
+    def partitions(self, p: BesideParams, inputs: Inputs) -> int:
+        return max(1, len(_runs(inputs["owners"].manifest.shards)))
+
+    def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        import numpy as np
+
+        table = inputs["met"].read_table(task["shard"])
+        places = table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards)
+        for place in np.unique(places).tolist():
+            for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
+                yield place, batch
+
+    def merge(
+        self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(list(batches), inputs["met"].read_table(0).schema)
+        out.came_in(table.num_rows)
+        out.kept(table.num_rows)
+        out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
+
+    def finish(self, p: BesideParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+        return {"run": _run(inputs["owners"].manifest.shards)}
+
+
+def _run(shards: int) -> int:
+    return max(1, -(-shards // MOST))
+
+
+def _runs(shards: int) -> list[tuple[int, int]]:
+    size = _run(shards)
+    return [(first, min(first + size, shards)) for first in range(0, shards, size)]
+
+
+def _schema(p: BesideParams, rows: Artifact) -> pa.Schema:
+    """Of what is sent: the shard that owns a key (−1: a row that is looked for), the key and the columns."""
+    import pyarrow as pa
+
+    if not rows.manifest.shards:
+        return pa.schema([(OWNER, pa.int32()), ("key", pa.int64()), *((name, pa.null()) for name in p.columns)])
+    own = rows.read_table(0, p.rows_suffix, columns=["key", *p.columns]).schema
+    return pa.schema([(OWNER, pa.int32()), ("key", pa.int64()), *(own.field(name) for name in p.columns)])
+
+
+def _sent(p: BesideParams, inputs: Inputs, task: Task) -> pa.Table:
+    """The keys of a run of the owners' shards, or the rows of some that have them."""
+    import pyarrow as pa
+
+    schema, artifact, is_owner = _schema(p, inputs["rows"]), inputs[task["role"]], task["role"] == "owners"
+    tables = []
+    for shard in range(task["first"], task["stop"]):
+        names, suffix = (["key"], p.owners_suffix) if is_owner else (["key", *p.columns], p.rows_suffix)
+        table = artifact.read_table(shard, suffix, columns=names)
+        count = table.num_rows
+        owner = pa.array([shard if is_owner else -1] * count, pa.int32())
+        others = [pa.nulls(count, schema.field(name).type) if is_owner else table[name] for name in p.columns]
+        tables.append(pa.table([owner, table["key"], *others], schema=schema))
+    return pa.concat_tables(tables)

@@ -1,0 +1,15 @@
+"""Parameters of what stages lay out for their tasks."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from megahour.core.config import Params
+
+
+class BesideParams(Params):
+    """Which columns of which tables meet by their keys."""
+
+    columns: list[str] = Field(default=[], description="columns that go along with the key")
+    owners_suffix: str = Field(default=".parquet", description="file of the owners' shards that has their keys")
+    rows_suffix: str = Field(default=".parquet", description="file that has the rows")
