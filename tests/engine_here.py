@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
+
+from megahour.core.stage import Stage
+from megahour.core.store import Artifact
+from megahour.runner.runner import run_stage
 
 Call = Callable[..., Any]
 
@@ -42,3 +47,13 @@ class EngineHere:
         return self
 
     def __exit__(self, *error: object) -> None: ...
+
+
+def with_layouts(stage: Stage[Any], p: Any, inputs: Mapping[str, Artifact], folder: Path) -> dict[str, Artifact]:
+    """The inputs, and what the stage lays out for its tasks, for tests that call `Stage.run` themselves."""
+    found = dict(inputs)
+    for role, laid_out in stage.layouts(p, inputs).items():
+        own = {name: found[here] for name, here in laid_out.roles.items()}
+        found[role] = Artifact(folder / role)
+        run_stage(laid_out.stage, laid_out.params, own, found[role], EngineHere(), work=folder / "work")
+    return found

@@ -55,8 +55,8 @@ class Align(Stage[AlignParams]):
         from megahour.runner.beside import rows_beside
 
         recordings, aligner, posteriors = inputs["recordings"], inputs["aligner"], inputs.get("posteriors")
-        spec, copied = self.spec(p, inputs), inputs.get("copied")
-        copies = None if copied is None else rows_beside(copied, task["shard"])
+        spec = self.spec(p, inputs)
+        copies = rows_beside(inputs["copied"], task["shard"]) if "copies" in inputs else None
         align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:

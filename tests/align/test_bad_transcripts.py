@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from engine_here import with_layouts
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -51,7 +52,8 @@ def import_model(folder: Path, model: Path) -> Artifact:
 
 def align(folder: Path, aligner: Artifact, made: list[Made], p: AlignParams = PARAMS, **inputs: Artifact) -> Artifact:
     recordings = inputs.pop("recordings", None) or write_recordings(folder, made)[0]
-    every = {"recordings": recordings, "aligner": aligner, **inputs}
+    given = {"recordings": recordings, "aligner": aligner, **inputs}
+    every = with_layouts(Align(), p, given, folder / "layouts")
     return write(
         folder / "alignment", lambda out: Align().run(p, every, Align().plan(p, every)[0], out, Context(folder))
     )

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
+from engine_here import with_layouts
 from made_artifacts import write_artifact
 
 from megahour.batches.labels import Arrays, Piece
@@ -542,7 +543,9 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
         LanguageModel(), LanguageModelParams(source=[str(tmp_path / "teas.txt")]), {}, other, engine, work=tmp_path
     )
     with ShardWriter(Artifact(tmp_path / "misfit"), 0, "alone") as out:
-        lattices_shard(LatticesParams(), {**given, "graph_lm": other}, 0, out, Context(work=tmp_path))
+        p, misfits = LatticesParams(), {**given, "graph_lm": other}
+        inputs = with_layouts(Lattices(), p, misfits, tmp_path / "layouts")
+        lattices_shard(p, inputs, 0, out, Context(work=tmp_path))
         counts = out.commit().counts
     assert counts.dropped == {"not-in-graph-lm": counts.bad}
     assert (counts.came_in, counts.kept) == (4, 4 - counts.bad)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from engine_here import EngineHere
+from engine_here import with_layouts
 
 from megahour.core.config import Params
 from megahour.core.records import key_of
@@ -19,7 +19,6 @@ from megahour.core.store import Artifact, Counts, Manifest, content_digest, fini
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer
-from megahour.runner.runner import run_stage
 
 RATE_HZ = 16_000
 SPEAKERS = ("anna", "an", "Ünal Öz", "", "an!")  # that sort in another way with and without their ids' hyphen
@@ -126,11 +125,7 @@ def run(
 ) -> Artifact:
     """Run every task in this process, in the order of the plan or against it, and finish the artifact."""
     artifact, receipts, counts = Artifact(folder), {}, Counts()
-    inputs = dict(inputs)
-    for role, laid_out in stage.layouts(p, inputs).items():
-        own = {name: inputs[here] for name, here in laid_out.roles.items()}
-        inputs[role] = Artifact(folder.parent / f"{folder.name}-{role}")
-        run_stage(laid_out.stage, laid_out.params, own, inputs[role], EngineHere(), work=folder.parent / "work")
+    inputs = with_layouts(stage, p, inputs, folder.parent / f"{folder.name}-layouts")
     tasks = list(enumerate(stage.plan(p, inputs)))
     for shard, task in reversed(tasks) if backwards else tasks:
         with ShardWriter(artifact, shard, "made") as out:
