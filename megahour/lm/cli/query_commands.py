@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,10 @@ from megahour.runner import log
 
 if TYPE_CHECKING:
     from megahour.lm.kenlm.write import KenlmForm
-    from megahour.lm.query.batch import SentenceScores
     from megahour.lm.query.mapped import MappedModel
     from megahour.lm.text.token_lines import TokenForm, TokenLines
 
+SHOWN = ("print_sentences", "print_words", "print_srilm")  # of `score_output`, by option
 _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
 
@@ -86,38 +85,49 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
 @click.argument("texts", nargs=-1, metavar="[TEXT]…")
 @click.option("--sentences", is_flag=True, help="a line each: log10 p, words, unknown words, sentence")
 @click.option("--words", is_flag=True, help="each word with its number, n-gram length and log10 p, as KenLM's query")
+@click.option("--srilm", is_flag=True, help="as SRILM's ngram -ppl -debug 2, unknown words left out")
+@click.option("--mix", multiple=True, metavar="MODEL", help="(repeatable) another model: p is the weighted sum of all")
+@click.option("--weights", metavar="W,W,…", help="of MODEL and those mixed with it, summing to 1; default: equal")
 @click.option("--tokenizer", metavar="FILE", help="of a model of tokens: spell the text in those of FILE, as lm train")
 @click.option("--token-form", type=click.Choice(["pieces", "ids", "nemo"]), default="pieces", show_default=True)
 @_threads
 @log.logged
 def score(
-    model: str, texts: tuple[str, ...], sentences: bool, words: bool, tokenizer: str | None, token_form: TokenForm,
-    threads: int,
+    model: str, texts: tuple[str, ...], sentences: bool, words: bool, srilm: bool, mix: tuple[str, ...],
+    weights: str | None, tokenizer: str | None, token_form: TokenForm, threads: int,
 ) -> None:  # fmt: skip
     """Perplexity of TEXT, a sentence a line, with and without unknown words; reads standard input without TEXT.
 
     MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
     """
+    from megahour.lm.cli import score_output
     from megahour.lm.query.model_files import lines_of
     from megahour.lm.query.score import TextScore
 
+    shown = [show for given, show in zip((sentences, words, srilm), SHOWN, strict=True) if given]
+    if len(shown) > 1:
+        raise click.UsageError("give one of --sentences, --words and --srilm")
     for text in texts:
         if text != "-" and not Path(text).is_file():
             raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
     with stoppable():
-        scorer, total, spelled = _scorer(model, threads), TextScore(), _token_lines(tokenizer, token_form)
+        scorer = _mixture((model, *mix), weights, threads)
+        total, count, spelled = TextScore(), 0, _token_lines(tokenizer, token_form)
         for text in texts or ("-",):
             for given in lines_of(text):
                 lines = [f"{line}\n".encode() for line in spelled(_decoded(given, text))] if spelled else given
                 result = scorer(b"".join(lines))
-                total += result.total
-                if sentences or words:
-                    _print_sentences(lines, result, words)
+                total, count = total + result.total, count + len(result)
+                for show in shown:
+                    getattr(score_output, show)(lines, result)
     if not total.tokens:
         raise MegahourError(
             "no sentences to score: the text is empty", where=", ".join(texts) or "standard input",
             remedy="give a sentence a line; an empty line is one too",
         )  # fmt: skip
+    if srilm:
+        score_output.srilm_total(" ".join(texts) or "-", total, count)
+        return
     click.echo(f"Perplexity including OOVs:\t{total.perplexity:.8g}")
     click.echo(f"Perplexity excluding OOVs:\t{total.perplexity_known:.8g}")
     click.echo(f"OOVs:\t{total.oov}\nTokens:\t{total.tokens}")
@@ -126,6 +136,21 @@ def score(
         ends = total.tokens - spelled.tokens
         click.echo(f"Perplexity by word:\t{10 ** (-total.log10_prob / (spelled.words + ends)):.8g}")
         click.echo(spelled.said(), err=True)
+
+
+def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
+    """bytes of lines → scores. Raises UsageError: weights that are none, or of other models."""
+    from megahour.lm.query.mixed import mixed
+
+    if len(models) == 1 and not weights:
+        return _scorer(models[0], threads)
+    try:
+        given = [float(each) for each in weights.split(",")] if weights else [1 / len(models)] * len(models)
+    except ValueError:
+        given = []
+    if len(given) != len(models) or min(given) < 0 or abs(sum(given) - 1) > 1e-6:
+        raise click.UsageError(f"--weights wants {len(models)} numbers that sum to 1, got {weights!r}")
+    return mixed([_scorer(each, threads) for each in models], given)
 
 
 def _token_lines(tokenizer: str | None, form: TokenForm) -> TokenLines | None:
@@ -159,29 +184,6 @@ def _scorer(model: str, threads: int) -> Any:
     with Phases() as phases:
         opened: MappedModel = open_model(model, phases)
     return lambda lines: score_lines(opened, lines, threads)
-
-
-def _print_sentences(lines: list[bytes], result: SentenceScores, words: bool) -> None:
-    from megahour.lm.query.batch import spelled
-
-    out = sys.stdout.buffer
-    if not words:
-        columns = (result.log10_prob.tolist(), result.words.tolist(), result.oov.tolist())
-        for line, logp, count, oov in zip(lines, *columns, strict=True):
-            out.write(b"%.6f\t%d\t%d\t%s\n" % (logp, count, oov, line.strip()))
-        return
-    at = 0
-    for line, logp, count, oov in zip(lines, result.log10_prob, result.words, result.oov, strict=True):
-        each = zip(
-            [*spelled(line), b"</s>"],
-            result.tokens[at : at + count + 1].tolist(),
-            result.ngram_length[at : at + count + 1].tolist(),
-            result.word_log10_prob[at : at + count + 1].tolist(),
-            strict=True,
-        )
-        at += int(count) + 1
-        row = b"\t".join(b"%s=%d %d %.6g" % (word, 2 if word == b"</s>" else n, k, p) for word, n, k, p in each)
-        out.write(row + b"\tTotal: %.6g OOV: %d\n" % (logp, oov))
 
 
 @click.command("rescore")
