@@ -39,8 +39,12 @@ class Registry:
         self._home = Artifact(url)
 
     def want(self, spec: ModelSpec) -> str:
-        """Ask for a model; its name."""
+        """Ask for a model; its name. What was offered for others goes: of machines that were lost it would stay."""
         name = fingerprint(asdict(spec))
+        for path in self._home.fs.glob(self._home.path("services/*.json")):
+            found = self._read(self._relative(path))
+            if found and found["model"] != name:
+                self._remove(self._relative(path))
         self._write(WANTED, {"name": name, "spec": asdict(spec)})
         return name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from toy_stages import Count, CountParams, Parity, ParityParams
 
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.engine import spark_session
 from megahour.engine.base import Call, Engine, EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.spark import SparkEngine
@@ -147,12 +149,7 @@ def test_an_executor_killed_in_a_standalone_cluster_loses_nothing(
         standalone_cluster(tmp_path) as (master, workers),
         SparkEngine(master, conf={"spark.executor.extraJavaOptions": LOCAL_JAVA}) as engine,
     ):
-        folders: set[str] = set()
-        for _ in range(20):  # a worker that starts late has nothing to do at first
-            folders |= set(dict(engine.map(toy_tasks.executor_folder, range(8))).values())
-            if len(folders) == 2:
-                break
-        assert len(folders) == 2, "both workers work"
+        both_work(engine)
         results = dict(killing(workers[0], engine, split, merge))
     assert results == expected
 
@@ -169,6 +166,61 @@ def test_a_driver_that_executors_cannot_reach_is_named_within_a_minute(spark: Sp
         assert time.monotonic() - started < 60
 
 
+@pytest.mark.faults
+def test_a_straggler_gets_a_second_attempt_beside_it(spark: SparkEngine, tmp_path: Path) -> None:
+    """Speculation: a task that takes longer than the others did is started again elsewhere; each result comes once."""
+    spark.close()
+    conf = {"spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.quantile": "0.5"}
+    (tmp_path / "attempts").mkdir()
+    apart = ("127.0.0.1", "127.0.0.2")  # Spark never makes a second attempt on the host of the first
+    with standalone_cluster(tmp_path, apart) as (master, _), SparkEngine(master, conf=conf) as engine:
+        both_work(engine)
+        started = time.monotonic()
+        results = list(engine.map(partial(toy_tasks.straggle_first, str(tmp_path / "attempts")), range(6)))
+        assert time.monotonic() - started < 300, "nobody waited for the straggler"
+    assert sorted(results) == [(n, n) for n in range(6)]
+    assert len(list((tmp_path / "attempts" / "3").iterdir())) == 2
+
+
+@pytest.mark.faults
+def test_a_machine_that_is_told_to_leave_hands_over_its_shuffle_data(
+    spark: SparkEngine, local: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decommissioning: no split is made again, as it would be were the machine killed at that moment."""
+    spark.close()
+    names = ("spark.decommission.enabled", "spark.storage.decommission.enabled")
+    conf = dict.fromkeys((*names, "spark.storage.decommission.shuffleBlocks.enabled"), "true")
+    for name in ("expected", "made", "splits"):
+        (tmp_path / name).mkdir()
+    plain = partial(toy_tasks.slow_merge, str(tmp_path / "expected"))
+    expected = dict(local.exchange(partial(toy_tasks.slow_split, 4), range(8), plain, 4, spill=str(tmp_path / "spill")))
+    split = partial(toy_tasks.noted_split, str(tmp_path / "splits"), 4)
+    merge = partial(toy_tasks.late_merge, str(tmp_path / "made"))
+    monkeypatch.setenv("SPARK_WORKER_OPTS", "-Dspark.decommission.enabled=true")
+    with standalone_cluster(tmp_path) as (master, workers), SparkEngine(master, conf=conf) as engine:
+        both_work(engine)
+        results = {}
+        for partition, digest in engine.exchange(split, range(8), merge, 4, spill=""):
+            if not results:
+                workers[0].send_signal(signal.SIGPWR)
+            results[partition] = digest
+        launches = spark_session._log_folder() / "launches.log"
+        assert "DECOMMISSIONED" in launches.read_text()
+    assert results == expected
+    made = sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "splits").iterdir())
+    assert made == list(range(8))
+
+
+def both_work(engine: Engine) -> None:
+    """Waits until both workers of a cluster have had a task: one that starts late has nothing to do at first."""
+    folders: set[str] = set()
+    for _ in range(20):
+        folders |= set(dict(engine.map(toy_tasks.executor_folder, range(8))).values())
+        if len(folders) == 2:
+            return
+    pytest.fail("only one worker works")
+
+
 def killing(worker: subprocess.Popen[bytes], engine: Engine, split: Call, merge: Call) -> Iterator[tuple[int, str]]:
     """The exchange's results; after the first the worker is killed, with the shuffle data that it serves."""
     for count, result in enumerate(engine.exchange(split, range(12), merge, 4, spill="")):
@@ -178,7 +230,10 @@ def killing(worker: subprocess.Popen[bytes], engine: Engine, split: Call, merge:
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+def standalone_cluster(
+    folder: Path, hosts: tuple[str, ...] = ("127.0.0.1", "127.0.0.1")
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The URL of a master, and its workers, one on each of `hosts`, which are addresses of this machine."""
     import pyspark
 
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -187,13 +242,14 @@ def standalone_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Pope
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "cluster")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": LOCAL_JAVA}
 
-    def start(kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [launcher, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+    def start(kind: str, *arguments: str, host: str = "127.0.0.1") -> subprocess.Popen[bytes]:
+        command = [launcher, f"org.apache.spark.deploy.{kind}", "--host", host, "--webui-port", "0", *arguments]
         with (folder / f"{kind}.log").open("ab") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(command, env=environment | {"SPARK_LOCAL_IP": host}, stdout=log, stderr=log)
 
     processes = [start("master.Master", "--port", port)]
-    processes += [start("worker.Worker", "--cores", "1", "--memory", "1g", url) for _ in range(2)]
+    worker = ("worker.Worker", "--cores", "1", "--memory", "1g", url)
+    processes += [start(*worker, host=host) for host in hosts]
     try:
         wait_for_workers(folder / "master.Master.log", 2)
         yield url, processes[1:]

@@ -222,6 +222,28 @@ def slow_merge(folder: str, partition: int, batches: Iterator[pa.RecordBatch]) -
     return merge_to_file(folder, partition, batches)
 
 
+def straggle_first(folder: str, number: int) -> int:
+    """The first attempt at task 3 leaves a note and takes ten minutes, as one on a sick machine; a second is quick."""
+    attempts = Path(folder) / f"{number}"
+    attempts.mkdir(exist_ok=True)
+    first = not any(attempts.iterdir())
+    (attempts / uuid.uuid4().hex).touch()
+    time.sleep(600.0 if first and number == 3 else 0.5)
+    return number
+
+
+def noted_split(folder: str, partitions: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """`split_numbers` that leaves a file each time that it is made."""
+    (Path(folder) / f"{item}-{uuid.uuid4().hex}").touch()
+    yield from slow_split(partitions, item)
+
+
+def late_merge(folder: str, partition: int, batches: Iterator[pa.RecordBatch]) -> str:
+    """Partition 0 is merged at once, the others begin to read after twenty seconds."""
+    time.sleep(20.0 if partition else 0.0)
+    return merge_to_file(folder, partition, batches)
+
+
 def executor_folder(_: int) -> str:
     """The working directory of a Spark executor, which is its own."""
     time.sleep(0.3)

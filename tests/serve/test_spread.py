@@ -132,8 +132,13 @@ def test_tasks_outlive_the_loss_and_the_restart_of_the_only_service(tmp_path: Pa
                 found[key] = outputs["sums"].tobytes()
                 if n == 20:
                     signal_all(first, signal.SIGKILL)
-                    machines.enter_context(machine(tmp_path))
+                    second = machines.enter_context(machine(tmp_path))
         assert found == expected(items)
+        second.terminate()
+        assert second.wait(60) == 128 + signal.SIGTERM
+        assert registered(tmp_path, pool) == 1, "the one that was killed, and could not take its offer back"
+        Registry(str(tmp_path)).want(SUMS)
+        assert registered(tmp_path, pool) == 0
 
 
 def test_a_service_that_stands_still_costs_a_moment(tmp_path: Path) -> None:
