@@ -15,7 +15,7 @@ from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
 from megahour.lm.text.compression import unpacked
-from megahour.lm.text.tokenise import PADDING, UNKNOWN, Bytes, WordTable
+from megahour.lm.text.tokenise import PADDING, UNKNOWN, Bytes, WordTable, encode
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # a longer line is none of an ARPA file
@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]
 class ArpaArrays:
     """vocabulary: words in the file's order behind `<unk>`, `<s>`, `</s>`. By order k = 1 …: grams[k-1] int32 (n, k),
     logp, backoff float64 (n,). Unigram i is word i; specials that the file lacks are there: `<unk>` with UNSEEN, `<s>`
-    and `</s>` with probability zero."""
+    and `</s>` with probability zero. A file's `<UNK>` is its `<unk>` where it has no other, as KenLM reads it."""
 
     vocabulary: WordTable
     grams: list[Int32]
@@ -53,9 +53,12 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
         sizes = _counts(reader)
         total = sum(sizes)
         arrays = _unigrams(reader, sizes[0])
+        capital = _capital_unknown(arrays)
         for k, size in enumerate(sizes[1:], 2):
             progress("read", total - sum(sizes[k - 1 :]), total)
             _ngrams(reader, arrays, k, size)
+            if capital:
+                arrays.grams[-1][arrays.grams[-1] == capital] = UNKNOWN
         arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
         reader.expect(b"\\end\\")
         reader.expect_nothing()
@@ -191,6 +194,19 @@ def _unigrams(reader: _Reader, size: int) -> ArpaArrays:
         _go_on(reader, code, 1, size, row, 0)
     n = table.size
     return ArpaArrays(table, [np.arange(n, dtype=np.int32)[:, None]], [logp[:n].copy()], [backoff[:n].copy()])
+
+
+def _capital_unknown(arrays: ArpaArrays) -> int:
+    """The number of `<UNK>` where it stands for `<unk>`, which then has its weights; else 0."""
+    found = np.zeros(2, np.int32)
+    text = np.frombuffer(b"<UNK>\n" + bytes(PADDING), np.uint8)
+    encode(text, 6, arrays.vocabulary, found, frozen=True)
+    number = int(found[0])
+    if number == UNKNOWN or arrays.logp[0][UNKNOWN] != UNSEEN:
+        return 0
+    for weights in (arrays.logp[0], arrays.backoff[0]):
+        weights[UNKNOWN] = weights[number]
+    return number
 
 
 def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:

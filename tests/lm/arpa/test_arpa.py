@@ -85,6 +85,21 @@ def test_a_file_without_specials_gets_them_as_words_that_hardly_occur(tmp_path: 
     assert found[("moby",)] == (-0.5, 0.0)
 
 
+CAPITALS = (
+    "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-99\t<s>\t-0.3\n-0.7\t<UNK>\t-0.5\n-0.9\ta\t-0.2\n-0.1\t</s>\n\n"
+    "\\2-grams:\n-0.1\t<UNK> a\n\n\\end\\\n"
+)
+
+
+def test_unknown_words_in_capitals_are_unknown_words_as_in_kenlm(tmp_path: Path) -> None:
+    path = tmp_path / "capitals.arpa"
+    path.write_text(CAPITALS, "utf-8")
+    ours = Scorer(read_arpa(path))
+    assert ours.sentence(["zzz", "a"]).log10_prob == pytest.approx((-0.7 - 0.3) - 0.1 + (-0.1 - 0.2))
+    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare scores with it")
+    assert kenlm.Model(str(path)).score("zzz a") == pytest.approx(-1.4)
+
+
 @pytest.mark.parametrize("blanks", [0, 3, arpa_read.BLOCK_BYTES // 3])
 def test_only_blank_lines_may_follow_the_end(blanks: int, tmp_path: Path) -> None:
     path = tmp_path / "two.arpa"
