@@ -41,25 +41,26 @@ class Level:
 def closed(model: NgramModel) -> list[Level]:
     """The levels of a model, k = 1 …: its own n-grams in their order, then those that are put in."""
     grams = [np.ascontiguousarray(each) for each in model.grams]
-    for k in range(len(grams) - 1, 1, -1):  # from the longest: what is put in wants its own parts too
+    none = np.zeros(0, np.int32)
+    parts = [(none, none)] * (len(grams) + 1)  # of each order's n-grams: rows of what they begin and end with
+    for k in range(len(grams) - 1, 0, -1):  # from the longest: what is put in wants its own parts too
         begins, ends = grams[k][:, :-1], grams[k][:, 1:]
-        lacking = [each[_rows(grams[k - 1], each) < 0] for each in (begins, ends)]
-        grams[k - 1] = np.concatenate([grams[k - 1], np.unique(np.concatenate(lacking), axis=0)])
+        parts[k] = _rows(grams[k - 1], begins), _rows(grams[k - 1], ends)
+        lacking = np.concatenate([each[rows < 0] for each, rows in zip((begins, ends), parts[k], strict=True)])
+        if len(lacking):
+            grams[k - 1] = np.concatenate([grams[k - 1], np.unique(lacking, axis=0)])
+            parts[k] = _rows(grams[k - 1], begins), _rows(grams[k - 1], ends)
     levels: list[Level] = []
-    for k, (rows, own, weights) in enumerate(zip(grams, model.log10_prob, model.log10_backoff, strict=True), 1):
-        n = len(rows)
-        longer = grams[k] if k < len(grams) else np.zeros((0, k + 1), np.int32)
-        logp, backoff = np.empty(n, np.float32), np.zeros(n, np.float32)
+    for k, (rows, own, weights) in enumerate(zip(grams, model.log10_prob, model.log10_backoff, strict=True)):
+        begins, ends = parts[k]
+        logp, backoff = np.empty(len(rows), np.float32), np.zeros(len(rows), np.float32)
         logp[: len(own)], backoff[: len(own)] = own, weights
-        ending = np.zeros(0, np.int32)
-        if k > 1:
-            ending = _rows(levels[-1].grams, rows[:, 1:])
-            new = slice(len(own), n)
-            begins = _rows(levels[-1].grams, rows[new, :-1])
-            logp[new] = levels[-1].logp[ending[new]] + levels[-1].backoff[begins]
-        goes_on, extends = (_marked(n, _rows(rows, part)) for part in (longer[:, :-1], longer[:, 1:]))
+        new = slice(len(own), len(rows))
+        if k:
+            logp[new] = levels[-1].logp[ends[new]] + levels[-1].backoff[begins[new]]
+        goes_on, extends = (_marked(len(rows), each) for each in parts[k + 1])
         backoff[backoff == 0] = np.where(goes_on, np.float32(0.0), np.float32(-0.0))[backoff == 0]
-        levels.append(Level(rows, logp, backoff, ending, extends))
+        levels.append(Level(rows, logp, backoff, ends, extends))
     return levels
 
 
