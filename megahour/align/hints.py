@@ -47,10 +47,10 @@ class Expected:
 def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Expected | None:
     """Where cues are expected, from their starts on a path (J,; -1 not spoken) and hints (J,; NaN none), in frames.
 
-    The tolerance is `least_frames` at least. None with too few hints.
+    The tolerance is `least_frames` at least. None with too few hints, or where any distance is tolerated.
     """
     known = np.flatnonzero((starts >= 0) & np.isfinite(hints))
-    if len(known) < FEWEST:
+    if len(known) < FEWEST or not np.isfinite(least_frames):
         return None
     residual = starts[known] - hints[known]
     half = NEIGHBOURS // 2

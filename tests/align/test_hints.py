@@ -91,6 +91,7 @@ def test_the_tolerance_is_eight_jitters_around_the_running_median() -> None:
     assert calm is not None, "twelve are enough"
     assert calm.tolerance == 30.0
     assert expect((np.arange(11) * 100).astype(np.int32), np.arange(11) * 100.0, 30.0) is None
+    assert expect((np.arange(12) * 100).astype(np.int32), np.arange(12) * 100.0, np.inf) is None, "any time will do"
 
 
 def test_only_short_spoken_cues_beyond_the_tolerance_are_off() -> None:
