@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import forked
@@ -22,6 +25,7 @@ from megahour.metrics.endpoint import serving
 from megahour.metrics.machine import Gpus, disks
 from megahour.metrics.names import METRICS, Sample
 from megahour.metrics.run import MeteredMonitor, RunBoard
+from megahour.runner.job import Job
 from megahour.runner.progress import StepPlace
 from megahour.runner.runner import run_stage
 
@@ -220,6 +224,7 @@ def test_a_request_that_hangs_is_as_slow_as_it_is_by_now(monkeypatch: pytest.Mon
         return 5
 
     fetched = background.Fetched(ask, every_s=0.01)
+    assert fetched.seconds() == 0.0, "nothing was asked"
     now_s[0] = 10.0
     fetched.look()
     assert asked.wait(30)
@@ -235,6 +240,33 @@ def test_a_request_that_hangs_is_as_slow_as_it_is_by_now(monkeypatch: pytest.Mon
         time.sleep(0.01)
     fetched.close()
     assert (fetched.value, fetched.failed) == (5, True), "the last good value stays"
+
+
+def test_nothing_is_asked_before_its_time() -> None:
+    asked: list[float] = []
+    fetched = background.Fetched(lambda: asked.append(time.monotonic()), every_s=0.2)
+    fetched.look()
+    ends_s = time.monotonic() + 30
+    while len(asked) < 3 and time.monotonic() < ends_s:
+        fetched.look()
+        time.sleep(0.01)
+    fetched.close()
+    assert all(later - earlier >= 0.2 for earlier, later in itertools.pairwise(asked))
+
+
+def test_a_training_is_shown_while_it_is_at_work(tmp_path: Path) -> None:
+    (tmp_path / "work" / "meters").mkdir(parents=True)
+    (tmp_path / "work" / "meters" / "steps-00000.jsonl").write_text('{"step": 50, "loss.mean": 2.5}\n')
+    board: Any = RunBoard()
+    job = Job("", {"checkpoint_s": 7.0}, {}, str(tmp_path / "model"), "", str(tmp_path / "work"))
+    board.begins("student", job, "train", SimpleNamespace(workers=1))
+    found = values(board())
+    assert found["megahour_training_loss", "train"] == 2.5
+    assert found["megahour_training_checkpoint_interval_seconds",] == 7.0
+    assert found["megahour_training_restarts",] == 0
+    board.stopped("student")
+    board.close()
+    assert not [key for key in values(board()) if key[0].startswith("megahour_training")]
 
 
 def bytes_of(run: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from megahour.core.writer import ShardWriter
 from megahour.serve.spec import ModelSpec
 
 STAGES = {"troubled": ("troubled:Troubled", "Shards that wait.")}
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class TroubledParams(Params):
