@@ -44,20 +44,18 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
     from megahour.runner.progress import TerminalMonitor
 
     monitor = TerminalMonitor(step="coverage")
-    found = []
-    with LocalEngine(workers=workers) as engine:
-        for url in filter(None, (run, other)):
-            monitor.started("coverage", 0, 0)
-            try:
-                found.append(
-                    cover(
-                        url,
-                        engine if workers > 1 else None,
-                        lambda done, shards: monitor.progress(done, shards, "shards"),
-                    )
-                )
-            finally:
-                monitor.stopped()
+
+    def advance(done: int, shards: int) -> None:
+        if done == 1:
+            monitor.started("coverage", shards, 0)
+        monitor.progress(done, shards, "shards")
+
+    try:
+        with LocalEngine(workers=workers) as engine:
+            urls = [run, other] if other else [run]
+            found = [cover(url, engine if workers > 1 else None, advance) for url in urls]
+    finally:
+        monitor.stopped()
     found = unlike(found)
     if table:
         with explaining(table, Path(table).absolute().parent):

@@ -197,10 +197,10 @@ def _subtract(found: Family, columns: list[Column]) -> None:
                 place.get((member.made_of["duplicates"].name, LEFT_OUT)) if "duplicates" in member.made_of else None
             )
             after = [place[member.name, KEPT], *([listed] if listed else [])]
-            place[member.name, LEFT_OUT].hours = _difference(before, after)
+            place[member.name, LEFT_OUT].hours = difference(before, after)
 
 
-def _difference(before: Column, after: list[Column]) -> dict[str, Heaviest]:
+def difference(before: Column, after: list[Column]) -> dict[str, Heaviest]:
     """By those dimensions of which all names are known. Labels are those that the texts had."""
     found: dict[str, Heaviest] = {}
     for dimension, of in before.hours.items():

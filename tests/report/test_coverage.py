@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,7 +28,7 @@ from megahour.core.store import Artifact, Counts, Manifest, content_digest, fini
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.report import coverage
-from megahour.report.coverage import Coverage, cover
+from megahour.report.coverage import Column, Coverage, cover, difference
 from megahour.report.coverage_page import page, rows
 from megahour.report.dimensions import domain_of, month_of, named, sums
 from megahour.report.explorer import Choice, explore
@@ -321,7 +323,11 @@ def test_counts_do_not_depend_on_the_engine_nor_on_how_many_keys_are_held(
     assert list(rows([cover(str(run["root"]), engine, lambda *step: steps.append(step))])) == list(rows([found]))
     assert steps[-1][0] == steps[-1][1] == len(steps)
     monkeypatch.setattr(coverage, "MOST_KEYS", 4)
-    assert list(rows([cover(str(run["root"]))])) == list(rows([found])), "keys that two shards list count once"
+    shards = len(steps)
+    again = cover(str(run["root"]), None, lambda *step: steps.append(step))
+    assert list(rows([again])) == list(rows([found])), "keys that two shards list count once"
+    parts = 1 + (len(run["twice"]) + 2) // 4
+    assert len(steps) == 2 * shards + 2 * (parts - 1), "a pass over two shards for every four keys"
 
 
 def test_more_names_than_counters_are_added_up(
@@ -339,7 +345,9 @@ def test_more_names_than_counters_are_added_up(
     assert sum(row["hours"] for row in speakers) == pytest.approx(
         sum(row["samples"] for row in run["rows"]["utterances"]) / RATE_HZ / 3600
     )
-    assert not told(few, "chosen", "left out", "speaker"), "a difference of names that are not all known is none"
+    (left,) = [column for column in few.columns if (column.artifact, column.part) == ("chosen", "left out")]
+    assert "speaker" not in left.hours, "a difference of names that are not all known is none"
+    assert "all" in left.hours
     assert "More names than counters" in page([few], "few", 5)
 
 
@@ -358,6 +366,51 @@ def test_sums_are_those_of_each_name(made: list[tuple[str | None, int, float]]) 
         for name in {row[0] or "" for row in made}
     }
     assert names["month"] == [month({"created_s": row[1]}) for row in made] == list(month_of(row[1] for row in made))
+
+
+def test_months_are_in_order_and_the_rest_is_added_up() -> None:
+    column = Column("chosen", "select", "kept", "selection")
+    times = {"2024-02": 3600.0, "2023-11": 7200.0, "2024-01": 9000.0}
+    column.add({"all": [("", 3, 19_800.0)], "month": [(name, 1, seconds) for name, seconds in times.items()]})
+    one = Coverage("one", (column,), column)
+    months = [html.split("<")[0] for html in page([one], "one", 3).split("<bdi>")[1:]]
+    assert months == sorted(times)
+    assert "all others" not in page([one], "one", 3)
+    few = page([one], "one", 2).replace("\n", "")
+    assert re.search(r"2023-11.*2024-01.*all others</td><td[^>]*>1\.00</td>", few)
+    assert "2024-02" not in few
+
+
+def test_speakers_are_named_as_they_are_compared() -> None:
+    """But those of recordings without a name, which are addresses."""
+    speakers = ["Dr_No", "dr no", "A/B.wav", None]
+    assert named(pa.table({"speaker": speakers}))["speaker"] == ["dr no", "dr no", "A/B.wav", ""]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9), st.sampled_from(["kept", "left", "listed"]))))
+def test_what_was_left_out_is_what_neither_stayed_nor_was_listed(made: list[tuple[str, int, str]]) -> None:
+    def column(*wanted: str) -> Column:
+        found = Column("a", "cut", "kept", "utterances")
+        mine = [(name, seconds) for name, seconds, end in made if end in wanted]
+        found.add({"language": [(name, 1, float(seconds)) for name, seconds in mine]})
+        return found
+
+    left = column("left").hours["language"]
+    found = difference(column("kept", "left", "listed"), [column("kept"), column("listed")])["language"]
+    assert {name: (t.records, t.seconds) for name, t in found.tallies.items()} == {
+        name: (t.records, t.seconds) for name, t in left.tallies.items()
+    }
+
+
+def test_targets_of_one_selection_do_not_label_another(run: dict[str, Any], tmp_path: Path) -> None:
+    root = shutil.copytree(run["root"], tmp_path / "run")
+    chosen = Artifact(root / "chosen")
+    shards = [(r.tags, {".parquet": chosen.read_table(r.shard)}, {}) for r in chosen.receipts()]
+    write(root / "also", "select", shards, {"utterances": Artifact(root / "utterances")}, another=True)
+    found = cover(str(root))
+    assert "teacher" in told(found, "chosen", "kept", "label")
+    assert "teacher" not in told(found, "also", "kept", "label")
+    assert told(found, "also", "kept", "language") == told(found, "chosen", "kept", "language")
 
 
 def test_domains_of_addresses_and_paths() -> None:
