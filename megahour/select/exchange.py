@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet
 from numpy.typing import NDArray
 
-from megahour.core.schemas import SELECTION
+from megahour.core.schemas import SELECTION, UTTERANCES
 from megahour.core.stage import Batches, Inputs
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.language_id import canonical
 from megahour.runner.beside import rows_beside
@@ -72,8 +74,27 @@ def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
 
 def _usable(p: SelectParams, inputs: Inputs, shard: int) -> pa.Table:
     """The rows of an utterances shard that pass all filters."""
+    if _of_other_times(p, inputs["utterances"], shard):
+        return UTTERANCES.empty_table().select(FILTERED)
     table = inputs["utterances"].read_table(shard, columns=FILTERED)
     return table.filter(pa.array(_reasons(p, table, _listed(inputs, shard, table)) == USABLE))
+
+
+def _of_other_times(p: SelectParams, utterances: Artifact, shard: int) -> bool:
+    """Whether the Parquet statistics of a shard tell that none of it is of the wanted times.
+
+    Of metadata that are partitioned by time the others are not read for nothing.
+    """
+    if not (p.from_s or p.until_s):
+        return False
+    with utterances.open(shard, ".parquet") as file:
+        about = pyarrow.parquet.read_metadata(file)
+    column = [about.schema.column(i).path for i in range(about.num_columns)].index("created_s")
+    known = [about.row_group(group).column(column).statistics for group in range(about.num_row_groups)]
+    return all(
+        each is not None and each.has_min_max and (each.max < p.from_s or (bool(p.until_s) and each.min > p.until_s))
+        for each in known
+    )
 
 
 def _listed(inputs: Inputs, shard: int, table: pa.Table) -> NDArray[np.bool_]:

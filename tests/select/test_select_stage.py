@@ -18,6 +18,7 @@ from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
+from megahour.select.exchange import census
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
 
@@ -104,6 +105,34 @@ def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_p
         assert row["created_s"] >= 1100
         seconds[row["speaker"]] += row["samples"] / 16_000
     assert max(seconds.values()) <= 4.0
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(from_s=st.integers(0, 5), until_s=st.integers(0, 5), cuts=st.lists(st.integers(0, 24), max_size=4))
+def test_shards_of_other_times_are_not_read_for_the_plan(
+    tmp_path_factory: pytest.TempPathFactory, from_s: int, until_s: int, cuts: list[int]
+) -> None:
+    """Partitioned by time and speaker or not, the voices and their hours are the same."""
+    folder = tmp_path_factory.mktemp("times")
+    made = [utterance(f"u{i}", f"s{i % 3}", 1 + i / 9, recording=i, created_s=i // 4) for i in range(24)]
+    p, bounds = params(from_s=from_s, until_s=until_s), [0, *sorted(cuts), 24]
+    parts = [made[a:b] for a, b in pairwise(bounds)]
+    read: list[int] = []
+
+    class Watched(Artifact):
+        def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> Any:
+            read.append(shard)
+            return super().read_table(shard, suffix, columns)
+
+    found = census(p, {"utterances": Watched(write_utterances(folder / "parts", parts).url)})
+    one = census(p, {"utterances": write_utterances(folder / "one", [made])})
+    assert found.hours == one.hours
+    wanted = [from_s <= row["created_s"] and (not until_s or row["created_s"] <= until_s) for row in made]
+    assert {f"s{i % 3}" for i in range(24) if wanted[i]} == found.hours.keys()
+    filled = {i: part for i, part in enumerate(parts) if part}
+    late = until_s or 99
+    some = [i for i, part in filled.items() if part[-1]["created_s"] >= from_s and part[0]["created_s"] <= late]
+    assert [shard for shard in read if shard in filled] == some
 
 
 def test_only_the_wanted_languages_and_locales(tmp_path: Path) -> None:
