@@ -186,7 +186,9 @@ class VocabularyParams(VocabularyOptions, Params):
 
     order: int = Field(3, ge=2, le=MAX_ORDER, description="longest n-gram, in words")
     shard_rows: int = Field(
-        1 << 20, ge=1, description="positions of a shard, which take about 400 bytes each at order 5; lower it if short"
+        1 << 20,
+        ge=1,
+        description="positions of a shard, about 400 bytes each at order 5; raised where a text has over 16,384 shards",
     )
 
     def identity(self) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     The closing table has for each stage the CPU time of all processes on this machine, the CPU time reserved
     (workers × wall time), and the wall time.
     """
+    from megahour.lm.estimate.partitions import BUCKET
+    from megahour.lm.scale.distributed import MOST_SHARDS
     from megahour.lm.scale.on_engine import cost_table, estimate_on
     from megahour.runner.console import output_console
 
@@ -86,6 +88,11 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
         model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work)
     summary = model.summary
     sharding = summary["sharding"]
+    asked, used = chosen[1].shard_rows, _shard_rows(out.rstrip("/"))
+    if used > asked:
+        what = f"shards of up to {used:,} positions, not {asked:,}: smaller ones than {BUCKET:,} gain nothing"
+        more = f"there are at most {MOST_SHARDS:,} at first; some {used * 400 / 1e9:,.2f} GB of memory a task"
+        log.say("shard-rows", f"{what}, and {more}", {"shard_rows": used})
     if not log.quiet():
         output_console().print(cost_table(costs))
         click.echo(
@@ -97,6 +104,13 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     orders_table(summary["ngrams"], summary["discounts"], summary["fallbacks"], wildcards)
     path = model.path("shards/00000.arpa")
     log.say_last(f"{path}: {sum(summary['ngrams']):,} n-grams", facts={"path": path, "ngrams": summary["ngrams"]})
+
+
+def _shard_rows(folder: str) -> int:
+    """Positions that a shard may have, as the vocabulary's step found it."""
+    from megahour.core.store import Artifact
+
+    return int(Artifact(f"{folder}/vocabulary").receipts()[0].stats["shard_rows"])
 
 
 def _engine(kind: str, master: str, workers: int) -> Any:

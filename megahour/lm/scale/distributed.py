@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, "Artifact"]
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
 RANK_BITS = 32  # of `first`: number of the piece, then of the word among those that the piece met
+MOST_SHARDS = 1 << 14  # of round 1: each is a partition of an exchange, and reads a piece of every other's names
 ROUNDS = tuple(f"round{number}" for number in range(1, 7))
 
 
@@ -83,8 +84,9 @@ def _words(words: list[bytes], first: Int64, counts: Int64) -> pa.RecordBatch:
 
 
 def first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
-    """Round 1 of a corpus with counts (V,) of words that end a history, in shards of `limit` positions."""
-    smallest = max(BUCKET, total >> 14)
+    """Round 1 of a corpus with counts (V,) of words that end a history, in shards of `limit` positions, or of as many
+    as keep their number within MOST_SHARDS (`ShardTree.limit` says)."""
+    smallest = max(BUCKET, total // MOST_SHARDS)
     return ShardTree(counts, buckets(counts, smallest), max(limit, smallest), order)
 
 
@@ -257,7 +259,7 @@ def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order:
     spelled = pa.table({"word": [word.encode() for word in RESERVED] + chosen["word"].to_pylist(), "count": counts})
     out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
     tree, kept = first_tree(counts, offsets[-1], order, limit), int((counts[len(RESERVED) :] > 0).sum())
-    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=limit, types=len(every))
+    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=tree.limit, types=len(every))
     out.came_in(len(every))
     out.kept(kept)
     out.drop("rare", len(every) - kept)

@@ -278,7 +278,8 @@ def test_limiting_the_vocabulary_gives_lmplzs_n_grams(name: str, tmp_path: Path)
 
 def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(tmp_path: Path) -> None:
     assert megahour("train", HERE / "small.txt", "--out", tmp_path / "held.arpa").exit_code == 0
-    said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--out", tmp_path / "run").output
+    said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--shard-rows", 9, "--out", tmp_path / "run").output
+    assert "shards of up to 32,768 positions, not 9: smaller ones" in said
     assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     assert "reserved CPU s" in said
     assert "tally" in said
