@@ -134,13 +134,15 @@ def page(given: argparse.Namespace, found: list[dict[str, float]], load: float) 
         a, b, residuals = fitted(n, y)
         by_law = a + b * WANTED
         shown = f"{by_law / 3600:,.1f} h" if name.endswith("_s") else f"{by_law / 1e3:,.1f} GB"
+        shown = shown if b > 0 else "no growth here, so no law"
         unit = name.rpartition("_")[2].replace("mb", "MB")
         lines.append(
             f"| {name.rpartition('_')[0].replace('_', ', ')}, {unit} | "
             + " | ".join(f"{value:,.1f}" for value in y)
             + f" | {', '.join(f'{r:+.1%}' for r in residuals)} | {shown} |"
         )
-    return [*lines, "", machine(python(), load=load)]
+    about = "Wall times hold for this load. Memory of the driver grows with speakers and recordings, at larger sizes."
+    return [*lines, "", about, "", machine(python(), load=load)]
 
 
 def main() -> None:
