@@ -8,7 +8,7 @@ from functools import partial
 
 from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch, Loader
-from megahour.train.held_out_speech import COLUMNS, HeldOutSpeech
+from megahour.train.held_out_speech import HeldOutSpeech
 from megahour.train.job import TrainingJob
 from megahour.train.meters import RunMeters, Sums
 from megahour.train.misspellings import Misspellings, misspelled
@@ -56,12 +56,12 @@ class HeldOut:
         self, speech: HeldOutSpeech, held_out: Loader, rank: int, summed: Summed, step: int
     ) -> dict[str, float | None]:
         """Worker 0 speaks, for all."""
-        means = [0.0] * len(COLUMNS)
+        means = [0.0] * len(speech.columns)
         if rank == 0:
             whole = _share(held_out, 0, 1, self._job.params.prefetch)
             means, sounds = speech.spoken(self._trainer.module, self._meters.alive(whole))
             self._meters.sounds(sounds, speech.rate_hz, step)
-        found = zip(COLUMNS, summed(means), strict=True)
+        found = zip(speech.columns, summed(means), strict=True)
         return {name: value if math.isfinite(value) else None for name, value in found}
 
 

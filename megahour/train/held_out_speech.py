@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from megahour.batches.loader import Batch
-from megahour.features.distortion import HeardSpeech, distortion, heard
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.griffin_lim import GriffinLim
 from megahour.models.voice import VoiceModel
 
+if TYPE_CHECKING:
+    from megahour.features.distortion import HeardSpeech
+
 UTTERANCES = 4
 LONGEST_FRAMES = 800
-COLUMNS = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
 Sound = NDArray[np.float32]
 
 
@@ -40,6 +41,8 @@ class HeldOutSpeech:
     through the same vocoder: they are the model's alone.
     """
 
+    columns = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
+
     def __init__(self, config: dict[str, Any]) -> None:
         spectrum = MelSpectrum.from_config(config["spectrum"])
         self.rate_hz = spectrum.rate_hz
@@ -48,10 +51,12 @@ class HeldOutSpeech:
         self._utterances: list[_Utterance] = []
 
     def spoken(self, module: nn.Module, batches: Iterable[Batch]) -> tuple[list[float], dict[str, Sound]]:
-        """Means of `COLUMNS` over the utterances (NaN: none, or none that is voiced), and sounds by name.
+        """Means of `columns` over the utterances (NaN: none, or none that is voiced), and sounds by name.
 
         batches: the held-out pass; only the first call reads from it.
         """
+        from megahour.features.distortion import distortion, heard
+
         assert isinstance(module, VoiceModel)
         first = not self._utterances
         if first:
@@ -65,7 +70,7 @@ class HeldOutSpeech:
             sounds[f"spoken/{each.key}"] = sound
             if first:
                 sounds[f"natural/{each.key}"] = each.sound
-        table = np.ma.masked_invalid(np.array(rows, np.float64).reshape(-1, len(COLUMNS)))
+        table = np.ma.masked_invalid(np.array(rows, np.float64).reshape(-1, len(self.columns)))
         means: list[float] = np.ma.filled(table.mean(axis=0).astype(np.float64), np.nan).tolist()
         return means, sounds
 
@@ -84,6 +89,8 @@ class HeldOutSpeech:
         return sound.clip(-1, 1)
 
     def _chosen(self, batches: Iterable[Batch]) -> Iterator[_Utterance]:
+        from megahour.features.distortion import heard
+
         for batch in batches:
             for b, (key, frames) in enumerate(zip(batch.keys, batch.lengths.tolist(), strict=True)):
                 if frames > LONGEST_FRAMES:
