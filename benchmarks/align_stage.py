@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from megahour.align.params import AlignParams
 from megahour.align.stage import Align
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.schemas import CUES, RECORDINGS
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import FlacEncoder
 from megahour.corpus.media.tar import tar_writer

@@ -36,8 +36,9 @@ from megahour.batches.loader import Loader
 from megahour.batches.window import Front
 from megahour.core.cache import Cache
 from megahour.core.near import Near
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import SENONE_ALIGNMENTS
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.features.extract import features_table
 

@@ -23,7 +23,7 @@ import torch
 from page import machine, publish, python
 from torch import nn
 
-from megahour.core.store import Counts, Receipt
+from megahour.core.receipts import Counts, Receipt
 from megahour.metrics.endpoint import serving
 from megahour.metrics.run import MeteredMonitor, RunBoard
 from megahour.metrics.services import services

@@ -25,8 +25,9 @@ from page import machine, publish, python
 
 from megahour.cli.recipe import EngineParams
 from megahour.cli.run import make_engine
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import DUPLICATES, UTTERANCES
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams, SetRule

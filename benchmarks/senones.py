@@ -21,8 +21,9 @@ import pyarrow as pa
 from page import machine, publish, python
 
 from megahour.core.config import parse
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import FEATURES
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.lm.scale.on_engine import cpu_seconds

@@ -24,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 from page import machine, publish, python
 
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.transcribe.latency import StreamMeter

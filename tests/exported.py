@@ -13,8 +13,9 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.schemas import SELECTION
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import FEATURES, SENONE_ALIGNMENTS
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.units.hmm import Units
 

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import SELECTION, UTTERANCES
 from megahour.core.stage import Context
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer

@@ -12,8 +12,9 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import CUES, RECORDINGS, TRUTH
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from megahour.core.config import Params
 from megahour.core.errors import BadRecord
+from megahour.core.receipts import Receipt
 from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
-from megahour.core.store import Receipt
 from megahour.core.writer import ShardWriter
 
 

@@ -12,7 +12,7 @@ from megahour.core.counts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 

@@ -16,7 +16,8 @@ from megahour.cli.run import difference, make_engine, models_of
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, DamagedError, MegahourError, StoreError
 from megahour.core.locks import alone, check
-from megahour.core.store import Artifact, Manifest, Receipt
+from megahour.core.receipts import Manifest, Receipt
+from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish, publish_text
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions

@@ -21,9 +21,10 @@ from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.kinds import check_kinds
 from megahour.core.locks import alone
+from megahour.core.receipts import Manifest
 from megahour.core.stage import Stage
 from megahour.core.stopping import exit_code, said, signal_name
-from megahour.core.store import Artifact, Manifest
+from megahour.core.store import Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions

@@ -11,7 +11,8 @@ from typing import Any
 from megahour.cli.recipe import Recipe, Step
 from megahour.cli.run import StepPlan
 from megahour.core.errors import MegahourError, StoreError
-from megahour.core.store import Artifact, Counts
+from megahour.core.receipts import Counts
+from megahour.core.store import Artifact
 
 
 def overview(recipe: Recipe, plans: Sequence[StepPlan]) -> dict[str, Any]:

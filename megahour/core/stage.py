@@ -12,7 +12,8 @@ from megahour.core.config import P
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact, Receipt
+    from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
 

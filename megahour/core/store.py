@@ -19,7 +19,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -29,11 +28,12 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from megahour.core.errors import ConfigError, DamagedError, StoreError
-from megahour.core.expect import Kinds, expect, parse_json
+from megahour.core.expect import parse_json
 from megahour.core.filesystems import file_system
 from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
-from megahour.core.records import canonical_json, fingerprint
+from megahour.core.receipts import Manifest, Receipt
+from megahour.core.records import fingerprint
 from megahour.core.transfer import REQUESTS, is_local, publish_text, side_by_side, small_file
 from megahour.core.unicode import shown
 
@@ -41,16 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORMAT = 1
-NEWER = "use the version that made it, or a newer one"
 NUMBERS = {"seconds", "cpu_seconds", "workers"}  # of `timings/`
-COUNTS: Kinds = {"came_in": int, "kept": int, "bad": int, "dropped": dict}
-FILE: Kinds = {"bytes": int, "sha256": str}
-RECEIPT: Kinds = {"shard": int, "fingerprint": str, "counts": dict, "files": dict, "stats": dict, "tags": dict}
-MANIFEST: Kinds = {
-    **{"format": int, "stage": str, "version": int, "fingerprint": str, "digest": str, "params": dict},
-    **{"inputs": dict, "shards": int, "counts": dict, "summary": dict},
-}
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 SCRATCH = ".scratch"  # what a stage keeps beside an output on an object store until it is done: checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
@@ -58,95 +49,6 @@ ENTRIES = {
     *("shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json"),
     *(MARKS, SCRATCH),
 }
-
-
-@dataclass
-class Counts:
-    """Records that came in, were kept, and were dropped, by reason. `bad` of the dropped ones are in quarantine."""
-
-    came_in: int = 0
-    kept: int = 0
-    bad: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-
-    def add(self, other: Counts) -> None:
-        self.came_in += other.came_in
-        self.kept += other.kept
-        self.bad += other.bad
-        for reason, n in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + n
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """Size in bytes and SHA-256 of one file of a shard."""
-
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What one committed shard holds and what made it."""
-
-    shard: int
-    fingerprint: str
-    counts: Counts
-    files: dict[str, FileInfo]
-    stats: dict[str, Any]
-    tags: dict[str, str]
-
-    def to_json(self) -> str:
-        return canonical_json(
-            {
-                "shard": self.shard,
-                "fingerprint": self.fingerprint,
-                "counts": vars(self.counts),
-                "files": {suffix: vars(info) for suffix, info in self.files.items()},
-                "stats": self.stats,
-                "tags": self.tags,
-            }
-        )
-
-    @staticmethod
-    def from_json(text: str | bytes) -> Receipt:
-        """Raises ValueError for what is no receipt."""
-        data = expect(parse_json(text), RECEIPT, "the receipt")
-        files = {suffix: FileInfo(**expect(info, FILE, f"file {suffix}")) for suffix, info in data["files"].items()}
-        return Receipt(**{**data, "counts": _counts(data["counts"]), "files": files})
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The whole artifact: what made it, totals, and the digest of its contents."""
-
-    stage: str
-    version: int
-    fingerprint: str
-    digest: str
-    params: dict[str, Any]
-    inputs: dict[str, str]
-    shards: int
-    counts: Counts
-    summary: dict[str, Any]
-
-    def to_json(self) -> str:
-        return (
-            json.dumps({"format": FORMAT, **vars(self), "counts": vars(self.counts)}, sort_keys=True, indent=1) + "\n"
-        )
-
-    @staticmethod
-    def from_json(text: str | bytes) -> Manifest:
-        """Raises ValueError for what is no manifest, StoreError for one of a later format."""
-        data = parse_json(text)
-        written = data.get("format") if isinstance(data, dict) else None
-        if isinstance(written, int) and written > FORMAT:
-            raise StoreError(f"the manifest is of format {written}, this version reads {FORMAT}", remedy=NEWER)
-        expect(data, MANIFEST, "it")
-        if written != FORMAT:
-            raise ValueError(f"there is no format {written}")
-        counts = _counts(data["counts"])
-        return Manifest(**{key: value for key, value in data.items() if key != "format"} | {"counts": counts})
 
 
 class Artifact:
@@ -432,12 +334,6 @@ def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
     """Digest of what a reader can see: equal contents give equal digests whatever made them."""
     files = [[r.shard, r.tags, {suffix: info.sha256 for suffix, info in r.files.items()}] for r in receipts]
     return fingerprint([files, summary])
-
-
-def _counts(data: dict[str, Any]) -> Counts:
-    counts = Counts(**expect(data, COUNTS, "counts"))
-    expect(counts.dropped, dict.fromkeys(counts.dropped, int), "dropped")
-    return counts
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from megahour.core.errors import StoreError
-from megahour.core.store import UNREADABLE, Artifact, Counts, FileInfo, Manifest, Receipt, content_digest
+from megahour.core.receipts import Counts, FileInfo, Manifest, Receipt
+from megahour.core.store import UNREADABLE, Artifact, content_digest
 from megahour.core.transfer import file_digest, is_local, side_by_side
 
 PART = 64  # shards that one task of an engine verifies

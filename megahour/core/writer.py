@@ -20,8 +20,9 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from megahour.core.locks import check
+from megahour.core.receipts import Counts, FileInfo, Receipt
 from megahour.core.records import canonical_json
-from megahour.core.store import Artifact, Counts, FileInfo, Receipt
+from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish, publish_text
 from megahour.core.unicode import mended, shown
 

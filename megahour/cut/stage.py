@@ -11,7 +11,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.cut.params import NO_ANCHORS, CutParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 LOG = logging.getLogger(__name__)

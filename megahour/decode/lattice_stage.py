@@ -11,7 +11,7 @@ from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.decode.params import LatticesParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

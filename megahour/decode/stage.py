@@ -13,7 +13,7 @@ from megahour.decode.params import DecodeParams, GraphParams
 from megahour.models.configuration import read_config, tag_number
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 

@@ -10,7 +10,7 @@ from megahour.core.stage import Context, Inputs, Stage, Task
 from megahour.features.params import ImportFeaturesParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

@@ -8,7 +8,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.features.params import FeaturesParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 _LATER = ("mirrored", "unit")

@@ -13,7 +13,8 @@ from megahour.units.spellers import form_of, speller_of
 from megahour.units.tokens import BLANK, Characters
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact, Receipt
+    from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
     from megahour.lm.text.sources import Block
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.store import Artifact, Counts, Manifest, Receipt
+from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.core.store import Artifact
 from megahour.metrics.background import Fetched
 from megahour.metrics.machine import disks
 from megahour.metrics.names import Sample

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from megahour.core.store import Receipt
+from megahour.core.receipts import Receipt
 from megahour.engine.base import Engine, in_order
 from megahour.report.counters import Heaviest
 from megahour.report.coverage_counts import ALL, ShardCount, count_shard, wanted_columns

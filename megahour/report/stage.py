@@ -10,7 +10,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.report.params import ReportParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 # In the order of the page's tables: an artifact that is not given is left out of the page.

@@ -16,7 +16,8 @@ from megahour.runner.params import BesideParams
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact, Receipt
+    from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
 MOST = 1024  # tasks, and shards, of either exchange: between S and S of them blocks would hold less than a row

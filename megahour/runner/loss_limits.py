@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from megahour.core.errors import NothingKept, TooManyBad
-from megahour.core.store import Artifact, Counts, Receipt
+from megahour.core.receipts import Counts, Receipt
+from megahour.core.store import Artifact
 
 EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
 

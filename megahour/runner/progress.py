@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.store import Counts, Manifest, Receipt
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.runner.console import count, duration
 from megahour.runner.log import bars, say
 from megahour.runner.pace import Pace, run_left

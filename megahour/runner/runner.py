@@ -24,9 +24,10 @@ from megahour.core.config import Params
 from megahour.core.errors import DamagedError, MegahourError
 from megahour.core.kinds import check_kinds, check_roles
 from megahour.core.locks import MARKS, alone, check
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
-from megahour.core.store import SCRATCH, Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import SCRATCH, Artifact, content_digest, finish
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions

@@ -15,7 +15,7 @@ from megahour.select.params import DuplicatesParams
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from megahour.batches.labels import SenoneLabels
 from megahour.core.errors import ConfigError
+from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Inputs
-from megahour.core.store import Artifact, Receipt
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.stack import stack
 from megahour.models.configuration import read_config

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.near import Near
+from megahour.core.receipts import Receipt
 from megahour.core.records import key_of
 from megahour.core.stage import Context, Task
-from megahour.core.store import Artifact, Receipt
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.sets import tasks_of_sets
 from megahour.teach.params import RepartitionParams

@@ -8,7 +8,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.teach.params import TargetsParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 

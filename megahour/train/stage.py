@@ -9,7 +9,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.train.params import TrainParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

@@ -12,7 +12,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.tts.params import TtsDataParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 LOG = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
 from megahour.core.hooks import load_function
+from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Inputs
-from megahour.core.store import Artifact, Receipt
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.core.errors import StageError
+from megahour.core.receipts import Receipt
 from megahour.core.schemas import SENONE_ALIGNMENTS
-from megahour.core.store import Receipt
 from megahour.core.writer import ShardWriter
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.utterances import Dropped, LabelledCorpus, Utterance

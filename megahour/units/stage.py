@@ -10,7 +10,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.units.params import SenonesParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.units.utterances import LabelledCorpus
 

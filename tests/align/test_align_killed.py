@@ -19,8 +19,9 @@ import pytest
 from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
+from megahour.core.receipts import Receipt
 from megahour.core.stage import Context
-from megahour.core.store import Artifact, Receipt
+from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.models.import_stage import ImportAligner
 from megahour.models.params import ImportAlignerParams

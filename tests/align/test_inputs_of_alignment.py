@@ -23,8 +23,9 @@ from megahour.align.recording_audio import Recordings
 from megahour.align.stored import PIECE_FRAMES, PosteriorWriter, open_posteriors
 from megahour.align.transcripts import COLUMNS, LATE_SHARE, LONGEST_WORD, Speller, by_recording, why_nothing
 from megahour.core.errors import ConfigError, StoreError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, CUES, HEARD
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.cut.aligned import Tables
 from megahour.features.fbank import log_mel, with_mirrored_ends

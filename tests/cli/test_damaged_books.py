@@ -14,7 +14,8 @@ from megahour.cli import stage_table
 from megahour.cli.recipe import Recipe, load_recipe
 from megahour.cli.run import execute, plan
 from megahour.core.errors import DamagedError, StoreError
-from megahour.core.store import Artifact, Counts, Manifest
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact
 from megahour.runner.runner import Monitor
 
 THREE = """

@@ -21,7 +21,8 @@ from megahour.cli.main import app
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
 from megahour.core.errors import MegahourError
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.surroundings import explained, explaining
 from megahour.core.verify import verify
 from megahour.lm.cli.commands import COMMANDS as LM

@@ -12,7 +12,8 @@ from megahour.cli.recipe import load_stage
 from megahour.cli.stage_table import STAGES
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import MAKERS, check_kinds, check_roles, kind_of, made_by, taken_by
-from megahour.core.store import Artifact, Counts, Manifest, finish
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact, finish
 from megahour.core.writer import ShardWriter
 
 OF_ITS_INPUT = {"apply"}  # what comes out is of the kind that went in

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from megahour.core.config import Params
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.stage import Context, Input, Stage, Task
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.locks import MARKS, alone, check
-from megahour.core.store import ENTRIES, SCRATCH, Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.core.store import ENTRIES, SCRATCH, Artifact, content_digest, finish
 from megahour.core.transfer import file_digest
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.verify import agrees, known_receipts, sum_counts, verify, verify_book, verify_shard
 from megahour.core.writer import ShardWriter
 

@@ -26,8 +26,9 @@ from made_tracks import track
 from mutated import Mutator
 
 from megahour.core.errors import BadRecord, ConfigError, MegahourError
+from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Stage, Task
-from megahour.core.store import Artifact, Receipt
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest import shard as ingest_module
 from megahour.corpus.ingest.params import IngestParams

@@ -27,9 +27,10 @@ from megahour.batches.labels import Arrays, Piece
 from megahour.batches.lattice_labels import OpenLatticeLabels
 from megahour.batches.loader import Batch
 from megahour.core.errors import ConfigError
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.schemas import FEATURES
 from megahour.core.stage import Context, Stage, Task
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
 from megahour.decode.composed_search import composed_graph

@@ -14,8 +14,9 @@ import pytest
 from made_artifacts import write_artifact
 
 from megahour.core.errors import ConfigError, MegahourError, StageError, StoreError
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.stage import Context, Task
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
 from megahour.decode.match import check_match

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.schemas import FEATURES, SELECTION, UTTERANCES
 from megahour.core.stage import Context, Task
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine

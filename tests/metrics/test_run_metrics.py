@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from toy_stages import Count, CountParams, write_recipe
 
 from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact, Counts, Manifest, Receipt, content_digest, finish
+from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.engine.local import LocalEngine
 from megahour.metrics import background, machine
 from megahour.metrics.endpoint import serving

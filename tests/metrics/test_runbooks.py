@@ -15,7 +15,8 @@ from counting_proxy import counting_proxy
 from loopback import free_port
 from toy_stages import Count, CountParams
 
-from megahour.core.store import Artifact, Receipt
+from megahour.core.receipts import Receipt
+from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.metrics.run import RunBoard
 from megahour.runner.job import Job

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import soundfile
 
+from megahour.core.receipts import Manifest
 from megahour.core.schemas import ALIGNED_SEGMENTS, HYPOTHESES, UTTERANCES
-from megahour.core.store import Artifact, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.transfer import publish_text
 from megahour.core.writer import ShardWriter
 from megahour.report.stage import ROLES

@@ -10,8 +10,9 @@ import pyarrow as pa
 import soundfile
 from made_run import HOSTILE, RATE_HZ, artifact, spoken
 
+from megahour.core.receipts import Manifest
 from megahour.core.schemas import CUES, DROPPED, LEFT_OUT, RECORDINGS, UTTERANCES
-from megahour.core.store import Artifact, Manifest
+from megahour.core.store import Artifact
 from megahour.core.transfer import publish_text
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import tar_writer

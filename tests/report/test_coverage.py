@@ -22,9 +22,10 @@ from made_run import HOSTILE
 
 from megahour.cli.main import app
 from megahour.core.errors import StoreError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, DUPLICATES, FEATURES, LEFT_OUT, RECORDINGS, TARGETS, UTTERANCES
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.report import coverage

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from megahour.core.errors import TooManyBad
-from megahour.core.store import Artifact, Counts
+from megahour.core.receipts import Counts
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.runner.loss_limits import BadShare
 

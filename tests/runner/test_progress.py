@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megahour.core.store import Counts, Manifest, Receipt
+from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.runner import log, progress
 from megahour.runner.progress import StepPlace, TerminalMonitor, closing_line, summary_table
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.records import key_of
 from megahour.core.schemas import UTTERANCES
 from megahour.core.stage import Context
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select

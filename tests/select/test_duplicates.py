@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from made_utterances import utterance, write_utterances
 from numpy.typing import NDArray
 
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import UTTERANCES
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.generate.espeak import speaker
 from megahour.corpus.media.audio import encode_flac

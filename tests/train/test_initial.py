@@ -9,8 +9,9 @@ import torch
 from made_artifacts import features_artifact, utterances
 
 from megahour.core.errors import ConfigError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.stage import Context
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.train.params import TrainParams
 from megahour.train.session import train

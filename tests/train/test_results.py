@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
-from megahour.core.store import Counts, Receipt
+from megahour.core.receipts import Counts, Receipt
 from megahour.sync.group.base import Traffic
 from megahour.train import repeated_errors as repeats
 from megahour.train import result

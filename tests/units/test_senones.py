@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from megahour.core.errors import ConfigError, StageError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import FEATURES, SELECTION, SENONE_ALIGNMENTS
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.runner import rounds
 from megahour.runner.runner import run_stage

@@ -12,7 +12,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.corpus.apply.params import ApplyParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 KINDS = ("recordings", "utterances", "selection", "pseudo_labels")

@@ -11,7 +11,7 @@ from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.corpus.generate.params import ComposeParams, FetchPromptsParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.corpus.generate.clips import Clip, Files
 

@@ -11,7 +11,7 @@ from megahour.corpus.ingest.params import CopiesParams
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.counts import add_to
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.corpus.ingest.side_information import SideInfo
 

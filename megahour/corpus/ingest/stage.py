@@ -14,7 +14,7 @@ from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.media.networks import parse_networks
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

@@ -11,7 +11,7 @@ from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.interchange.params import ImportParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
 

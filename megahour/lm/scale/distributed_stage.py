@@ -21,7 +21,7 @@ from megahour.lm.params import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Receipt
+    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.lm.scale.distributed import Cluster
     from megahour.lm.scale.distributed_counts import Counting, Estimating

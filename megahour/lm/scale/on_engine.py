@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from megahour.core.config import Params
-from megahour.core.store import Artifact, Manifest
+from megahour.core.receipts import Manifest
+from megahour.core.store import Artifact
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
 from megahour.lm.params import (

@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.generate.compose_stage import Compose
 from megahour.corpus.generate.params import ComposeParams

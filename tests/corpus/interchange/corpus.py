@@ -12,10 +12,11 @@ import pyarrow as pa
 from engine_here import with_layouts
 
 from megahour.core.config import Params
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.records import key_of
 from megahour.core.schemas import DROPPED, UTTERANCES
 from megahour.core.stage import Context, Stage
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import tar_writer

@@ -13,7 +13,8 @@ import pytest
 from corpus import made_rows, write_corpus
 from spark_marks import needs_spark
 
-from megahour.core.store import Artifact, Receipt
+from megahour.core.receipts import Receipt
+from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.corpus.interchange.export_stage import Export
 from megahour.corpus.interchange.params import ExportParams

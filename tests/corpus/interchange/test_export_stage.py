@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from megahour.cli.recipe import load_stage
 from megahour.cli.stage_command import stage_command
 from megahour.core.errors import StoreError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import DUPLICATES, SELECTION
 from megahour.core.stage import Context
-from megahour.core.store import Artifact, Counts, Manifest, content_digest, finish
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.export_stage import Export

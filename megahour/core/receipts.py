@@ -1,0 +1,116 @@
+"""Receipts of shards and the manifest of an artifact, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from megahour.core.errors import StoreError
+from megahour.core.expect import Kinds, expect, parse_json
+from megahour.core.records import canonical_json
+
+FORMAT = 1
+NEWER = "use the version that made it, or a newer one"
+COUNTS: Kinds = {"came_in": int, "kept": int, "bad": int, "dropped": dict}
+FILE: Kinds = {"bytes": int, "sha256": str}
+RECEIPT: Kinds = {"shard": int, "fingerprint": str, "counts": dict, "files": dict, "stats": dict, "tags": dict}
+MANIFEST: Kinds = {
+    **{"format": int, "stage": str, "version": int, "fingerprint": str, "digest": str, "params": dict},
+    **{"inputs": dict, "shards": int, "counts": dict, "summary": dict},
+}
+
+
+@dataclass
+class Counts:
+    """Records that came in, were kept, and were dropped, by reason. `bad` of the dropped ones are in quarantine."""
+
+    came_in: int = 0
+    kept: int = 0
+    bad: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Counts) -> None:
+        self.came_in += other.came_in
+        self.kept += other.kept
+        self.bad += other.bad
+        for reason, n in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + n
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """Size in bytes and SHA-256 of one file of a shard."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one committed shard holds and what made it."""
+
+    shard: int
+    fingerprint: str
+    counts: Counts
+    files: dict[str, FileInfo]
+    stats: dict[str, Any]
+    tags: dict[str, str]
+
+    def to_json(self) -> str:
+        return canonical_json(
+            {
+                "shard": self.shard,
+                "fingerprint": self.fingerprint,
+                "counts": vars(self.counts),
+                "files": {suffix: vars(info) for suffix, info in self.files.items()},
+                "stats": self.stats,
+                "tags": self.tags,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Receipt:
+        """Raises ValueError for what is no receipt."""
+        data = expect(parse_json(text), RECEIPT, "the receipt")
+        files = {suffix: FileInfo(**expect(info, FILE, f"file {suffix}")) for suffix, info in data["files"].items()}
+        return Receipt(**{**data, "counts": _counts(data["counts"]), "files": files})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole artifact: what made it, totals, and the digest of its contents."""
+
+    stage: str
+    version: int
+    fingerprint: str
+    digest: str
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    shards: int
+    counts: Counts
+    summary: dict[str, Any]
+
+    def to_json(self) -> str:
+        return (
+            json.dumps({"format": FORMAT, **vars(self), "counts": vars(self.counts)}, sort_keys=True, indent=1) + "\n"
+        )
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Manifest:
+        """Raises ValueError for what is no manifest, StoreError for one of a later format."""
+        data = parse_json(text)
+        written = data.get("format") if isinstance(data, dict) else None
+        if isinstance(written, int) and written > FORMAT:
+            raise StoreError(f"the manifest is of format {written}, this version reads {FORMAT}", remedy=NEWER)
+        expect(data, MANIFEST, "it")
+        if written != FORMAT:
+            raise ValueError(f"there is no format {written}")
+        counts = _counts(data["counts"])
+        return Manifest(**{key: value for key, value in data.items() if key != "format"} | {"counts": counts})
+
+
+def _counts(data: dict[str, Any]) -> Counts:
+    counts = Counts(**expect(data, COUNTS, "counts"))
+    expect(counts.dropped, dict.fromkeys(counts.dropped, int), "dropped")
+    return counts
