@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.clock.pipeline import Cluster, Forecast, Machine, Prices, StepForecast, StepLaws
+from megahour.clock.pipeline import Forecast, Machine, PlannedCluster, Prices, StepForecast, StepLaws
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.runner.console import count, duration
@@ -25,7 +25,7 @@ UNITS = ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 
 
 
 def command() -> click.Command:
-    """The command, its options made from the model `Cluster`."""
+    """The command, its options made from the model `PlannedCluster`."""
     options: list[click.Parameter] = [
         click.Argument(["recipe"], type=click.Path()),
         click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]..."),
@@ -44,7 +44,7 @@ def command() -> click.Command:
         click.Option(["--constants"], type=click.Path(), help="a file that --save wrote, instead of runs"),
         click.Option(["--save"], type=click.Path(), help="write the constants here, for another machine or to edit"),
         click.Option(["--prices"], type=click.Path(), help="YAML of prices: core_hour, device_hour, spot_core_hour …"),
-        *(option(key, info) for key, info in Cluster.model_fields.items()),
+        *(option(key, info) for key, info in PlannedCluster.model_fields.items()),
         click.Option(["--json"], is_flag=True, help="print JSON, for programs"),
     ]
     return click.Command(
@@ -64,7 +64,7 @@ def _run(
 ) -> None:  # fmt: skip
     from megahour.clock.pipeline import forecast
 
-    where = parse(Cluster, {key: value for key, value in cluster.items() if value is not None}, where="plan")
+    where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="plan")
     costs = _prices(prices)
     if calibrate:
         runs = (*runs, *_calibrated(recipe, overrides, calibrate))
@@ -164,7 +164,7 @@ def _save(path: str, found: Sequence[StepLaws]) -> None:
         publish_text(LocalFileSystem(), path, to_json(found))
 
 
-def _show(made: Forecast, cluster: Cluster) -> None:
+def _show(made: Forecast, cluster: PlannedCluster) -> None:
     from rich.table import Table
 
     from megahour.runner.console import output_console

@@ -51,7 +51,7 @@ class StepLaws:
     residual: float = 0.0
 
 
-class Cluster(BaseModel):
+class PlannedCluster(BaseModel):
     """Machines that a plan is made for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -140,12 +140,12 @@ class Forecast:
         return max(self.steps, key=lambda step: step.wall_s)
 
 
-def forecast(laws: Sequence[StepLaws], hours: float, cluster: Cluster, prices: Prices | None = None) -> Forecast:
+def forecast(laws: Sequence[StepLaws], hours: float, cluster: PlannedCluster, prices: Prices | None = None) -> Forecast:
     """What each step takes for `hours` on `cluster`, and what that costs.
 
     >>> align = StepLaws("align", "align", "cores", dict.fromkeys(QUANTITIES, Law(0.0, 0.0)) | {
     ...     "shards": Law(0, 1), "task_s": Law(0, 360)})
-    >>> forecast([align], 1000, Cluster(cores=10), Prices(core_hour=0.05)).wall_s / 3600
+    >>> forecast([align], 1000, PlannedCluster(cores=10), Prices(core_hour=0.05)).wall_s / 3600
     10.0
     """
     prices = prices or Prices.model_validate({})
@@ -156,7 +156,7 @@ def forecast(laws: Sequence[StepLaws], hours: float, cluster: Cluster, prices: P
     return Forecast(hours, steps, stored + moved + asked, prices.currency)
 
 
-def _step(step: StepLaws, hours: float, cluster: Cluster) -> StepForecast:
+def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast:
     q = {name: max(0.0, step.laws[name].at(hours)) for name in QUANTITIES}
     shards = max(1, round(q["shards"]))
     waited = q["requests"] * cluster.request_s
@@ -193,7 +193,7 @@ def _step(step: StepLaws, hours: float, cluster: Cluster) -> StepForecast:
     )
 
 
-def _priced(step: StepLaws, made: StepForecast, cluster: Cluster, prices: Prices) -> StepForecast:
+def _priced(step: StepLaws, made: StepForecast, cluster: PlannedCluster, prices: Prices) -> StepForecast:
     """With money for the machines that are held while the step runs, on demand and on spot machines."""
     devices = cluster.devices if step.machine != "cores" else 0
     cores = cluster.cores if step.machine != "train" else 0 if devices else step.workers

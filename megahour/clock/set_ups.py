@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from megahour.clock.chain import DATA_DAYS, PAPERS, TRAINING_DAYS, parts, table_one_terms
-from megahour.clock.pipeline import QUANTITIES, Cluster, Law, Machine, StepLaws, forecast
+from megahour.clock.pipeline import QUANTITIES, Law, Machine, PlannedCluster, StepLaws, forecast
 from megahour.clock.terms import speedup
 
 HOURS, CPU_DAYS, CPU_YEARS, CPUS = 86_000, 3_500, 20, 32
@@ -38,9 +38,9 @@ def set_ups() -> list[SetUp]:
 
 def _peoples_speech() -> list[SetUp]:
     speed = TPU_GFLOPS / CPU_GFLOPS
-    cpus = forecast([_align("cores", CPU_DAYS)], HOURS, Cluster.model_validate({"cores": CPUS}))
-    years = forecast([_align("cores", CPU_YEARS * 365.25)], HOURS, Cluster.model_validate({"cores": CPUS}))
-    on_tpu = Cluster.model_validate({"cores": CPUS, "devices": 1, "device_speed": speed})
+    cpus = forecast([_align("cores", CPU_DAYS)], HOURS, PlannedCluster.model_validate({"cores": CPUS}))
+    years = forecast([_align("cores", CPU_YEARS * 365.25)], HOURS, PlannedCluster.model_validate({"cores": CPUS}))
+    on_tpu = PlannedCluster.model_validate({"cores": CPUS, "devices": 1, "device_speed": speed})
     tpu = forecast([_align("service", CPU_DAYS)], HOURS, on_tpu)
     step = tpu.steps[0]
     return [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.extras import install
-from megahour.metrics.names import METRICS, Sample, Source
+from megahour.metrics.names import METRICS, MetricSample, Source
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -76,7 +76,7 @@ class _Collector:
             found[name].add_sample(name, dict(labels), value)
         yield from found.values()
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[MetricSample]:
         for name, source in self._sources.items():
             try:
                 yield from list(source())
@@ -86,4 +86,4 @@ class _Collector:
                 self._failing.add(name)
             else:
                 self._failing.discard(name)
-            yield Sample("megahour_metrics_errors", float(name in self._failing), {"source": name})
+            yield MetricSample("megahour_metrics_errors", float(name in self._failing), {"source": name})

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from megahour.metrics.background import Fetched
-from megahour.metrics.names import Sample
+from megahour.metrics.names import MetricSample
 
 QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
 TIMEOUT_S = 10.0
 MIB = 2**20
 
 
-def disks(folders: Iterable[str]) -> Iterator[Sample]:
+def disks(folders: Iterable[str]) -> Iterator[MetricSample]:
     """Room and size of the disk that each folder is on, or will be; each disk once, by where it is mounted."""
     for path in dict.fromkeys(map(_mount, folders)):
         room = shutil.disk_usage(path)
-        yield Sample("megahour_disk_free_bytes", room.free, {"path": str(path)})
-        yield Sample("megahour_disk_size_bytes", room.total, {"path": str(path)})
+        yield MetricSample("megahour_disk_free_bytes", room.free, {"path": str(path)})
+        yield MetricSample("megahour_disk_size_bytes", room.total, {"path": str(path)})
 
 
 def _mount(folder: str) -> Path:
@@ -38,7 +38,7 @@ class Gpus:
         self._program = shutil.which("nvidia-smi")
         self._rows = Fetched(self._ask)
 
-    def __call__(self) -> Iterator[Sample]:
+    def __call__(self) -> Iterator[MetricSample]:
         if self._program is None:
             return
         self._rows.look()
@@ -50,7 +50,7 @@ class Gpus:
                 ("megahour_device_memory_bytes", memory, MIB),
             ):
                 if text.isdecimal():  # else "[N/A]", of a part of a GPU
-                    yield Sample(metric, int(text) * unit, labels)
+                    yield MetricSample(metric, int(text) * unit, labels)
 
     def close(self) -> None:
         self._rows.close()

@@ -21,7 +21,7 @@ class Metric(NamedTuple):
     says: str
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """A value of the metric `name`; `labels` are all that METRICS gives it."""
 
     name: str
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-Source = Callable[[], Iterator[Sample]]
+Source = Callable[[], Iterator[MetricSample]]
 """Asked at every scrape, in a thread of its own: it waits for nothing."""
 
 _STEP = ("step", "stage")

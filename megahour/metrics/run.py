@@ -14,7 +14,7 @@ from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.core.store import Artifact
 from megahour.metrics.background import Fetched
 from megahour.metrics.machine import disks
-from megahour.metrics.names import Sample
+from megahour.metrics.names import MetricSample
 from megahour.metrics.training import Training
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds
 
@@ -142,10 +142,10 @@ class RunBoard:
     def close(self) -> None:
         self._store.close()
 
-    def __call__(self) -> Iterator[Sample]:
+    def __call__(self) -> Iterator[MetricSample]:
         with self._lock:
-            yield Sample("megahour_run_steps", self.steps)
-            yield Sample("megahour_run_steps_done", len(self._finished))
+            yield MetricSample("megahour_run_steps", self.steps)
+            yield MetricSample("megahour_run_steps_done", len(self._finished))
             workers = getattr(self._engine, "workers", 1)
             for step, state in self._states.items():
                 yield from self._of_step({"step": step, "stage": state.stage}, state, workers)
@@ -154,40 +154,40 @@ class RunBoard:
             training, restarts = self._training, self._restarts
             if self._engine is None:
                 return
-        yield Sample("megahour_workers", workers)
-        yield Sample("megahour_shards_failed_total", getattr(self._engine, "lost", 0))
+        yield MetricSample("megahour_workers", workers)
+        yield MetricSample("megahour_shards_failed_total", getattr(self._engine, "lost", 0))
         yield from disks(self._folders)
         yield from self._of_store()
         if training is not None:
-            yield Sample("megahour_training_restarts", restarts)
+            yield MetricSample("megahour_training_restarts", restarts)
             yield from training()
 
-    def _of_step(self, labels: dict[str, str], state: StepState, workers: int) -> Iterator[Sample]:
+    def _of_step(self, labels: dict[str, str], state: StepState, workers: int) -> Iterator[MetricSample]:
         session_s = state.seconds()
-        yield Sample("megahour_step_running", float(state.began_s is not None), labels)
-        yield Sample("megahour_step_seconds", state.earlier_s + session_s, labels)
-        yield Sample("megahour_shards", state.shards, labels)
-        yield Sample("megahour_shards_done", state.done, labels)
+        yield MetricSample("megahour_step_running", float(state.began_s is not None), labels)
+        yield MetricSample("megahour_step_seconds", state.earlier_s + session_s, labels)
+        yield MetricSample("megahour_shards", state.shards, labels)
+        yield MetricSample("megahour_shards_done", state.done, labels)
         core_s = (state.earlier_s + session_s) * workers
-        yield Sample("megahour_core_seconds", core_s, labels)
+        yield MetricSample("megahour_core_seconds", core_s, labels)
         if self.price_per_core_hour:
-            yield Sample("megahour_cost", core_s / 3600 * self.price_per_core_hour, labels)
+            yield MetricSample("megahour_cost", core_s / 3600 * self.price_per_core_hour, labels)
         if not state.progressed_unix_s:
             return  # it did not run in this session
-        yield Sample("megahour_step_progress_timestamp_seconds", state.progressed_unix_s, labels)
-        yield Sample("megahour_step_unit_seconds", state.unit_s, labels)
+        yield MetricSample("megahour_step_progress_timestamp_seconds", state.progressed_unix_s, labels)
+        yield MetricSample("megahour_step_unit_seconds", state.unit_s, labels)
         counts = state.counts
         dropped = sum(counts.dropped.values()) - counts.bad
         for what, n in (("in", counts.came_in), ("kept", counts.kept), ("bad", counts.bad), ("dropped", dropped)):
-            yield Sample("megahour_records_total", n, {**labels, "what": what})
-        yield Sample("megahour_audio_seconds_total", state.audio_s, labels)
-        yield Sample("megahour_audio_hours_per_hour", state.audio_s / max(session_s, 1e-6), labels)
+            yield MetricSample("megahour_records_total", n, {**labels, "what": what})
+        yield MetricSample("megahour_audio_seconds_total", state.audio_s, labels)
+        yield MetricSample("megahour_audio_hours_per_hour", state.audio_s / max(session_s, 1e-6), labels)
 
-    def _of_store(self) -> Iterator[Sample]:
+    def _of_store(self) -> Iterator[MetricSample]:
         self._store.look()
-        yield Sample("megahour_store_request_seconds", self._store.seconds())
+        yield MetricSample("megahour_store_request_seconds", self._store.seconds())
         if self._store.value is not None or self._store.failed:
-            yield Sample("megahour_store_up", float(not self._store.failed))
+            yield MetricSample("megahour_store_up", float(not self._store.failed))
 
     def _ask_store(self) -> bool:
         """One small request, to the output of the step at work; that there is no such file is an answer."""
@@ -247,9 +247,9 @@ def _wall_s(output: Artifact) -> float:
         return 0.0
 
 
-def _error_rates(step: str, table: list[dict[str, Any]]) -> Iterator[Sample]:
+def _error_rates(step: str, table: list[dict[str, Any]]) -> Iterator[MetricSample]:
     for row in table:
         for system in SYSTEMS:
             if (wer := row.get(f"wer_{system}")) is not None:
                 labels = {"step": step, "system": system, "condition": str(row["condition"])}
-                yield Sample("megahour_word_error_rate", wer, labels)
+                yield MetricSample("megahour_word_error_rate", wer, labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megahour.metrics.names import Sample
+from megahour.metrics.names import MetricSample
 from megahour.serve.metrics import RUNNING
 
 ADDED = {
@@ -23,14 +23,14 @@ ADDED = {
 WAITS = {"queue_wait_p50_s": "0.5", "queue_wait_p95_s": "0.95", "queue_wait_p99_s": "0.99"}
 
 
-def services() -> Iterator[Sample]:
+def services() -> Iterator[MetricSample]:
     """Sums over the services that run, and the longest of their waits; nothing where none runs."""
     snapshots = [meter.snapshot() for meter in tuple(RUNNING)]
     if not snapshots:
         return
     for key, name in ADDED.items():
-        yield Sample(name, sum(each[key] for each in snapshots))
+        yield MetricSample(name, sum(each[key] for each in snapshots))
     for key, quantile in WAITS.items():
-        yield Sample(
+        yield MetricSample(
             "megahour_service_queue_wait_seconds", max(each[key] for each in snapshots), {"quantile": quantile}
         )

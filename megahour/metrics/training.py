@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 
 from megahour.metrics.background import Fetched
-from megahour.metrics.names import Sample
+from megahour.metrics.names import MetricSample
 
 METERS = "meters"  # in a training's work folder
 CHECKPOINT = "checkpoint.json"  # the last file of a checkpoint that is written
@@ -49,7 +49,7 @@ class Training:
         self._work, self._checkpoints, self._interval_s = Path(work), checkpoints, interval_s
         self._newest = Fetched(self._newest_checkpoint)
 
-    def __call__(self) -> Iterator[Sample]:
+    def __call__(self) -> Iterator[MetricSample]:
         meters = self._work / METERS
         folder = meters if meters.is_dir() else self._work
         for path in sorted(folder.glob("steps-?????.jsonl")):
@@ -63,12 +63,12 @@ class Training:
     def close(self) -> None:
         self._newest.close()
 
-    def _of_checkpoints(self) -> Iterator[Sample]:
+    def _of_checkpoints(self) -> Iterator[MetricSample]:
         self._newest.look()
         if self._newest.value:
-            yield Sample("megahour_training_checkpoint_timestamp_seconds", self._newest.value)
+            yield MetricSample("megahour_training_checkpoint_timestamp_seconds", self._newest.value)
         if self._interval_s:
-            yield Sample("megahour_training_checkpoint_interval_seconds", self._interval_s)
+            yield MetricSample("megahour_training_checkpoint_interval_seconds", self._interval_s)
 
     def _newest_checkpoint(self) -> float:
         """When the newest checkpoint was finished, as Unix time; 0.0: there is none."""
@@ -98,29 +98,29 @@ def last_row(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _of_worker(rank: str, row: Mapping[str, Any]) -> Iterator[Sample]:
-    yield Sample("megahour_training_step", row["step"], {"rank": rank})
+def _of_worker(rank: str, row: Mapping[str, Any]) -> Iterator[MetricSample]:
+    yield MetricSample("megahour_training_step", row["step"], {"rank": rank})
     for column, name in (("step_s", "step"), ("data_s", "batch_load")):
         for key, quantile in QUANTILES.items():
             if f"{column}.{key}" in row:
                 labels = {"rank": rank, "quantile": quantile}
-                yield Sample(f"megahour_training_{name}_seconds", row[f"{column}.{key}"], labels)
+                yield MetricSample(f"megahour_training_{name}_seconds", row[f"{column}.{key}"], labels)
     for column, part in PARTS.items():
         if f"{column}.mean" in row:
-            yield Sample("megahour_training_part_seconds", row[f"{column}.mean"], {"rank": rank, "part": part})
+            yield MetricSample("megahour_training_part_seconds", row[f"{column}.mean"], {"rank": rank, "part": part})
     if rank == "0":
         for column, name in OF_ALL.items():
             if column in row:
-                yield Sample(name, row[column])
+                yield MetricSample(name, row[column])
         if "loss.mean" in row:
-            yield Sample("megahour_training_loss", row["loss.mean"], {"part": "train"})
+            yield MetricSample("megahour_training_loss", row["loss.mean"], {"part": "train"})
 
 
-def _of_curves(row: Mapping[str, Any]) -> Iterator[Sample]:
+def _of_curves(row: Mapping[str, Any]) -> Iterator[MetricSample]:
     if row.get("held_out_loss") is not None:
-        yield Sample("megahour_training_loss", row["held_out_loss"], {"part": "held_out"})
+        yield MetricSample("megahour_training_loss", row["held_out_loss"], {"part": "held_out"})
     for kind in ("wer", "cer", "per"):
         if row.get(f"held_out_{kind}") is not None:
-            yield Sample("megahour_training_error_rate", row[f"held_out_{kind}"], {"kind": kind})
+            yield MetricSample("megahour_training_error_rate", row[f"held_out_{kind}"], {"kind": kind})
     if "frames_per_s" in row:
-        yield Sample("megahour_training_frames_per_second", row["frames_per_s"])
+        yield MetricSample("megahour_training_frames_per_second", row["frames_per_s"])

@@ -15,7 +15,7 @@ from megahour.core.receipts import Receipt
 from megahour.engine.base import Engine, in_order
 from megahour.report.counters import Heaviest
 from megahour.report.coverage_counts import ALL, ShardCount, count_shard, wanted_columns
-from megahour.report.coverage_family import Family, Member, family
+from megahour.report.coverage_family import CountedArtifact, Family, family
 from megahour.report.dimensions import TRANSCRIPT, Sums
 from megahour.report.survey import Advance, columns_of
 
@@ -93,7 +93,7 @@ def _counted(tasks: Iterable[ShardCount], engine: Engine | None) -> Iterator[tup
 Tasks = tuple[int, Callable[[int], Iterator[ShardCount]]]  # how many, and they for the number of their column
 
 
-def _planned(found: Family, member: Member) -> list[tuple[Column, Tasks]]:
+def _planned(found: Family, member: CountedArtifact) -> list[tuple[Column, Tasks]]:
     """The columns of an artifact with their tasks: what its stage left out, then what it kept."""
     manifest = member.artifact.manifest
     left_out = Column(member.name, manifest.stage, LEFT_OUT, member.kind, reasons=dict(manifest.counts.dropped))
@@ -115,13 +115,13 @@ def _planned(found: Family, member: Member) -> list[tuple[Column, Tasks]]:
     return [(left_out, (0, lambda number: iter(()))), own] if member.kind == "selection" else [own]
 
 
-def _tables(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+def _tables(found: Family, member: CountedArtifact, number: int) -> Iterator[ShardCount]:
     columns, taught = wanted_columns(columns_of(member.artifact)), found.taught(member)
     for receipt in member.artifact.each_receipt():
         yield ShardCount(number, "table", member.artifact.url, receipt.shard, columns, taught=taught)
 
 
-def _lost(member: Member, number: int) -> Iterator[ShardCount]:
+def _lost(member: CountedArtifact, number: int) -> Iterator[ShardCount]:
     recordings = member.back("recordings")
     columns = wanted_columns(columns_of(recordings.artifact)) if recordings else ()
     for receipt in member.artifact.each_receipt():
@@ -133,7 +133,7 @@ def _lost(member: Member, number: int) -> Iterator[ShardCount]:
             yield ShardCount(number, "dropped", member.artifact.url, receipt.shard, columns, *beside)
 
 
-def _features(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+def _features(found: Family, member: CountedArtifact, number: int) -> Iterator[ShardCount]:
     selection = member.back("selection") if member.kind == "features" else None
     beside = _pairs(member, selection) if selection else {}
     columns = wanted_columns(columns_of(selection.artifact)) if selection else ()
@@ -144,7 +144,7 @@ def _features(found: Family, member: Member, number: int) -> Iterator[ShardCount
         yield ShardCount(number, "features", member.artifact.url, receipt.shard, columns, url, shards, own)
 
 
-def _targets(found: Family, member: Member, number: int) -> Iterator[ShardCount]:
+def _targets(found: Family, member: CountedArtifact, number: int) -> Iterator[ShardCount]:
     features, selection = member.back("features"), member.back("selection")
     if not features or not selection:
         return
@@ -156,7 +156,7 @@ def _targets(found: Family, member: Member, number: int) -> Iterator[ShardCount]
             yield ShardCount(number, "targets", member.artifact.url, receipt.shard, columns, url, (shard,))
 
 
-def _pairs(features: Member, selection: Member) -> dict[int, int]:
+def _pairs(features: CountedArtifact, selection: CountedArtifact) -> dict[int, int]:
     """Shard of the features → that of the selection: stages keep the order of shards within each set."""
     mine, theirs = _by_set(features.artifact.each_receipt()), _by_set(selection.artifact.each_receipt())
     sets = [name for name in mine if len(mine[name]) == len(theirs.get(name, []))]
@@ -170,13 +170,13 @@ def _by_set(receipts: Iterable[Receipt]) -> dict[str, list[int]]:
     return shards
 
 
-def _parts(member: Member) -> int:
+def _parts(member: CountedArtifact) -> int:
     """In how many parts the keys of a list of duplicates are held, of about `MOST_KEYS` at most."""
     listed = sum(member.artifact.summary.get(f"listed_{kind}", 0) for kind in ("audio", "text"))
     return 1 + int(listed) // MOST_KEYS
 
 
-def _duplicates(member: Member, number: int) -> Iterator[ShardCount]:
+def _duplicates(member: CountedArtifact, number: int) -> Iterator[ShardCount]:
     utterances, parts = member.made_of["utterances"].artifact, _parts(member)
     columns, url = wanted_columns(columns_of(utterances)), member.artifact.url
     for part in range(parts):

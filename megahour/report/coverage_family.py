@@ -16,22 +16,22 @@ BACK = ("features", "selection", "utterances", "recordings")  # roles of what ut
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class CountedArtifact:
     """An artifact of a run: its name there, what it is, and what it was made of."""
 
     name: str
     kind: str
     artifact: Artifact
-    made_of: dict[str, Member] = field(default_factory=dict)  # by role
+    made_of: dict[str, CountedArtifact] = field(default_factory=dict)  # by role
 
-    def path(self) -> Iterator[Member]:
+    def path(self) -> Iterator[CountedArtifact]:
         """Itself, then what its utterances came from, back to the recordings."""
         yield self
         before = next((self.made_of[role] for role in BACK if role in self.made_of), None)
         if before:
             yield from before.path()
 
-    def back(self, kind: str) -> Member | None:
+    def back(self, kind: str) -> CountedArtifact | None:
         """The artifact of a kind that its utterances came from."""
         return next((member for member in self.path() if member.kind == kind), None)
 
@@ -41,11 +41,11 @@ class Family:
     """The artifacts to count, what comes first first, and all that lie beside them."""
 
     title: str
-    members: tuple[Member, ...]
-    beside: tuple[Member, ...]
-    asked: Member | None = None  # the artifact that was given; None of a run
+    members: tuple[CountedArtifact, ...]
+    beside: tuple[CountedArtifact, ...]
+    asked: CountedArtifact | None = None  # the artifact that was given; None of a run
 
-    def taught(self, member: Member) -> tuple[str, ...]:
+    def taught(self, member: CountedArtifact) -> tuple[str, ...]:
         """Sets of a selection or of features that have labels of a teacher."""
         sets: set[str] = set()
         for other in self.beside:
@@ -68,7 +68,7 @@ def family(url: str) -> Family:
     title = one.url.rsplit("/", 1)[-1]
     if alone:
         asked = next((member for member in beside if member.artifact.url == one.url), None)
-        asked = asked or Member(title, kind_of(one), one)
+        asked = asked or CountedArtifact(title, kind_of(one), one)
         chosen = list(asked.path())
         chosen += [member.made_of["duplicates"] for member in chosen if "duplicates" in member.made_of]
     else:
@@ -96,17 +96,17 @@ def _beside(folder: str) -> list[Artifact]:
     return [artifact for artifact in found if artifact.made]
 
 
-def _linked(artifacts: list[Artifact]) -> list[Member]:
+def _linked(artifacts: list[Artifact]) -> list[CountedArtifact]:
     by_digest = {artifact.manifest.digest: artifact for artifact in artifacts}
-    made: dict[str, Member] = {}
+    made: dict[str, CountedArtifact] = {}
 
-    def member(artifact: Artifact, above: tuple[str, ...] = ()) -> Member:
+    def member(artifact: Artifact, above: tuple[str, ...] = ()) -> CountedArtifact:
         url = artifact.url
         if url not in made:
             inputs = artifact.manifest.inputs.items()
             known = {role: by_digest[digest] for role, digest in inputs if digest in by_digest}
             of = {role: member(each, (*above, url)) for role, each in known.items() if each.url not in (*above, url)}
-            made[url] = Member(url.rsplit("/", 1)[-1], kind_of(artifact), artifact, of)
+            made[url] = CountedArtifact(url.rsplit("/", 1)[-1], kind_of(artifact), artifact, of)
         return made[url]
 
     return [member(artifact) for artifact in artifacts]

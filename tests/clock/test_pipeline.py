@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from megahour.clock.measured import Measured, from_json, laws, source_of_hours, to_json
 from megahour.clock.pipeline import (
     QUANTITIES,
-    Cluster,
     Forecast,
     Law,
     Machine,
+    PlannedCluster,
     Prices,
     StepForecast,
     StepLaws,
@@ -38,7 +38,7 @@ def step(machine: Machine = "cores", workers: int = 1, longest: float = 1.0, **f
 def plan(
     it: StepLaws, hours: float = 100, prices: Prices | None = None, **cluster: float
 ) -> tuple[StepForecast, Forecast]:
-    made = forecast([it], hours, Cluster.model_validate(cluster), prices)
+    made = forecast([it], hours, PlannedCluster.model_validate(cluster), prices)
     return made.steps[0], made
 
 

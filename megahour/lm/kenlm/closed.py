@@ -24,7 +24,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class NgramLevel:
     """The k-grams of an order. grams (n, k): word numbers. logp, backoff (n,): log10. ending (n,): row of the last k-1
     words among the shorter ones; unigrams have none. extends (n,): whether a longer n-gram ends with it."""
 
@@ -38,7 +38,7 @@ class Level:
         return len(self.grams)
 
 
-def closed(model: NgramModel) -> list[Level]:
+def closed(model: NgramModel) -> list[NgramLevel]:
     """The levels of a model, k = 1 …: its own n-grams in their order, then those that are put in."""
     grams = [np.ascontiguousarray(each) for each in model.grams]
     none = np.zeros(0, np.int32)
@@ -50,7 +50,7 @@ def closed(model: NgramModel) -> list[Level]:
         if len(lacking):
             grams[k - 1] = np.concatenate([grams[k - 1], np.unique(lacking, axis=0)])
             parts[k] = _rows(grams[k - 1], begins), _rows(grams[k - 1], ends)
-    levels: list[Level] = []
+    levels: list[NgramLevel] = []
     for k, (rows, own, weights) in enumerate(zip(grams, model.log10_prob, model.log10_backoff, strict=True)):
         begins, ends = parts[k]
         logp, backoff = np.empty(len(rows), np.float32), np.zeros(len(rows), np.float32)
@@ -60,7 +60,7 @@ def closed(model: NgramModel) -> list[Level]:
             logp[new] = levels[-1].logp[ends[new]] + levels[-1].backoff[begins[new]]
         goes_on, extends = (_marked(len(rows), each) for each in parts[k + 1])
         backoff[backoff == 0] = np.where(goes_on, np.float32(0.0), np.float32(-0.0))[backoff == 0]
-        levels.append(Level(rows, logp, backoff, ends, extends))
+        levels.append(NgramLevel(rows, logp, backoff, ends, extends))
     return levels
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.kenlm.closed import Level
+from megahour.lm.kenlm.closed import NgramLevel
 from megahour.lm.kenlm.hashes import UInt64, ngram_keys, word_hashes
 
 MULTIPLIER = 1.5  # buckets for each entry, as its build_binary has it
@@ -30,7 +30,7 @@ class SameKey(Exception):
         self.order, self.item = order, item
 
 
-def tables(levels: Sequence[Level], words: list[bytes]) -> Iterator[npt.NDArray[np.generic]]:
+def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDArray[np.generic]]:
     """The tables in the order of the file. Raises SameKey."""
     header = np.zeros(1, np.dtype([("version", "<u4"), ("words", "<u4")]))
     header["words"] = len(words)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.kenlm.closed import Level
+from megahour.lm.kenlm.closed import NgramLevel
 from megahour.lm.kenlm.hashes import word_hashes
 from megahour.lm.text.machine import load8, store8
 from megahour.lm.text.tokenise import Bytes
@@ -36,7 +36,7 @@ def numbering(words: list[bytes]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], 1 + np.argsort(word_hashes(words)[1:], kind="stable")])
 
 
-def tables(levels: Sequence[Level], words: list[bytes]) -> Iterator[npt.NDArray[np.generic]]:
+def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDArray[np.generic]]:
     """The vocabulary and the levels, in the order of the file; `words` by our numbers."""
     order = numbering(words)
     rank = np.empty(len(order), np.int64)  # of unigrams; then of each level's n-grams by row
