@@ -24,7 +24,7 @@ from megahour.engine.local import LocalEngine
 from megahour.metrics import background, machine
 from megahour.metrics.endpoint import serving
 from megahour.metrics.machine import Gpus, disks
-from megahour.metrics.names import METRICS, Sample
+from megahour.metrics.names import METRICS, MetricSample
 from megahour.metrics.run import MeteredMonitor, RunBoard
 from megahour.runner.job import Job
 from megahour.runner.progress import StepPlace
@@ -34,7 +34,7 @@ Values = dict[tuple[str, ...], float]
 NUMBERS = {"step": "numbers", "stage": "toy-count"}
 
 
-def values(samples: Iterable[Sample]) -> Values:
+def values(samples: Iterable[MetricSample]) -> Values:
     """By name and values of the labels, in the order in which METRICS has them."""
     found: Values = {}
     for name, value, labels in samples:
@@ -144,13 +144,13 @@ def test_saying_the_same_again_is_no_progress(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def page() -> Iterator[str]:
-    def failing() -> Iterator[Sample]:
-        yield Sample("megahour_workers", 7.0)
+    def failing() -> Iterator[MetricSample]:
+        yield MetricSample("megahour_workers", 7.0)
         raise OSError("no such thing")
 
-    def working() -> Iterator[Sample]:
-        yield Sample("megahour_shards", 3.0, NUMBERS)
-        yield Sample("megahour_shards_failed_total", 2.0)
+    def working() -> Iterator[MetricSample]:
+        yield MetricSample("megahour_shards", 3.0, NUMBERS)
+        yield MetricSample("megahour_shards_failed_total", 2.0)
 
     with serving(0, {"bad": failing, "good": working}) as url, urllib.request.urlopen(url) as reply:
         yield reply.read().decode()
