@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.align.params import AlignParams
@@ -59,7 +59,7 @@ class Align(Stage[AlignParams]):
         copies = rows_beside(inputs["copied"], task["shard"]) if "copies" in inputs else None
         align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
-    def finish(self, p: AlignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: AlignParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         summary: dict[str, Any] = dict(sorted(summed(receipt.stats for receipt in receipts).items()))
         if doubt := doubts(summary, receipts):
             LOG.warning("align: %s", doubt)
@@ -70,7 +70,7 @@ class Align(Stage[AlignParams]):
 FEW_CUES, FEW_KEPT = 20, 0.05
 
 
-def doubts(summary: dict[str, Any], receipts: list[Receipt]) -> str:
+def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
     """What to look at where hardly a cue is kept of `FEW_CUES` or more that were looked for; "" otherwise.
 
     A model that hears nothing, or whose outputs are not what its token list says, gives posteriors like any other: that

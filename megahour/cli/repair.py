@@ -166,7 +166,7 @@ def _receipts(
     if manifest.shards != total:
         raise StoreError(f"cannot be repaired: it has {manifest.shards} shards, {total} are planned", where=output.url)
     try:
-        listed = {receipt.shard: receipt for receipt in output.receipts()}
+        listed = {receipt.shard: receipt for receipt in output.each_receipt()}
     except DamagedError:
         listed = {}
     sure = agrees(manifest, listed)

@@ -100,14 +100,14 @@ class RunSession:
 def _row(done: Done) -> tuple[str, Any, float | None, float]:
     output = Artifact(done.step.output)
     wall_s = output.wall().get("seconds") or done.seconds or 1.0
-    return done.step.name, done.manifest, done.seconds, sum(map(audio_seconds, output.receipts())) / wall_s
+    return done.step.name, done.manifest, done.seconds, sum(map(audio_seconds, output.each_receipt())) / wall_s
 
 
 def _files(done: Sequence[Done], suffix: str) -> Iterator[tuple[Artifact, int]]:
     """Artifacts and shards that have a file of this suffix."""
     for each in done:
         output = Artifact(each.step.output)
-        for receipt in output.receipts():
+        for receipt in output.each_receipt():
             if suffix in receipt.files:
                 yield output, receipt.shard
 

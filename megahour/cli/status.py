@@ -47,7 +47,7 @@ def _step(number: int, plan: StepPlan) -> dict[str, Any]:
 def _bytes(output: Artifact) -> int | None:
     """Of all files of the shards; None when their receipts are damaged, which `megahour verify` reports."""
     try:
-        return sum(info.bytes for receipt in output.receipts() for info in receipt.files.values())
+        return sum(info.bytes for receipt in output.each_receipt() for info in receipt.files.values())
     except MegahourError:
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -98,17 +98,17 @@ class Stage(Generic[P]):
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
         """Tasks in order; one per shard of the first input unless a stage says otherwise."""
         first = inputs[self.inputs[0].role]
-        return [Task({"shard": receipt.shard}) for receipt in first.receipts()]
+        return [Task({"shard": receipt.shard}) for receipt in first.each_receipt()]
 
     def run(self, p: P, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         """Make one output shard; the same bytes for the same arguments, wherever it runs."""
         raise TypeError(f"stage {self.name} has no run(): it is an exchange stage")
 
-    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: P, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """A small reduction over the receipts; it becomes the manifest's summary."""
         return {}
 
-    def remedies(self, p: P, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: P, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         """Which option lets left out records in, by the reason or the beginning of one; for people.
 
         A stage that has any fails when it keeps nothing of what came in.
@@ -158,5 +158,5 @@ class SingleShard(Stage[P]):
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
         return [Task({})]
 
-    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: P, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return dict(receipts[0].stats)

@@ -34,7 +34,7 @@ from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.receipts import Manifest, Receipt
 from megahour.core.records import fingerprint
-from megahour.core.transfer import REQUESTS, is_local, publish_text, side_by_side, small_file
+from megahour.core.transfer import REQUESTS, is_local, publish_lines, publish_text, side_by_side, small_file
 from megahour.core.unicode import shown
 
 if TYPE_CHECKING:
@@ -316,9 +316,9 @@ class Artifact:
         return list(self.fs.ls(self.root, detail=False)) if self.fs.exists(self.root) else []
 
 
-def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> None:
+def finish(artifact: Artifact, receipts: Sequence[Receipt], manifest: Manifest) -> None:
     """Write `receipts.jsonl`, remove what killed attempts left behind, then write the manifest."""
-    publish_text(artifact.fs, artifact.path("receipts.jsonl"), "".join(r.to_json() + "\n" for r in receipts))
+    publish_lines(artifact.fs, artifact.path("receipts.jsonl"), (receipt.to_json() for receipt in receipts))
     if is_local(artifact.fs):
         shutil.rmtree(artifact.path("tmp"), ignore_errors=True)
         for scratch in Path(artifact.root).rglob(".*.tmp"):
@@ -330,7 +330,7 @@ def finish(artifact: Artifact, receipts: list[Receipt], manifest: Manifest) -> N
     artifact.__dict__.pop("manifest", None)
 
 
-def content_digest(receipts: list[Receipt], summary: dict[str, Any]) -> str:
+def content_digest(receipts: Sequence[Receipt], summary: dict[str, Any]) -> str:
     """Digest of what a reader can see: equal contents give equal digests whatever made them."""
     files = [[r.shard, r.tags, {suffix: info.sha256 for suffix, info in r.files.items()}] for r in receipts]
     return fingerprint([files, summary])

@@ -74,11 +74,24 @@ def publish_text(fs: Any, target: str, text: str) -> None:
 
 def publish_bytes(fs: Any, target: str, data: bytes) -> None:
     """Atomic write of a file that fits into memory."""
-    folder = Path(target).parent if is_local(fs) else Path(tempfile.gettempdir())
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / f".{uuid.uuid4().hex}.tmp"
+    scratch = _scratch(fs, target)
     scratch.write_bytes(data)
     publish(fs, scratch, target)
+
+
+def publish_lines(fs: Any, target: str, lines: Iterable[str]) -> None:
+    """Atomic write of a text file, line by line; a newline is added to each."""
+    scratch = _scratch(fs, target)
+    with scratch.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    publish(fs, scratch, target)
+
+
+def _scratch(fs: Any, target: str) -> Path:
+    """A new name for a file that `publish` moves to `target`."""
+    folder = Path(target).parent if is_local(fs) else Path(tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f".{uuid.uuid4().hex}.tmp"
 
 
 def file_digest(fs: Any, path: str) -> tuple[int, str]:

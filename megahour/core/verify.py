@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -103,7 +103,7 @@ def agrees(manifest: Manifest, receipts: Mapping[int, Receipt]) -> bool:
     return content_digest(ordered, manifest.summary) == manifest.digest and sum_counts(ordered) == manifest.counts
 
 
-def sum_counts(receipts: list[Receipt]) -> Counts:
+def sum_counts(receipts: Sequence[Receipt]) -> Counts:
     counts = Counts()
     for receipt in receipts:
         counts.add(receipt.counts)
@@ -149,7 +149,7 @@ def _verify_quarantine(artifact: Artifact, receipt: Receipt) -> list[str]:
     return []
 
 
-def _strays(artifact: Artifact, receipts: list[Receipt]) -> list[str]:
+def _strays(artifact: Artifact, receipts: Sequence[Receipt]) -> list[str]:
     folder = artifact.path("shards")
     named = (artifact.shard_path(r.shard, suffix).removeprefix(f"{folder}/") for r in receipts for suffix in r.files)
     expected = {path.partition("/")[0] for path in named}  # a suffix may lie in a folder of the shard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.counts import summed
@@ -30,7 +30,7 @@ class Cut(Stage[CutParams]):
 
         cut_shard(p, inputs["recordings"], inputs.get("alignment"), task["shard"], out, ctx)
 
-    def remedies(self, p: CutParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: CutParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses with --alignment only",
             "too-short": f"--min-s is {p.min_s:g}",
@@ -47,7 +47,7 @@ class Cut(Stage[CutParams]):
             "low-snr": f"--min-snr-db is {p.min_snr_db:g}",
         }
 
-    def finish(self, p: CutParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: CutParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         summary: dict[str, Any] = dict(sorted(summed(receipt.stats for receipt in receipts).items()))
         if doubt := doubts(summary):
             LOG.warning("cut: %s", doubt)

@@ -132,7 +132,7 @@ def _sorted_words(url: str) -> SortedWords:
 
 
 def _words(artifact: Artifact) -> list[str]:
-    files = next(receipt.files for receipt in artifact.receipts())
+    files = next(receipt.files for receipt in artifact.each_receipt())
     if ".vocab.txt" in files:
         return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").splitlines()
     return _opened(artifact.url).model.spelled()[len(RESERVED) :]

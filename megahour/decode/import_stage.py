@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -36,12 +36,12 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
 
         import_shard(p, inputs, task, out)
 
-    def finish(self, p: ImportHypothesesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ImportHypothesesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """`unknown`: records of the source that are of no utterance of the sets."""
         numbers = summed(receipt.stats for receipt in receipts)
         records = int(numbers.get("records", 0)) // max(1, len(receipts))  # each task has counted all
         return {"model": p.model_name, "sets": sorted(p.sets), "unknown": records - int(numbers.get("own", 0))}
 
-    def remedies(self, p: ImportHypothesesParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: ImportHypothesesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         names = "name utterances by their keys, as `export` does, or give the input `selection` with recordings' names"
         return {"not-recognised": names, "several-utterances": "cut recordings apart, or name utterances by their keys"}

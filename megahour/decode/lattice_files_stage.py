@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -47,11 +47,11 @@ class ImportLattices(Stage[ImportLatticesParams]):
 
         import_shard_of_lattices(p, inputs, task["shard"], out)
 
-    def finish(self, p: ImportLatticesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ImportLatticesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.lattices.table import density_summary
 
         numbers = summed(receipt.stats for receipt in receipts)
         return {"model": p.model_name, "sets": sorted(p.sets), **numbers, **density_summary(numbers)}
 
-    def remedies(self, p: ImportLatticesParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: ImportLatticesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {"no-lattice": "name utterances by their keys, as `export` and `export-lattices` do"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -55,7 +55,7 @@ class Lattices(Stage[LatticesParams]):
 
         lattices_shard(p, inputs, task["shard"], out, ctx)
 
-    def finish(self, p: LatticesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: LatticesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.decode.lattice_shard import rates
         from megahour.lattices.table import density_summary
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -127,7 +127,7 @@ class Decode(Stage[DecodeParams]):
 
         decode_shard(p, inputs, task["shard"], self.accelerator(p, inputs), out, ctx)
 
-    def finish(self, p: DecodeParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: DecodeParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)
         summary: dict[str, Any] = {"model": p.model_name, "sets": sorted(p.sets), **numbers}
         if tag := read_config(inputs["model"]).get("tag"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -38,7 +38,7 @@ class ImportFeatures(Stage[ImportFeaturesParams]):
 
         import_shard(p, task["set"], (CepstraUtterance(*fields) for fields in task["utterances"]), out)
 
-    def finish(self, p: ImportFeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ImportFeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.features.stage import global_statistics
 
         return {"mels": p.mels or p.dims, **global_statistics(receipts, p.stats_sets)}

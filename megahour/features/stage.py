@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -33,7 +34,7 @@ class Features(Stage[FeaturesParams]):
 
         extract(p, inputs["selection"], inputs["utterances"], task["shard"], out)
 
-    def finish(self, p: FeaturesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: FeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
         audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
         audio |= {"prior": p.scaled_prior}
@@ -42,7 +43,7 @@ class Features(Stage[FeaturesParams]):
         return {"mels": p.mels, "audio": audio, **kept, **global_statistics(receipts, p.stats_sets)}
 
 
-def global_statistics(receipts: list[Receipt], sets: list[str]) -> dict[str, Any]:
+def global_statistics(receipts: Sequence[Receipt], sets: list[str]) -> dict[str, Any]:
     """Frame shift, frames, and the global `mean` and `inv_std` (F,) from the shards' moments, added in shard order."""
     import numpy as np
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
@@ -73,7 +73,7 @@ class LanguageModel(SingleShard[LanguageModelParams]):
             fallbacks={str(k): why for k, why in model.fallbacks.items()},
         )
 
-    def finish(self, p: LanguageModelParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: LanguageModelParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {"order": p.order, **receipts[0].stats}
 
 

@@ -135,7 +135,7 @@ def _coverage(artifact: Artifact, top: int) -> Markup | None:
 def _rate_hz(artifacts: Sequence[Artifact | None]) -> int:
     """The sampling rate of the first row that has one: `ingest` gives all recordings one rate."""
     for artifact in filter(None, artifacts):
-        for receipt in artifact.receipts() if "rate_hz" in columns_of(artifact) else ():
+        for receipt in artifact.each_receipt() if "rate_hz" in columns_of(artifact) else ():
             if rates := artifact.read_table(receipt.shard, columns=["rate_hz"])["rate_hz"][:1].to_pylist():
                 return int(rates[0])
     return 0

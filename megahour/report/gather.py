@@ -86,7 +86,7 @@ def stage_facts(role: str, artifact: Artifact) -> StageFacts:
         kept=manifest.counts.kept,
         bad=manifest.counts.bad,
         dropped=dict(sorted(manifest.counts.dropped.items(), key=lambda item: (-item[1], item[0]))),
-        bytes=sum(info.bytes for receipt in artifact.receipts() for info in receipt.files.values()),
+        bytes=sum(info.bytes for receipt in artifact.each_receipt() for info in receipt.files.values()),
         seconds=float(wall.get("seconds", seconds)),
         cpu_seconds=cpu_seconds,
         cores=int(wall.get("workers", 1)),
@@ -101,7 +101,7 @@ def quarantined(artifact: Artifact, limit: int) -> list[dict[str, str]]:
 def durations(utterances: Artifact) -> Histogram:
     """Utterances by seconds."""
     histogram = Histogram(DURATION_EDGES_S)
-    for receipt in utterances.receipts():
+    for receipt in utterances.each_receipt():
         table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
         histogram.add("utterances", table["samples"].to_numpy() / table["rate_hz"].to_numpy())
     return histogram.trimmed()
@@ -112,7 +112,7 @@ def confidences(inputs: Inputs) -> Histogram:
     histogram = Histogram(CONFIDENCE_EDGES)
     if "alignment" in inputs:
         alignment = inputs["alignment"]
-        for receipt in alignment.receipts():
+        for receipt in alignment.each_receipt():
             table = alignment.read_table(receipt.shard, ".segments.parquet", columns=["confidence", "kept"])
             kept = table["kept"].to_numpy(zero_copy_only=False).astype(bool)
             values = table["confidence"].to_numpy()
@@ -120,7 +120,7 @@ def confidences(inputs: Inputs) -> Histogram:
             histogram.add("dropped", values[~kept])
     elif "utterances" in inputs:
         utterances = inputs["utterances"]
-        for receipt in utterances.receipts():
+        for receipt in utterances.each_receipt():
             histogram.add(
                 "utterances", utterances.read_table(receipt.shard, columns=["confidence"])["confidence"].to_numpy()
             )
@@ -130,7 +130,7 @@ def confidences(inputs: Inputs) -> Histogram:
 def hours(utterances: Artifact) -> float:
     """Hours of audio in an *utterances* artifact."""
     seconds = 0.0
-    for receipt in utterances.receipts():
+    for receipt in utterances.each_receipt():
         table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
         seconds += float((table["samples"].to_numpy() / table["rate_hz"].to_numpy()).sum())
     return seconds / 3600

@@ -108,7 +108,7 @@ def _spoken(inputs: Inputs) -> dict[int, dict[str, Any]]:
     texts: dict[int, dict[str, Any]] = {}
     for role in SYSTEMS:
         artifact = inputs.get(f"{role}_hypotheses")
-        for receipt in artifact.receipts() if artifact else []:
+        for receipt in artifact.each_receipt() if artifact else []:
             table = artifact.read_table(receipt.shard, columns=["key", "text"])  # type: ignore[union-attr]
             for key, text in zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True):
                 texts.setdefault(key, {})[role] = text
@@ -119,7 +119,7 @@ def _rows_of(utterances: Artifact, keys: Sequence[int], longest_s: float) -> dic
     """key → (shard, index row) of those of `keys` that are short enough."""
     rows: dict[int, Row] = {}
     missing = np.array(keys, np.int64)
-    for receipt in utterances.receipts():
+    for receipt in utterances.each_receipt():
         index = utterances.read_table(receipt.shard, columns=["key", "samples", "rate_hz"])
         here = np.isin(index["key"].to_numpy(), missing)
         missing = np.setdiff1d(missing, index["key"].to_numpy()[here])

@@ -52,14 +52,14 @@ def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost
 def _first(artifact: Artifact) -> Iterator[Lost]:
     for bad in artifact.bad_records() if artifact.manifest.counts.bad else ():
         yield Lost(bad.get("reason", ""), bad.get("id", ""), bad.get("source", ""), bad.get("detail", ""))
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         for reason, left_out in receipt.stats.get("examples", {}).items():
             yield from (Lost(reason, each["name"], "", each["detail"]) for each in left_out)
 
 
 def _sampled(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
     samples: dict[str, Sample] = {}
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         if ".dropped.parquet" not in receipt.files:
             continue
         table = artifact.read_table(
@@ -128,7 +128,7 @@ def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
     """Times in samples of those cues that have both."""
     times: CueTimes = {}
     keys: Any = np.array(sorted({key for key, _ in wanted}), np.int64)
-    for receipt in recordings.receipts() if wanted else ():
+    for receipt in recordings.each_receipt() if wanted else ():
         if ".cues.parquet" in receipt.files:
             names = ["key", "cue", "start_samples", "end_samples"]
             table = recordings.read_table(receipt.shard, ".cues.parquet", columns=names)
@@ -145,7 +145,7 @@ def hours_by_reason(artifact: Artifact, rate_hz: int) -> tuple[dict[str, float],
     """
     hours: dict[str, float] = {}
     came_in = 0.0
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         came_in += float(receipt.stats.get("audio_s", 0.0)) / 3600
         for suffix in receipt.files.keys() & {".left_out.parquet", ".dropped.parquet", ".segments.parquet"}:
             table = artifact.read_table(receipt.shard, suffix)
@@ -164,7 +164,7 @@ def hours_by_reason(artifact: Artifact, rate_hz: int) -> tuple[dict[str, float],
 def _rates(recordings: Artifact, keys: set[int]) -> dict[int, int]:
     rates: dict[int, int] = {}
     wanted: Any = np.array(sorted(keys), np.int64)
-    for receipt in recordings.receipts():
+    for receipt in recordings.each_receipt():
         if len(rates) == len(keys):
             break
         index = recordings.read_table(receipt.shard, columns=["key", "rate_hz"])

@@ -50,7 +50,7 @@ def clips(
     short = [i for i, row in enumerate(rows) if 0 < row["samples"] <= longest_s * row["rate_hz"]]
     hashes = scattered(np.array([rows[i]["key"] for i in short], np.int64), seed + 1)
     chosen = sorted(short[i] for i in np.argsort(hashes, kind="stable")[:count])
-    with_sound = {receipt.shard for receipt in artifact.receipts() if ".tar" in receipt.files}
+    with_sound = {receipt.shard for receipt in artifact.each_receipt() if ".tar" in receipt.files}
     clips_by_key: dict[int, ReportClip] = {}
     for shard in sorted({rows[i]["shard"] for i in chosen} & with_sound):
         with ShardAudio(artifact, shard) as audio:

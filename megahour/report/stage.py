@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -60,5 +60,5 @@ class Report(Stage[ReportParams]):
         out.kept(len(inputs))
         out.stats.update(page.figures)
 
-    def finish(self, p: ReportParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ReportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return dict(receipts[0].stats)

@@ -28,7 +28,7 @@ def strips(artifact: Artifact, rows: Sequence[Row], recordings: Artifact | None)
     number = {key: place for place, key in enumerate(keys)}
     wanted = np.array(keys, np.int64)
     found: list[list[tuple[int, int, int]]] = [[] for _ in keys]
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         for suffix, kind in ((".dropped.parquet", LEFT_OUT), (".parquet", KEPT)):
             if suffix in receipt.files:
                 names = ["recording", "start_samples", "end_samples"]
@@ -59,7 +59,7 @@ def _lengths(recordings: Artifact, wanted: NDArray[np.int64]) -> dict[int, int]:
     lengths: dict[int, int] = {}
     if not {"key", "samples"} <= set(columns_of(recordings)):
         return lengths
-    for receipt in recordings.receipts():
+    for receipt in recordings.each_receipt():
         index = recordings.read_table(receipt.shard, columns=["key", "samples"])
         here = np.isin(index["key"].to_numpy(), wanted)
         lengths |= {row["key"]: row["samples"] for row in index.filter(here).to_pylist()}

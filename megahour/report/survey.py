@@ -54,7 +54,7 @@ class Survey:
 
 def columns_of(artifact: Artifact) -> list[str]:
     """Names of the columns of the artifact's first `.parquet`; none where it has no such table."""
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         if ".parquet" in receipt.files:
             with artifact.open(receipt.shard, ".parquet") as file:
                 return list(pa.parquet.read_schema(file).names)

@@ -7,7 +7,7 @@ go to the shard that has the key; `rows_beside` reads those of one shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Stage, Task
@@ -126,7 +126,7 @@ class GatherByShard(Stage[BesideParams]):
         out.kept(table.num_rows)
         out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
 
-    def finish(self, p: BesideParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: BesideParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {"run": _run(inputs["owners"].manifest.shards)}
 
 

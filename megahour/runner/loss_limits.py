@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from megahour.core.errors import NothingKept, TooManyBad
@@ -53,7 +53,7 @@ def _bad_reasons(output: Artifact) -> Counter[str]:
 MOST = 0.5  # share of the records that came in; a larger loss for one reason gets a hint
 
 
-def check_kept(stage: str, remedies: Mapping[str, str], receipts: list[Receipt], output: Artifact) -> str:
+def check_kept(stage: str, remedies: Mapping[str, str], receipts: Sequence[Receipt], output: Artifact) -> str:
     """A hint for people when more than half is left out for one reason, else "".
 
     remedies: which option lets records in, by the reason or the beginning of one; without any, all is well.
@@ -78,7 +78,7 @@ def check_kept(stage: str, remedies: Mapping[str, str], receipts: list[Receipt],
     raise NothingKept(_loss(stage, counts, reasons, receipts), where=output.url, remedy="; ".join(lines))
 
 
-def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: list[Receipt]) -> str:
+def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: Sequence[Receipt]) -> str:
     if not counts.came_in:
         return f"{stage} keeps nothing: there is no record in what it reads"
     hours = sum(float(receipt.stats.get("audio_s", 0.0)) for receipt in receipts) / 3600

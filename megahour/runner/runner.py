@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from megahour.core.config import Params
 from megahour.core.errors import DamagedError, MegahourError
 from megahour.core.kinds import check_kinds, check_roles
 from megahour.core.locks import MARKS, alone, check
-from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.core.receipts import Counts, Manifest, PackedReceipts, Receipt, packed
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
 from megahour.core.store import SCRATCH, Artifact, content_digest, finish
@@ -243,23 +243,28 @@ def claimed_by(output: Artifact) -> str:
 
 def _make_shards(
     origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
-) -> list[Receipt]:
+) -> PackedReceipts:
     making = with_layouts(origin, job, engine)
     job = replace(job, inputs=addresses(making.inputs))
     plan = planned(making, job)
-    committed = sorted(shard for shard in output.committed() if shard < plan.shards)
-    found = (receipt for receipt in output.receipts_of(committed) if receipt is not None)
-    receipts = {receipt.shard: receipt for receipt in found if receipt.fingerprint == job.fingerprint}
-    monitor.started(origin.stage.name, plan.shards, len(receipts))
+    found = output.receipts_of(sorted(shard for shard in output.committed() if shard < plan.shards))
+    receipts: dict[int, bytes] = {}
     watch = BadShare(origin.params.max_bad, output)
-    for receipt in receipts.values():
-        watch.add(receipt.counts)
+    for receipt in found:
+        if receipt is not None and receipt.fingerprint == job.fingerprint:
+            receipts[receipt.shard] = packed(receipt)
+            watch.total.add(receipt.counts)
+    monitor.started(origin.stage.name, plan.shards, len(receipts))
+    watch.add(Counts())
     for receipt in make_missing(making, job, engine, plan, frozenset(receipts), monitor, models):
-        receipts[receipt.shard] = receipt
+        receipts[receipt.shard] = packed(receipt)
         monitor.task_done(receipt)
         watch.add(receipt.counts)
     watch.close()
-    return [receipts[shard] for shard in range(plan.shards)]
+    in_order = PackedReceipts()
+    for shard in range(plan.shards):
+        in_order.append(receipts.pop(shard))
+    return in_order
 
 
 def with_layouts(origin: Origin, job: Job, engine: Engine) -> Origin:
@@ -335,7 +340,7 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
         yield service.endpoint
 
 
-def close(origin: Origin, output: Artifact, job: Job, receipts: list[Receipt]) -> Manifest:
+def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt]) -> Manifest:
     """Reduce the receipts, and write the books of the whole artifact: from then on it exists."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
     summary = stage.finish(p, inputs, receipts)

@@ -90,7 +90,7 @@ def score_alignment(
     truth_rate_hz: rate of the truth's samples; 0 when it is that of the recordings.
     """
     total, tallies, each = AlignmentCounts(), dict[str, AlignmentCounts](), list[Row]()
-    for receipt in recordings.receipts():
+    for receipt in recordings.each_receipt():
         index = recordings.read_table(receipt.shard).to_pylist()
         names = {row["name"] for row in index}
         truth = [_truth(raw, suffix, order, names, receipt.shard) for suffix, order in _TABLES]
@@ -203,7 +203,7 @@ def _truth(raw: Artifact, suffix: str, order: str, names: set[str], likely: int)
     Shard `likely` of `raw` is read first: ingest keeps shards.
     """
     rows_of: dict[str, list[Row]] = {}
-    shards = [receipt.shard for receipt in raw.receipts() if suffix in receipt.files]
+    shards = [receipt.shard for receipt in raw.each_receipt() if suffix in receipt.files]
     for shard in sorted(shards, key=lambda shard: (shard != likely, shard)):
         table = raw.read_table(shard, suffix)
         for row in table.filter(pc.is_in(table["name"], pa.array(sorted(names), pa.string()))).to_pylist():

@@ -30,7 +30,7 @@ class Reference:
 def read_references(artifact: Artifact, suffix: str, sets: Sequence[str]) -> list[Reference]:
     """References of the shards tagged with one of `sets`, in order. Raises StageError when there are none."""
     references: list[Reference] = []
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         if receipt.tags.get("set") in sets:
             table = artifact.read_table(receipt.shard, suffix, columns=["key", "text", "condition", "speaker"])
             references += [Reference(**row) for row in table.to_pylist()]
@@ -107,7 +107,7 @@ def _rows(
     """Rows whose column `by` is wanted, shard by shard."""
     values = sorted(wanted)
     rows: list[Mapping[str, Any]] = []
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         if suffix in receipt.files:
             table = artifact.read_table(receipt.shard, suffix, columns=columns)
             rows += table.filter(pc.is_in(table[by], pa.array(values, table.schema.field(by).type))).to_pylist()

@@ -98,7 +98,7 @@ def _references(p: ScoreParams, inputs: Inputs) -> list[Reference]:
 
 def _texts(hypotheses: Artifact) -> dict[int, str]:
     texts: dict[int, str] = {}
-    for receipt in hypotheses.receipts():
+    for receipt in hypotheses.each_receipt():
         table = hypotheses.read_table(receipt.shard, columns=["key", "text"])
         texts.update(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
     return texts

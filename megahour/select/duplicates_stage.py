@@ -6,7 +6,7 @@ its landmarks belongs to, and its text to those of its bands. No process ever ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
@@ -47,7 +47,7 @@ class Duplicates(Stage[DuplicatesParams]):
 
         merge_partition(p, batches, out, alone=self.partitions(p, inputs) == 1)
 
-    def finish(self, p: DuplicatesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: DuplicatesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         names = ("listed_audio", "listed_text", "not_compared")
         sums = {name: int(sum(receipt.stats.get(name, 0) for receipt in receipts)) for name in names}
         several = " (those that several partitions list count in each)" if len(receipts) > 1 else ""

@@ -5,7 +5,7 @@ Only metadata moves (Amazon paper, IV-B.1): the audio stays where `cut` wrote it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.errors import StoreError
@@ -54,14 +54,14 @@ class Select(Stage[SelectParams]):
 
         merge_shard(p, layout(p, inputs), partition, batches, out)
 
-    def remedies(self, p: SelectParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: SelectParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "over-speaker-hours": f"--speaker-hours is {p.speaker_hours:g}",
             "not-drawn": f"--draw-hours is {p.draw_hours}",
             "recording-of-another-set": "--shared-recordings join puts all who share a recording into one set",
         }
 
-    def finish(self, p: SelectParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: SelectParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         sets: dict[str, dict[str, float]] = {}
         for receipt in receipts:
             row = sets.setdefault(receipt.tags["set"], {"utterances": 0, "hours": 0.0, "speakers": 0})

@@ -37,7 +37,7 @@ def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
     if p.share == 1.0 and not p.min_confidence:
         return 0.0
     parts = []
-    for receipt in hypotheses.receipts():
+    for receipt in hypotheses.each_receipt():
         if receipt.tags.get("set", "") in p.sets:
             table = _table(hypotheses, receipt.shard)
             texts = table.filter(pc.and_(pc.not_equal(table["text"], ""), pc.is_valid(table["confidence"])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -38,7 +38,7 @@ class PseudoLabel(Stage[PseudoLabelParams]):
 
         label_shard(inputs["features"], inputs["hypotheses"], task, out)
 
-    def finish(self, p: PseudoLabelParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: PseudoLabelParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)
         least = max((receipt.stats["least_confidence"] for receipt in receipts), default=0.0)
         summary: dict[str, Any] = {"sets": sorted(p.sets), "least_confidence": least}
@@ -50,7 +50,7 @@ class PseudoLabel(Stage[PseudoLabelParams]):
                 summary[f"word_error_rate_{what}"] = round(numbers[f"{what}_errors"] / words, 6)
         return summary
 
-    def remedies(self, p: PseudoLabelParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: PseudoLabelParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "not-decoded": "decode these sets, from these features",
             "no-confidence": "decode with `confidence`; with min_confidence 0 and share 1 none is needed",

@@ -6,7 +6,7 @@ between each other, so that labels stay at 10 ms and phones keep their least len
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +180,7 @@ def _old_labels(units: Artifact, keys: list[int]) -> Mapping[int, NDArray[np.int
     return old
 
 
-def changes(receipts: list[Receipt]) -> dict[str, Any]:
+def changes(receipts: Sequence[Receipt]) -> dict[str, Any]:
     """Shares of frames and paths that changed, and the median shift of a boundary in frames where the path stayed."""
     names = ("utterances", "frames", "changed", "paths")
     total = {name: sum(r.stats["compared"][name] for r in receipts) for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -41,7 +42,7 @@ class Realign(Stage[RealignParams]):
 
         realign_shard(p, inputs, task["shard"], self.accelerator(p, inputs), out, ctx)
 
-    def finish(self, p: RealignParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: RealignParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.teach.realign import changes
         from megahour.units.align_shard import summary
 

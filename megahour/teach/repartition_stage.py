@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -29,7 +30,7 @@ class Repartition(Stage[RepartitionParams]):
 
         write_part(p, inputs["features"], inputs["targets"], task, out, ctx)
 
-    def finish(self, p: RepartitionParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: RepartitionParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """The features' own summary, by whose statistics models normalise, and that of the targets."""
         from megahour.features.cepstra_mels import are_cepstra
 

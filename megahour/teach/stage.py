@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -36,7 +37,7 @@ class Targets(Stage[TargetsParams]):
 
         write_targets(p, inputs["features"], inputs["teacher"], task["shard"], self.accelerator(p, inputs), out, ctx)
 
-    def finish(self, p: TargetsParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: TargetsParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         outputs = int(inputs["teacher"].read_json(0, ".model.json")["outputs"])
         frames = sum(int(receipt.stats.get("frames", 0)) for receipt in receipts)
         top1 = sum(float(receipt.stats.get("top1_sum", 0.0)) for receipt in receipts)

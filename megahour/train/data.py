@@ -66,7 +66,7 @@ def choose(
         "labelled": changed(shelf, own, two_views=two_views, source=source(own, p.waveform.changes))
     }
     if not loaders["labelled"].utterances:
-        sets = sorted({receipt.tags.get("set", "") for receipt in features.receipts()})
+        sets = sorted({receipt.tags.get("set", "") for receipt in features.each_receipt()})
         raise StageError(
             f"no utterance of sets {p.sets} can be trained on ({dict(dropped)})",
             where=features.url,

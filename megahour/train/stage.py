@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -47,5 +47,5 @@ class Train(Stage[TrainParams]):
 
         train(p, inputs, out, ctx)
 
-    def finish(self, p: TrainParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: TrainParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {name: receipts[0].stats[name] for name in sorted(receipts[0].stats)}

@@ -43,7 +43,7 @@ class TtsData(Stage[TtsDataParams]):
 
         make_shard(p, inputs, task["shard"], out)
 
-    def remedies(self, p: TtsDataParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: TtsDataParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "not-aligned": "give `units` whose `sets` have these utterances",
             "no-derivatives": "set no_derivatives where the speaker agrees to a voice",
@@ -51,7 +51,7 @@ class TtsData(Stage[TtsDataParams]):
             "badly-aligned": "look at some in `megahour report`; a higher phone_s keeps them",
         }
 
-    def finish(self, p: TtsDataParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: TtsDataParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.features.stage import global_statistics
         from megahour.tts.data_shard import symbols_of
         from megahour.units.hmm import read_units

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -163,7 +163,7 @@ def _recogniser(address: str) -> Callable[[Float32, int], str]:
     return recognise
 
 
-def summary(p: ScoreSpeechParams, receipts: list[Receipt]) -> dict[str, Any]:
+def summary(p: ScoreSpeechParams, receipts: Sequence[Receipt]) -> dict[str, Any]:
     """Means of the measures with 95 % intervals over utterances, and the word error rate in per cent."""
     rows = [row for receipt in receipts for row in receipt.stats["rows"]]
     found: dict[str, Any] = {"utterances": len(rows)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -40,7 +40,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
 
         score_shard(p, inputs, task["shard"], out, ctx)
 
-    def finish(self, p: ScoreSpeechParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ScoreSpeechParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.tts.score_shard import summary
 
         return summary(p, receipts)

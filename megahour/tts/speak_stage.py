@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -40,5 +40,5 @@ class Speak(Stage[SpeakParams]):
 
         speak_shard(p, inputs, task["shard"], out, ctx)
 
-    def finish(self, p: SpeakParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: SpeakParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {"audio_s": round(sum(r.stats.get("audio_s", 0.0) for r in receipts), 2), "synthetic": True}

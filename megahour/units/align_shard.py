@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: 
     result.write(out, dropped)
 
 
-def summary(receipts: list[Receipt], *, where: str) -> dict[str, Any]:
+def summary(receipts: Sequence[Receipt], *, where: str) -> dict[str, Any]:
     """Totals of the shards that `ShardAlignment` wrote, and the senones' shares of the frames as their `priors`.
 
     Raises StageError: nothing was aligned.

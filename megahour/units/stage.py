@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -89,13 +89,13 @@ class Senones(Stage[SenonesParams]):
             out.text(model.units.to_json(), ".units.json")
             out.text(inputs["lexicon"].read_bytes(0, ".lexicon.txt").decode(), ".lexicon.txt")
 
-    def remedies(self, p: SenonesParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: SenonesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "no-pronunciation": "`missing_words` of the receipts names words: give them to the lexicon, or --unknown",
             "too-short-for-text": "the texts are not those of the utterances, or the lexicon's phones are too many",
         }
 
-    def finish(self, p: SenonesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: SenonesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.units.align_shard import summary
 
         return summary(receipts, where=inputs["features"].url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -39,10 +39,10 @@ class Apply(Stage[ApplyParams]):
 
         apply_shard(p, inputs["artifact"], task["shard"], out)
 
-    def finish(self, p: ApplyParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ApplyParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         numbers = summed(receipt.stats for receipt in receipts)
         hours = {"hours": round(numbers.pop("audio_s") / 3600, 4)} if "audio_s" in numbers else {}
         return {"kind": kind_of(inputs["artifact"]), **hours, **numbers}
 
-    def remedies(self, p: ApplyParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: ApplyParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {"": f"{p.function} leaves them out"}

@@ -69,7 +69,7 @@ def files_in_shards(artifact: Artifact, language: str) -> Files:
     """Members of the `.tar` of all shards whose tag `language` is the wanted one (or that have none)."""
     places: dict[str, tuple[int, Member]] = {}
     tags: dict[str, str] = {}
-    for receipt in artifact.receipts():
+    for receipt in artifact.each_receipt():
         if receipt.tags.get("language", language) == language:
             tags |= receipt.tags
             with artifact.open(receipt.shard, ".tar") as file:

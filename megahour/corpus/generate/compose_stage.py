@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -82,7 +82,7 @@ class Compose(Stage[ComposeParams]):
             for reason, count in left_out.items():
                 out.drop(reason, count)
 
-    def finish(self, p: ComposeParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ComposeParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         stats = [receipt.stats for receipt in receipts]
         return {
             "recordings": sum(stat.get("recordings", 0) for stat in stats),

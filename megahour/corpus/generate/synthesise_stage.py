@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -54,7 +54,7 @@ class Synthesise(Stage[SynthesiseParams]):
         out.came_in(made_count)
         out.kept(made_count)
 
-    def finish(self, p: SynthesiseParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: SynthesiseParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {
             "recordings": sum(receipt.counts.kept for receipt in receipts),
             "hours": round(sum(receipt.stats["audio_samples"] for receipt in receipts) / p.rate_hz / 3600, 4),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
@@ -42,7 +42,7 @@ class Copies(Stage[CopiesParams]):
 
         merge_partition(batches, out)
 
-    def finish(self, p: CopiesParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: CopiesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         listed = sum(receipt.counts.dropped.get("same-audio", 0) for receipt in receipts)
         other = int(sum(receipt.stats.get("with_another_transcript", 0) for receipt in receipts))
         remark = f"{listed:,} copies, {other:,} of them with another transcript: give the list to align --copies"

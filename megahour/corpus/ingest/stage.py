@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -70,7 +70,7 @@ class Ingest(Stage[IngestParams]):
         with task_items(p, raw, task.spec, ctx.work) as items:
             ingest_shard(p, items, out, ctx.work)
 
-    def remedies(self, p: IngestParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: IngestParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         licences = _added_up(receipt.stats.get("licences", {}) for receipt in receipts)
         spoken = f"--language says what is spoken (now {p.language}), --on-language-mismatch keep asks no more"
         return {
@@ -81,7 +81,7 @@ class Ingest(Stage[IngestParams]):
             "silent-channel": "--silent-peak says what is silent",
         }
 
-    def finish(self, p: IngestParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: IngestParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         samples = sum(receipt.stats.get("audio_samples_out", 0) for receipt in receipts)
         return {
             "recordings": sum(receipt.counts.kept for receipt in receipts),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
@@ -49,7 +49,7 @@ class Export(Stage[ExportParams]):
 
             export_part(p, inputs, task.spec, out, ctx)
 
-    def finish(self, p: ExportParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ExportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         whole = receipts[-1].stats
         return {
             "utterances": whole["utterances"],

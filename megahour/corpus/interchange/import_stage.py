@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.stage import Context, Inputs, Stage, Task
@@ -38,7 +38,7 @@ class Import(Stage[ImportParams]):
         with task_entries(p, task.spec) as entries:
             import_shard(p, entries, out, ctx)
 
-    def remedies(self, p: ImportParams, receipts: list[Receipt]) -> Mapping[str, str]:
+    def remedies(self, p: ImportParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         refused = dict.fromkeys(name for receipt in receipts for name in receipt.stats.get("refused_licences", {}))
         return {
             **licence_remedies(refused),
@@ -46,7 +46,7 @@ class Import(Stage[ImportParams]):
             "too-short": f"--min-seconds is {p.min_seconds:g}",
         }
 
-    def finish(self, p: ImportParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: ImportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         samples = sum(receipt.stats.get("audio_samples", 0) for receipt in receipts)
         return {
             p.kind: sum(receipt.counts.kept for receipt in receipts),

@@ -88,7 +88,7 @@ def open_model(path: str | Path, progress: Progress = lambda phase, done, total:
 @contextmanager
 def lm_file(artifact: Artifact) -> Iterator[Path]:
     """A local path of an *lm* artifact's model, in whichever form it is."""
-    files = next(receipt.files for receipt in artifact.receipts())
+    files = next(receipt.files for receipt in artifact.each_receipt())
     suffix = next((f".{form}" for form in FORMS if f".{form}" in files), ".arpa")
     with artifact.local(0, suffix) as path:
         yield path

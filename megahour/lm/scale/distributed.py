@@ -250,7 +250,7 @@ def listed_words(words: Artifact, path: str) -> pa.Table:
 def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order: int, limit: int) -> None:
     """Words by number with their counts, offsets of the pieces' tokens, and the first shards; others are `<unk>`."""
     every = _all_words(words)
-    pieces = next(receipt.stats["pieces"] for receipt in words.receipts() if receipt.shard == 0)
+    pieces = next(receipt.stats["pieces"] for receipt in words.each_receipt() if receipt.shard == 0)
     offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
     counts = np.zeros(len(RESERVED) + len(chosen), np.int64)
     counts[len(RESERVED) :] = chosen["count"].to_numpy()
@@ -266,4 +266,4 @@ def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order:
 
 
 def _all_words(words: Artifact) -> pa.Table:
-    return pa.concat_tables([words.read_table(receipt.shard, ".arrow") for receipt in words.receipts()])
+    return pa.concat_tables([words.read_table(receipt.shard, ".arrow") for receipt in words.each_receipt()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import P
@@ -102,7 +102,7 @@ class ShardingRound(Stage[P]):
 
         merge_rows(_cluster(inputs), partition, batches, out)
 
-    def finish(self, p: P, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: P, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         left = [receipt.stats["rows"] for receipt in receipts if receipt.stats["left"]]
         return {"slots": len(receipts), "left": len(left), "left_rows": sum(left)}
 
@@ -174,7 +174,7 @@ class TallyShards(Stage[TallyParams]):
     ) -> None:
         _counting(inputs, p).merge(partition, batches, out)
 
-    def finish(self, p: TallyParams, inputs: Inputs, receipts: list[Receipt]) -> dict[str, Any]:
+    def finish(self, p: TallyParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         sharding = _cluster(inputs).tree.report()
         shared = sum(receipt.stats.get("shared_ngrams", 0) for receipt in receipts)
         return {**vars(sharding), "skew": round(sharding.skew, 3), "shared_ngrams": shared}

@@ -28,7 +28,7 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
     """
     result: list[dict[str, Any]] = []
     if "text" in inputs:
-        result += [{"shard": receipt.shard} for receipt in inputs["text"].receipts()]
+        result += [{"shard": receipt.shard} for receipt in inputs["text"].each_receipt()]
     for url, column in source_files(sources):
         fs, path = fsspec.core.url_to_fs(url)
         size = int(fs.size(path) or 0)
@@ -108,4 +108,4 @@ class _OneShard:
         self.open = text.open
 
     def receipts(self) -> list[Any]:
-        return [receipt for receipt in self._text.receipts() if receipt.shard == self._shard]
+        return [receipt for receipt in self._text.each_receipt() if receipt.shard == self._shard]
