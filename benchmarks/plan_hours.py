@@ -34,17 +34,18 @@ def main() -> None:
     parser.add_argument("--of", default="raw", help="the step whose hours are the plan's")
     parser.add_argument("--sizes", default="0.56,1.12")
     parser.add_argument("--size", type=float, default=5.6)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other parameters of all runs")
     parser.add_argument("--write", action="store_true", help="write plan_hours.md beside this script")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     small = [str(given.folder / f"size-{size}") for size in given.sizes.split(",")]
     for size, run in zip(given.sizes.split(","), small, strict=True):
-        megahour("run", given.recipe, f"{given.key}={size}", f"run={run}", "--quiet")
+        megahour("run", given.recipe, f"{given.key}={size}", *given.set, f"run={run}", "--quiet")
     sources = [word for run in small for word in ("--from", run)]
     large = str(given.folder / f"size-{given.size}")
-    plan = ["plan", given.recipe, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
+    plan = ["plan", given.recipe, *given.set, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
     planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
-    megahour("run", given.recipe, f"{given.key}={given.size}", f"run={large}", "--quiet")
+    megahour("run", given.recipe, f"{given.key}={given.size}", *given.set, f"run={large}", "--quiet")
     rows = [
         (step["name"], step["wall_s"], Artifact(f"{large}/{step['name']}").wall()["seconds"])
         for step in planned["steps"]
@@ -59,8 +60,9 @@ def page(given: argparse.Namespace, rows: list[tuple[str, float, float]], load: 
     lines = [
         "# A plan beside the run",
         "",
-        f"`python benchmarks/plan_hours.py --folder FOLDER --sizes {given.sizes} --size {given.size} --write`: "
-        f"recipe `{given.recipe}` was run with `{given.key}` {given.sizes.replace(',', ' and ')}, that of {given.size} "
+        f"`python benchmarks/plan_hours.py --folder FOLDER --sizes {given.sizes} --size {given.size} "
+        f"--set {' '.join(given.set)} --write`: recipe `{given.recipe}` was run with `{given.key}` "
+        f"{given.sizes.replace(',', ' and ')}, that of {given.size} "
         "was planned from their books (`megahour plan --hours --from --from`), and then made.",
         "",
         f"Within 20 %: {near} of {len(long)} steps that take {LEAST_S:.0f} s or more.",

@@ -201,7 +201,8 @@ def test_language_models_bring_numbers_tables_and_a_command_line_alone() -> None
     brought = distributions("lm")
     assert {"numpy", "numba", "pyarrow", "click"} <= brought
     here = [each for each in metadata.distributions() if canonicalize_name(each.name) in brought]
-    files = [Path(str(file.locate())) for each in here for file in each.files or ()]
+    # A set: other tests may have put the folder of packages onto the path a second time.
+    files = {Path(str(file.locate())).resolve() for each in here for file in each.files or ()}
     assert sum(file.stat().st_size for file in files if file.is_file()) < LM_BYTES
 
 
