@@ -13,6 +13,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 
 BLOCK_BYTES = 4 << 20  # that a read asks the store for at once
+ALIKE = 0.05
 BOOKS = 3  # requests of a shard beside its files: receipt, timing, and whether it is there
 
 _GROWING: Mapping[Machine, set[str]] = {  # with the hours, where one run alone is known; a model keeps its size
@@ -129,26 +130,38 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "") -> list[StepLaws]:
 
 
 def _laws(steps: Sequence[Measured], hours: Sequence[float]) -> StepLaws:
-    found, residuals = {}, [0.0]
-    for name in QUANTITIES:
-        values = [step.quantities[name] for step in steps]
-        if len(steps) == 1:
-            grows = steps[0].hours > 0 and name in _GROWING[steps[0].machine]
-            found[name] = Law(0.0, values[0] / hours[0]) if grows else Law(values[0], 0.0)
-        else:
-            found[name] = _line(hours, values)
-            if name == "task_s":
-                residuals += [abs(found[name].at(h) / v - 1) for h, v in zip(hours, values, strict=True) if v > 0]
     largest = steps[max(range(len(steps)), key=lambda i: hours[i])]
     longest = max(step.longest for step in steps)
-    return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, max(residuals))
+    with_audio = all(step.hours > 0 for step in steps)
+    own = [step.hours for step in steps] if with_audio else list(hours)
+    if len(steps) == 1:
+        found = {name: _of_one(steps[0], name, own[0]) for name in QUANTITIES}
+        share = Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0)
+        return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=share)
+    found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
+    seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
+    residual = max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
+    share = _line(hours, own, below_nothing=True) if with_audio else Law(0.0, 1.0)
+    return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, residual, share)
 
 
-def _line(hours: Sequence[float], values: Sequence[float]) -> Law:
-    """Least squares of relative errors, fixed and slope >= 0; values that are next to nothing count as the largest."""
+def _of_one(step: Measured, name: str, own: float) -> Law:
+    value = step.quantities[name]
+    grows = step.hours > 0 and name in _GROWING[step.machine]
+    return Law(0.0, value / own) if grows else Law(value, 0.0)
+
+
+def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: bool = False) -> Law:
+    """Least squares of relative errors; values that are next to nothing count as the largest.
+
+    The slope is 0 at least, and 0 where the hours differ by less than `ALIKE`: noise must not be prolonged. So is
+    what is fixed, unless it may lie `below_nothing`.
+    """
     if not (largest := max(values)):
         return Law(0.0, 0.0)
     weights = [(largest / value) ** 2 if value > 1e-6 * largest else 1.0 for value in values]
+    if max(hours) < (1 + ALIKE) * min(hours):
+        return Law(_dot(weights, values) / sum(weights), 0.0)
     w, x, y = sum(weights), _dot(weights, hours), _dot(weights, values)
     xx = _dot(weights, [h * h for h in hours])
     xy = _dot(weights, [h * v for h, v in zip(hours, values, strict=True)])
@@ -156,7 +169,7 @@ def _line(hours: Sequence[float], values: Sequence[float]) -> Law:
     fixed = (y - slope * x) / w
     if slope < 0:
         return Law(y / w, 0.0)
-    return Law(fixed, slope) if fixed >= 0 else Law(0.0, xy / xx)
+    return Law(fixed, slope) if fixed >= 0 or below_nothing else Law(0.0, xy / xx)
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
@@ -167,7 +180,8 @@ def to_json(steps: Sequence[StepLaws]) -> str:
     """Laws as a file: edit a number where you know better."""
     rows = {
         step.name: {
-            **{key: value for key, value in vars(step).items() if key not in ("name", "laws")},
+            **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own")},
+            "own": [step.own.fixed, step.own.slope],
             "laws": {name: [law.fixed, law.slope] for name, law in step.laws.items()},
         }
         for step in steps
@@ -182,8 +196,9 @@ def from_json(text: str, where: str) -> list[StepLaws]:
         found = []
         for name, row in steps.items():
             pairs = {key: Law(float(fixed), float(slope)) for key, (fixed, slope) in row["laws"].items()}
-            rest = {key: value for key, value in row.items() if key != "laws"}
-            found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, **rest))
+            rest = {key: value for key, value in row.items() if key not in ("laws", "own")}
+            own = Law(*map(float, row["own"]))
+            found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, **rest))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         detail = f"{type(error).__name__} {error}"
         raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one by --save") from None

@@ -1,7 +1,9 @@
 """What a recipe takes for more hours, more cores and devices, and what it costs: from laws of each step.
 
-A step's quantities (shards, seconds, bytes, requests) are q(h) = fixed + slope h of the corpus's hours h, as finished
-runs have them (`measured`). On C cores, of S shards of m seconds each, the longest λ times the mean,
+A step's quantities (shards, seconds, bytes, requests) are q(o) = fixed + slope o of its own hours of audio o, and these
+o(h) = fixed + slope h of the corpus's hours h, as finished runs have both (`measured`): what a test set takes first is
+missing elsewhere, and what is trained on a fixed set does not grow. On C cores, of S shards of m seconds each, the
+longest λ times the mean,
 
     work     max(⌈S / C⌉ m, λ m)                   tasks are whole: a step is no faster than its longest shard
     wall     begin + work + beside W / C           begin: of a run of no hours; beside: what grows, but not in tasks, of
@@ -29,7 +31,7 @@ QUANTITIES = ("shards", "task_s", "device_s", "beside_s", "written_bytes", "read
 
 @dataclass(frozen=True)
 class Law:
-    """A quantity that is `fixed` and grows by `slope` an hour of the corpus."""
+    """A quantity that is `fixed` and grows by `slope` an hour."""
 
     fixed: float
     slope: float
@@ -40,7 +42,10 @@ class Law:
 
 @dataclass(frozen=True)
 class StepLaws:
-    """What finished runs say of one step; `laws` has all of `QUANTITIES`, `residual` is the largest of its fits."""
+    """What finished runs say of one step; `laws` has all of `QUANTITIES`, `residual` is the largest of its fits.
+
+    own: its hours in those of the corpus, at least 0; of a step that goes through no audio the corpus's.
+    """
 
     name: str
     stage: str
@@ -49,6 +54,7 @@ class StepLaws:
     workers: int = 1  # that it was measured with; of `train`, threads
     longest: float = 1.0  # seconds of the longest shard over those of the mean one
     residual: float = 0.0
+    own: Law = Law(0.0, 1.0)
 
 
 class PlannedCluster(BaseModel):
@@ -157,7 +163,8 @@ def forecast(laws: Sequence[StepLaws], hours: float, cluster: PlannedCluster, pr
 
 
 def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast:
-    q = {name: max(0.0, step.laws[name].at(hours)) for name in QUANTITIES}
+    own = max(0.0, step.own.at(hours))
+    q = {name: max(0.0, step.laws[name].at(own)) for name in QUANTITIES}
     shards = max(1, round(q["shards"]))
     waited = q["requests"] * cluster.request_s
     begin = step.laws["beside_s"].fixed

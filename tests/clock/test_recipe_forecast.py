@@ -166,6 +166,28 @@ def test_no_law_falls_with_the_hours_nor_begins_below_nothing() -> None:
     assert steep.residual > 0.1, "and the plan says how badly a line fits"
 
 
+def test_a_step_grows_with_its_own_hours() -> None:
+    """A test set of half an hour is taken first, and an aligner learns from an hour whatever the corpus has."""
+
+    def of(hours: float, noise: float) -> list[Measured]:
+        def step(name: str, own: float, task_s: float) -> Measured:
+            return Measured(
+                name, name, "train", dict.fromkeys(QUANTITIES, 0.0) | {"task_s": task_s}, own, 1, 1.0, ("raw",)
+            )
+
+        raw = Measured("raw", "raw", "cores", dict.fromkeys(QUANTITIES, 1.0), hours, 1, 1.0, ())
+        return [raw, step("student", hours - 0.5, 10 * (hours - 0.5)), step("aligner", 1.0, 20 + noise)]
+
+    _, student, aligner = laws([of(1.0, 0.0), of(2.0, 2.0)])
+    assert student.own == Law(-0.5, 1.0)
+    seconds = {
+        step.name: forecast([step], 100, PlannedCluster.model_validate({})).wall_s for step in (student, aligner)
+    }
+    assert seconds["student"] == pytest.approx(995)
+    assert 20 <= seconds["aligner"] <= 22, "noise is not prolonged"
+    assert forecast([student], 0.1, PlannedCluster.model_validate({})).wall_s == 0
+
+
 def test_hours_are_those_of_the_largest_source() -> None:
     small = [*run(2.0), Measured("prompts", "prompts", "cores", dict.fromkeys(QUANTITIES, 0.0), 0.5, 1, 1.0, ())]
     assert source_of_hours(small) == "raw"
