@@ -115,7 +115,7 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "") -> list[StepLaws]:
     """Laws of the steps that all runs have, in the hours of `source_of_hours`.
 
     Of one run: what goes through audio is proportional to the hours, all else, and what a step takes beside its tasks,
-    is fixed. Of several: least squares of relative errors over all runs, none negative.
+    is fixed. Of several: a step's quantities are lines in its own hours, and these a line in the corpus's (`_line`).
     """
     source = source_of_hours(runs[0], step)
     tables = [{each.name: each for each in run} for run in runs]
