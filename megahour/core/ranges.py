@@ -43,8 +43,28 @@ def scratch_file(folder: Path) -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
-class ReadAhead(io.RawIOBase):
-    """A seekable file of `size` bytes over `file`, which fetches exactly what it is asked for.
+class RangeFile(io.RawIOBase):
+    """A seekable file that others read: subclasses have `read` and `seek`, and their place in `_position`."""
+
+    _position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer)) or b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class ReadAhead(RangeFile):
+    """A file of `size` bytes over `file`, which fetches exactly what it is asked for.
 
     Parameters
     ----------
@@ -57,16 +77,7 @@ class ReadAhead(io.RawIOBase):
     def __init__(self, file: Any, size: int, *, block_bytes: int = BLOCK_BYTES, keep: BinaryIO | None = None) -> None:
         self.size, self._file, self._block_bytes = size, file, block_bytes
         self._held: _Held | _Kept = _Held() if keep is None else _Kept(keep)
-        self._position, self._ahead = 0, block_bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
+        self._ahead = block_bytes
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Raises ValueError for a place before the file's start."""
@@ -88,11 +99,6 @@ class ReadAhead(io.RawIOBase):
             self._position += len(part)
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def _fetched(self, size: int) -> bytes:
         start = self._position

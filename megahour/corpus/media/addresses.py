@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from megahour.core.errors import BadRecord, ConfigError, MegahourError
-from megahour.core.ranges import open_ranges, scratch_file
+from megahour.core.ranges import RangeFile, open_ranges, scratch_file
 from megahour.core.surroundings import is_of_a_store
 from megahour.corpus.media.networks import PrivateAddress
 
@@ -136,26 +136,6 @@ def _network_errors() -> tuple[type[Exception], ...]:
     import aiohttp
 
     return OSError, aiohttp.ClientError
-
-
-class RangeFile(io.RawIOBase):
-    """A seekable file that others read: subclasses have `read` and `seek`, and their place in `_position`."""
-
-    _position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer)) or b""
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class Remote(RangeFile):

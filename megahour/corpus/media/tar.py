@@ -16,7 +16,7 @@ import pyarrow as pa
 import soundfile
 
 from megahour.core.errors import StoreError
-from megahour.corpus.media.addresses import RangeFile
+from megahour.core.ranges import RangeFile
 from megahour.corpus.media.containers import byte_size
 
 if TYPE_CHECKING:
