@@ -9,17 +9,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import engine_promises
 import pytest
 import toy_tasks
 from loopback import free_port
-from toy_stages import Count, CountParams, Parity, ParityParams
 
-from megahour.core.store import Artifact
-from megahour.core.verify import verify
 from megahour.engine.base import EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.ray import RayEngine
-from megahour.runner.runner import run_stage
 
 pytest.importorskip("ray", reason="needs ray (megahour[ray])")
 
@@ -71,44 +68,19 @@ def test_reduce_has_the_tree_of_the_local_engine(ray: RayEngine, local: LocalEng
 
 
 def test_exchange_writes_the_bytes_of_the_local_engine(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
-    digests = []
-    for name, engine in {"local": local, "ray": ray}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        split, merge = partial(toy_tasks.split_numbers, 5), partial(toy_tasks.merge_to_file, str(folder))
-        digests.append(dict(engine.exchange(split, range(6), merge, 5, spill=str(tmp_path / "spill"))))
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == 5
-    for path in (tmp_path / "local").iterdir():
-        assert path.read_bytes() == (tmp_path / "ray" / path.name).read_bytes()
+    engine_promises.exchange_writes_the_same_bytes(ray, local, tmp_path)
 
 
 def test_a_partition_is_merged_block_by_block(ray: RayEngine) -> None:
-    split = partial(toy_tasks.split_wide, 48, 256 << 10)
-    results = dict(ray.exchange(split, range(8), toy_tasks.merge_measured, 2))
-    rows, largest_bytes, growth_bytes = results[0]
-    assert rows == 8 * 48
-    assert largest_bytes <= 8 << 20
-    assert growth_bytes < 64 << 20
-    assert results[1][0] == 0
+    engine_promises.partitions_are_merged_block_by_block(ray)
 
 
 def test_stages_make_the_same_artifacts(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
-    digests = []
-    for name, engine in {"local": local, "ray": ray}.items():
-        numbers, grouped = Artifact(tmp_path / name / "numbers"), Artifact(tmp_path / name / "grouped")
-        run_stage(Count(), CountParams(bad_every=11), {}, numbers, engine, work=tmp_path / "work")
-        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
-        assert verify(numbers) == verify(grouped) == []
-        digests.append((numbers.manifest.digest, grouped.manifest.digest))
-    assert digests[0] == digests[1]
+    engine_promises.stages_make_the_same_artifacts(ray, local, tmp_path)
 
 
 def test_killed_workers_are_retried_and_then_named(ray: RayEngine, tmp_path: Path) -> None:
-    assert dict(ray.map(partial(toy_tasks.die_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
-    with pytest.raises(TaskFailed, match=r"task 3 \('d'\): lost on all 3 attempts") as caught:
-        list(ray.map(partial(toy_tasks.die_on, "d"), ["a", "b", "c", "d"]))
-    assert caught.value.item == "d"
+    engine_promises.killed_workers_are_retried_and_then_named(ray, tmp_path)
 
 
 @pytest.mark.faults

@@ -12,21 +12,18 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import engine_promises
 import psutil
 import pytest
 import toy_tasks
 from loopback import free_port
 from spark_marks import NEEDS_SPARK
-from toy_stages import Count, CountParams, Parity, ParityParams
 
-from megahour.core.store import Artifact
-from megahour.core.verify import verify
 from megahour.engine import spark_session
 from megahour.engine.base import Call, Engine, EngineError, TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.engine.spark import SparkEngine
 from megahour.engine.spark_session import LOCAL_JAVA
-from megahour.runner.runner import run_stage
 
 pytestmark = NEEDS_SPARK
 
@@ -71,45 +68,20 @@ def test_reduce_has_the_tree_of_the_local_engine(spark: SparkEngine, local: Loca
 
 
 def test_exchange_writes_the_bytes_of_the_local_engine(spark: SparkEngine, local: LocalEngine, tmp_path: Path) -> None:
-    digests = []
-    for name, engine in {"local": local, "spark": spark}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        split, merge = partial(toy_tasks.split_numbers, 5), partial(toy_tasks.merge_to_file, str(folder))
-        digests.append(dict(engine.exchange(split, range(6), merge, 5, spill=str(tmp_path / "spill"))))
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == 5
-    for path in (tmp_path / "local").iterdir():
-        assert path.read_bytes() == (tmp_path / "spark" / path.name).read_bytes()
+    engine_promises.exchange_writes_the_same_bytes(spark, local, tmp_path)
 
 
 def test_a_partition_larger_than_memory_is_merged_block_by_block(spark: SparkEngine, tmp_path: Path) -> None:
-    """96 MB in one partition; Python workers may sort 48 MB in memory, half of which the shuffle's writer takes."""
-    split = partial(toy_tasks.split_wide, 48, 256 << 10)
-    results = dict(spark.exchange(split, range(8), toy_tasks.merge_measured, 2))
-    rows, largest_bytes, growth_bytes = results[0]
-    assert rows == 8 * 48
-    assert largest_bytes <= 8 << 20
-    assert growth_bytes < 64 << 20
-    assert results[1][0] == 0
+    """Python workers may sort 48 MB in memory, half of which the shuffle's writer takes."""
+    engine_promises.partitions_are_merged_block_by_block(spark)
 
 
 def test_stages_make_the_same_artifacts(spark: SparkEngine, local: LocalEngine, tmp_path: Path) -> None:
-    digests = []
-    for name, engine in {"local": local, "spark": spark}.items():
-        numbers, grouped = Artifact(tmp_path / name / "numbers"), Artifact(tmp_path / name / "grouped")
-        run_stage(Count(), CountParams(bad_every=11), {}, numbers, engine, work=tmp_path / "work")
-        run_stage(Parity(), ParityParams(), {"numbers": numbers}, grouped, engine, work=tmp_path / "work")
-        assert verify(numbers) == verify(grouped) == []
-        digests.append((numbers.manifest.digest, grouped.manifest.digest))
-    assert digests[0] == digests[1]
+    engine_promises.stages_make_the_same_artifacts(spark, local, tmp_path)
 
 
 def test_killed_python_workers_are_retried_and_then_named(spark: SparkEngine, tmp_path: Path) -> None:
-    assert dict(spark.map(partial(toy_tasks.die_first, str(tmp_path)), range(3))) == {n: n for n in range(3)}
-    with pytest.raises(TaskFailed, match=r"task 3 \('d'\): lost on all 3 attempts") as caught:
-        list(spark.map(partial(toy_tasks.die_on, "d"), ["a", "b", "c", "d"]))
-    assert caught.value.item == "d"
+    engine_promises.killed_workers_are_retried_and_then_named(spark, tmp_path)
 
 
 def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(spark: SparkEngine, tmp_path: Path) -> None:
