@@ -95,10 +95,11 @@ class ModelOptions(CutoffOptions, VocabularyOptions, TextOptions):
     order: int = Field(
         3, ge=1, le=MAX_ORDER, description="longest n-gram, in words; 4 or 5 pay off from some 100 million words on"
     )
-    smoothing: Literal["kneser-ney", "good-turing", "stupid"] = Field(
+    smoothing: Literal["kneser-ney", "good-turing", "witten-bell", "witten-bell-backoff", "stupid"] = Field(
         "kneser-ney",
-        description="kneser-ney: interpolated, modified, the best choice; good-turing: Katz's back-off; "
-        "stupid: relative frequencies, scores that do not sum to one",
+        description="kneser-ney: interpolated, modified, the best choice; good-turing: Katz's back-off; witten-bell: "
+        "interpolated, for small or repetitive text, where Kneser-Ney finds no discounts; witten-bell-backoff: the "
+        "same that backs off; stupid: relative frequencies, scores that do not sum to one",
     )
     limit_vocabulary: str = Field(
         "", description="count all words, then drop n-grams with words that this list lacks (lmplz --limit_vocab_file)"
@@ -146,6 +147,11 @@ class TrainOptions(ModelOptions):
         description="spell the text in the tokens of FILE first, for a model that goes with a recogniser of tokens: a "
         "sentencepiece .model, a tokenizer.json, a vocab.json or a list of characters",
     )
+    counts: bool = Field(
+        False,
+        description="the sources are counts of n-grams, not text: files as SRILM's ngram-count -write makes them, or "
+        "folders as Google's; of several files they are added up",
+    )
     token_form: Literal["pieces", "ids", "nemo"] = Field(
         "pieces",
         description="what is written for a token: pieces, as icefall and `decode` take them; ids, their numbers; nemo, "
@@ -155,6 +161,8 @@ class TrainOptions(ModelOptions):
     @model_validator(mode="after")
     def _memory_fits(self) -> Self:
         mapped = self.out.endswith(".mlm")
+        if self.counts:
+            self._counts_fit()
         if self.memory:
             parse_bytes(self.memory)
             if mapped:
@@ -168,6 +176,28 @@ class TrainOptions(ModelOptions):
                 f"--smoothing {self.smoothing} writes ARPA files only; train to .arpa, then: megahour lm convert"
             )
         return self
+
+    def _counts_fit(self) -> None:
+        """Raises ValueError: an option that wants the text."""
+        for name in ("memory", "tokenizer", "limit_vocabulary", "skip_symbols"):
+            if getattr(self, name):
+                raise ValueError(f"--{name.replace('_', '-')} wants text; with --counts leave it out")
+        if self.smoothing == "stupid" or self.out.endswith(".mlm"):
+            what = "--smoothing stupid" if self.smoothing == "stupid" else "an .mlm file"
+            raise ValueError(f"{what} is made from text; with --counts take another smoothing, and .arpa")
+
+
+class CountOptions(VocabularyOptions, TextOptions):
+    """What `megahour lm count` takes."""
+
+    out: str = Field(description="file to write, .gz .xz .zst too; or with --form google a folder")
+    order: int = Field(3, ge=1, le=MAX_ORDER, description="longest n-gram, in words; all shorter ones are counted too")
+    form: Literal["srilm", "google"] = Field(
+        "srilm",
+        description="srilm: lines of words, a tab and a count, as ngram-count -write; google: a folder with 1gms, "
+        "2gms …, as ngram-count -read-google takes it",
+    )
+    counts: bool = Field(False, description="the sources are counts already: add them up, or change their form")
 
 
 class WordsParams(TextOptions, Params):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -20,9 +20,12 @@ from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, packing, replacing
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import Block, blocks, is_stream, line_blocks, sources_digest, text_bytes
+from megahour.lm.text.tokenise import END, RESERVED, UNKNOWN
 
 if TYPE_CHECKING:
-    from megahour.lm.params import ModelOptions, TrainOptions
+    from megahour.lm.counts.estimate import CountSmoothing
+    from megahour.lm.counts.table import NgramCounts
+    from megahour.lm.params import CountOptions, ModelOptions, TrainOptions
 
 BYTES_PER_WORD = 75  # of memory, for a corpus in it
 TEXT_BYTES_PER_WORD = 4  # of plain text, at least
@@ -60,6 +63,8 @@ def train(
     ConfigError: a source matches nothing, or the output's name or directory is wrong; before any work. MegahourError:
     the text cannot be used, or memory or disk cannot hold the job.
     """
+    if options.counts:
+        return _train_counts(options, progress)
     if not options.tokenizer:
         return _train(options, lambda: blocks(options.source), memory_bytes, progress)
     from megahour.lm.text.token_lines import TokenLines
@@ -115,8 +120,53 @@ def fit(options: ModelOptions, reading: CountedCorpus, path: Path, threads: int,
     shared: dict[str, Any] = {"cutoffs": options.prune, "threads": threads, "progress": progress}
     if options.smoothing == "good-turing":
         return estimate_katz(reading.corpus, options.order, path, **shared)
+    if options.smoothing in ("witten-bell", "witten-bell-backoff"):
+        from megahour.lm.counts.table import count_corpus
+
+        progress("count", 0, 1)
+        return _fit_counts(options, count_corpus(reading.corpus, options.order), path, progress)
     allowed = allowed_of(options, reading.corpus)
     return estimate(reading.corpus, options.order, path, allowed=allowed, smoothing=options.smoothing, **shared)
+
+
+def _fit_counts(options: ModelOptions, counts: NgramCounts, path: Path, progress: Progress) -> Estimated:
+    from megahour.lm.arpa.model import write_arpa
+    from megahour.lm.counts.estimate import estimate_counts
+
+    smoothing = cast("CountSmoothing", options.smoothing)
+    made = estimate_counts(counts, smoothing, options.prune)
+    with path.open("wb") as file:
+        write_arpa(made.model, file, progress)
+    return Estimated(counts.order, made.model.sizes, made.discounts, made.fallbacks, (1, counts.tokens, counts.tokens))
+
+
+def _train_counts(options: TrainOptions, progress: Progress) -> Trained:
+    """A model from counts of n-grams."""
+    form_to_write(Path(options.out))
+    with replacing(options.out) as making, packing(making, options.out, options.threads, progress) as path:
+        counts = counts_of(options, progress)
+        model = _fit_counts(options, counts, path, progress)
+    words = counts.tokens - int(counts.counts[0][END])
+    facts = {"words": words, "types": counts.words - len(RESERVED), "unknown": int(counts.counts[0][UNKNOWN])}
+    return Trained(model.sizes, model.discounts, model.fallbacks, facts)
+
+
+def counts_of(options: TrainOptions | CountOptions, progress: Progress) -> NgramCounts:
+    """Counts of n-grams, from files of them or from text. Raises as `counts.files.read_counts` and `read_corpus`."""
+    from megahour.lm.counts.files import read_counts
+    from megahour.lm.counts.table import count_corpus
+
+    listed = vocabulary_of(blocks([options.vocabulary_file])) if options.vocabulary_file else None
+    cut = WordCut(options.vocabulary, options.min_count)
+    progress("read", 0, 1)
+    if options.counts:
+        return read_counts(options.source, options.order, vocabulary=listed, cut=cut)
+    size = text_bytes(options.source)
+    reading = read_corpus(
+        _counted(lambda: blocks(options.source), size, progress), vocabulary=listed, cut=cut,
+        skip_symbols=options.skip_symbols, room=size // TEXT_BYTES_PER_WORD + 1,
+    )  # fmt: skip
+    return count_corpus(reading.corpus, options.order)
 
 
 def allowed_of(options: ModelOptions, corpus: Corpus) -> Words:

@@ -13,6 +13,7 @@ QUERY = "megahour.lm.cli.query_commands"
 COMBINE = "megahour.lm.cli.combine_commands"
 COMMANDS = {
     "train": (f"{ESTIMATE}:train", "Text to a model: counts, discounts, probabilities."),
+    "count": (f"{ESTIMATE}:count", "Counts of n-grams, as SRILM's and Google's files have them."),
     "cluster": (f"{ESTIMATE}:cluster", "The same by stages on an engine, for texts larger than a machine."),
     "score": (f"{QUERY}:score", "Perplexities and log probabilities of texts."),
     "info": (f"{QUERY}:info", "Orders, sizes, discounts and memory of a model."),

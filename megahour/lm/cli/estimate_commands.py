@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from megahour.lm.cli.command_parts import fast_numba_import, orders_table, parsed, say_model, stoppable
-from megahour.lm.params import ModelOptions, TallyParams, TrainOptions, VocabularyParams, WordsParams, parse_bytes
+from megahour.lm.params import (
+    CountOptions,
+    ModelOptions,
+    TallyParams,
+    TrainOptions,
+    VocabularyParams,
+    WordsParams,
+    parse_bytes,
+)
 from megahour.runner import log
 from megahour.runner.options import OptionCommand, options
 
@@ -35,6 +43,7 @@ def train(**values: Any) -> None:
     \b
     megahour lm train text/*.gz --order 5 --out lm.arpa.gz
     megahour lm train text.txt --order 5 --memory 2GB --vocabulary 400000 --prune 0,0,1 --out lm.arpa
+    megahour lm train counts.gz --counts --order 3 --smoothing witten-bell --out lm.arpa
     """
     chosen = parsed(TrainOptions, values, "train")
     fast_numba_import()
@@ -52,6 +61,43 @@ def train(**values: Any) -> None:
     orders_table(trained.sizes, trained.discounts, trained.fallbacks, trained.wildcards)
     say_model(chosen.out, trained.sizes)
     log.say_next([("perplexity of a text", f"megahour lm score {shlex.quote(chosen.out)} TEXT")])
+
+
+@options(CountOptions, but=("source", "out"))
+@click.command("count", cls=OptionCommand)
+@_source
+@click.option("--out", required=True, metavar="FILE", help="file to write, or with --form google a folder")
+@log.logged
+def count(**values: Any) -> None:
+    """Count the n-grams of texts, of all lengths up to the order, sentence boundaries included.
+
+    \b
+    megahour lm count text/*.gz --order 3 --out counts.gz
+    megahour lm count counts.gz more.gz --counts --order 3 --form google --out counts
+    """
+    chosen = parsed(CountOptions, values, "count")
+    fast_numba_import()
+    from megahour.lm.cli.phases import Phases
+    from megahour.lm.counts.files import write_google, write_srilm
+    from megahour.lm.query.model_files import packing, replacing
+    from megahour.lm.train import counts_of
+
+    with stoppable(), Phases() as phases:
+        counts = counts_of(chosen, phases)
+        if chosen.form == "google":
+            write_google(counts, Path(chosen.out))
+        else:
+            with (
+                replacing(chosen.out) as making,
+                packing(making, chosen.out, 1, phases) as path,
+                path.open("wb") as file,
+            ):
+                write_srilm(counts, file)
+    sizes = [int((each > 0).sum()) for each in counts.counts]
+    text = (
+        f"{chosen.out}: {sum(sizes):,} n-grams ({', '.join(f'{size:,}' for size in sizes)}), {counts.tokens:,} tokens"
+    )
+    log.say_last(text, facts={"path": chosen.out, "ngrams": sizes, "tokens": counts.tokens})
 
 
 @options(WordsParams, VocabularyParams, TallyParams, but=("source", "parts", "ranges", "groups"))

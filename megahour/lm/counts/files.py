@@ -1,0 +1,204 @@
+"""Files of counts: SRILM's (`ngram-count -write`), and Google's folders (Brants & Franz 2006; SRILM's `-read-google`).
+
+SRILM     lines `w1 … wk<tab>count`, of all lengths, in any order
+Google    1gms/vocab.gz, 1gms/vocab_cs.gz (by count), 1gms/total, Kgms/Kgm-0000.gz …, Kgms/Kgm.idx: such lines, sorted
+          by their bytes; sentences begin and end with <S> and </S>, and <UNK> is a rare word
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+import numpy as np
+
+from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.combine.trie import Int32, Int64, sort_rows
+from megahour.lm.counts.lines import DIGITS, LONG, NUMBER, WORDS, format_counts, parse_counts
+from megahour.lm.counts.table import NgramCounts, collect
+from megahour.lm.text.cut import ALL_WORDS, WordCut
+from megahour.lm.text.sources import Block, blocks, is_stream
+from megahour.lm.text.tokenise import PADDING, RESERVED, Bytes, WordTable, number_of
+
+PART = 1 << 16  # n-grams written at a time
+GOOGLE_FILE = 10_000_000  # n-grams of a file
+GOOGLE_NAMES = {b"<UNK>": 0, b"<S>": 1, b"</S>": 2}
+_WHY = {
+    WORDS: "a count without words",
+    NUMBER: "the last field is not a count: a whole number of at most 2^53",
+    LONG: "more words than the order",
+}
+
+
+def read_counts(
+    sources: Sequence[str], order: int, *, vocabulary: WordTable | None = None, cut: WordCut = ALL_WORDS
+) -> NgramCounts:
+    """Counts of files, which are added up; a folder is one of Google's. Longer n-grams than `order` are left out.
+
+    vocabulary: words to keep, others are `<unk>`; cut: the same by count.
+
+    Raises
+    ------
+    ConfigError: a source matches nothing, or a folder without counts. MegahourError: lines that are no counts, with
+    file and line; n-grams of words that are not counted; no counts of that order.
+    """
+    table = WordTable() if vocabulary is None else vocabulary
+    parts = [_parsed(block, table, frozen=vocabulary is not None) for block in _blocks(sources, order)]
+    grams, lengths, counts = (np.concatenate([part[i] for part in parts] or [_NOTHING[i]]) for i in range(3))
+    numbers = _numbers_of_google(table)
+    if numbers is not None and any(map(_is_folder, sources)):
+        grams = numbers[grams]
+    longest = int(lengths.max(initial=0))
+    if longest < order:
+        what = f"counts of up to {longest} words" if longest else "no counts"
+        raise MegahourError(what, where=_named(sources), remedy=f"the order is {order}: lower it, or count more")
+    levels = [np.ascontiguousarray(grams[lengths == k, :k]) for k in range(1, order + 1)]
+    try:
+        return collect(table, levels, [counts[lengths == k] for k in range(1, order + 1)], cut)
+    except MegahourError as error:
+        error.where = error.where or _named(sources)
+        raise
+
+
+_NOTHING = np.empty((0, 9), np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
+MOST_WORDS = _NOTHING[0].shape[1]  # of a line: SRILM's default is 3, nobody counts more than 9
+
+
+def _parsed(block: Block, table: WordTable, *, frozen: bool) -> tuple[Int32, Int64, Int64]:
+    """N-grams (n, MOST_WORDS), how many words each has, and counts."""
+    if not frozen:
+        table.make_room(block.end + 1)
+    rows = int(np.count_nonzero(block.text[: block.end] == 10)) + 1
+    grams, lengths, counts = np.zeros((rows, MOST_WORDS), np.int32), np.empty(rows, np.int64), np.empty(rows, np.int64)
+    found, lines, table.size, why = parse_counts(
+        block.text, block.end, table.table, table.arena, table.starts, table.size, frozen, grams, lengths, counts
+    )
+    if why in _WHY:
+        raise MegahourError(
+            _WHY[why], where=f"{block.name}:{block.line + lines}",
+            remedy="give counts as SRILM's ngram-count -write has them: words, a tab, a count",
+        )  # fmt: skip
+    return grams[:found], lengths[:found], counts[:found]
+
+
+def _blocks(sources: Sequence[str], order: int) -> Iterator[Block]:
+    plain = [source for source in sources if not _is_folder(source)]
+    if plain:
+        yield from blocks(plain)
+    for folder in sorted({source for source in sources if _is_folder(source)}):
+        for k in range(1, order + 1):
+            files = _google_files(Path(folder) / f"{k}gms", k)
+            if not files:
+                remedy = f"a folder as Google's has {k}gms/{'vocab.gz' if k == 1 else f'{k}gm-0000.gz'}"
+                raise ConfigError(f"no counts of {k} words", where=folder, remedy=remedy)
+            yield from blocks(files)
+
+
+def _google_files(folder: Path, k: int) -> list[str]:
+    if k == 1:
+        return [str(path) for path in (folder / "vocab.gz", folder / "vocab") if path.is_file()][:1]
+    named = re.compile(rf"{k}gm-\d+(\.gz)?")
+    return sorted(str(path) for path in folder.glob(f"{k}gm-*") if named.fullmatch(path.name))
+
+
+def _is_folder(source: str) -> bool:
+    return not is_stream(source) and Path(source).is_dir()
+
+
+def _named(sources: Sequence[str]) -> str:
+    return ", ".join(sources)[:200]
+
+
+def _numbers_of_google(table: WordTable) -> Int32 | None:
+    """New numbers (V,): those of `<unk>`, `<s>` and `</s>` for what Google calls them."""
+    numbers, found = np.arange(len(table), dtype=np.int32), False
+    for name, number in GOOGLE_NAMES.items():
+        text: Bytes = np.zeros(len(name) + PADDING, np.uint8)
+        text[: len(name)] = np.frombuffer(name, np.uint8)
+        own = number_of(text, len(name), table.table, table.arena, table.starts)
+        if own >= len(RESERVED):
+            numbers[own], found = number, True
+    return numbers if found else None
+
+
+def write_srilm(counts: NgramCounts, file: BinaryIO) -> None:
+    """All n-grams, short ones first, words in order of their numbers."""
+    for grams, each in zip(counts.grams, counts.counts, strict=True):
+        listed = each > 0
+        for text in _lines(counts, grams[listed], each[listed]):
+            file.write(text)
+
+
+def write_google(counts: NgramCounts, folder: Path, file_ngrams: int = GOOGLE_FILE) -> None:
+    """A folder as Google's, which appears when it is whole.
+
+    Raises ConfigError: there is one already.
+    """
+    if folder.exists():
+        raise ConfigError("it exists already", where=str(folder), remedy="give the name of a new folder")
+    making = folder.with_name(f".{folder.name}.{uuid4().hex[:12]}.making")
+    making.mkdir()
+    try:
+        named, ranks = _as_google(counts)
+        for k, (grams, each) in enumerate(zip(counts.grams, counts.counts, strict=True), 1):
+            (making / f"{k}gms").mkdir()
+            rows, origin = sort_rows(ranks[grams[each > 0]], counts.words)
+            sums = each[each > 0][origin]
+            if k == 1:
+                _write_words(named, rows, sums, counts.tokens, making / "1gms")
+                continue
+            index = []
+            for number, begin in enumerate(range(0, len(rows), file_ngrams)):
+                part = slice(begin, begin + file_ngrams)
+                path = making / f"{k}gms" / f"{k}gm-{number:04}.gz"
+                _gzipped(path, _lines(named, rows[part], sums[part]))
+                index.append(f"{path.name}\t".encode() + b" ".join(_bytes(named, word) for word in rows[begin]) + b"\n")
+            (making / f"{k}gms" / f"{k}gm.idx").write_bytes(b"".join(index))
+        making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _as_google(counts: NgramCounts) -> tuple[NgramCounts, Int32]:
+    """The words by Google's names in order of their bytes, without n-grams; and the rank (V,) of each."""
+    names = dict(zip(GOOGLE_NAMES.values(), GOOGLE_NAMES, strict=True))
+    words = [names.get(i) or _bytes(counts, i) for i in range(counts.words)]
+    by_bytes = sorted(range(len(words)), key=words.__getitem__)
+    ranks = np.empty(len(words), np.int32)
+    ranks[by_bytes] = np.arange(len(words))
+    spelled = [words[i] for i in by_bytes]
+    starts = np.concatenate([[0], np.cumsum([len(word) for word in spelled])]).astype(np.int64)
+    return NgramCounts(np.frombuffer(b"".join(spelled) + bytes(PADDING), np.uint8), starts, [], []), ranks
+
+
+def _write_words(named: NgramCounts, rows: Int32, sums: Int64, tokens: int, folder: Path) -> None:
+    by_count = np.argsort(-sums, kind="stable")
+    _gzipped(folder / "vocab.gz", _lines(named, rows, sums))
+    _gzipped(folder / "vocab_cs.gz", _lines(named, rows[by_count], sums[by_count]))
+    (folder / "total").write_text(f"{tokens}\n")
+
+
+def _bytes(counts: NgramCounts, word: int) -> bytes:
+    return counts.arena[counts.starts[word] : counts.starts[word + 1]].tobytes()
+
+
+def _lines(counts: NgramCounts, grams: Int32, each: Int64) -> Iterator[bytes]:
+    lengths = np.diff(counts.starts)
+    for begin in range(0, len(grams), PART):
+        rows = grams[begin : begin + PART]
+        room = int(lengths[rows].sum()) + len(rows) * (rows.shape[1] + DIGITS + 2) + PADDING
+        text = np.empty(room, np.uint8)
+        yield text[: format_counts(rows, each[begin : begin + PART], counts.arena, counts.starts, text)].tobytes()
+
+
+def _gzipped(path: Path, texts: Iterable[bytes]) -> None:
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: with a gzip header, which has no time in it
+    with path.open("wb") as file:
+        for text in texts:
+            file.write(packer.compress(text))
+        file.write(packer.flush())
