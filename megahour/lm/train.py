@@ -120,7 +120,7 @@ def fit(options: ModelOptions, reading: CountedCorpus, path: Path, threads: int,
     shared: dict[str, Any] = {"cutoffs": options.prune, "threads": threads, "progress": progress}
     if options.smoothing == "good-turing":
         return estimate_katz(reading.corpus, options.order, path, **shared)
-    if options.smoothing in ("witten-bell", "witten-bell-backoff"):
+    if options.smoothing == "witten-bell" or options.smoothing == "witten-bell-backoff":
         from megahour.lm.counts.table import count_corpus
 
         progress("count", 0, 1)

@@ -101,8 +101,8 @@ class _Table:
     def sums(self, k: int, values: Float64) -> Float64:
         """Of each context of k - 1 words the sum of its n-grams' values (n_k,), by node of the k-grams' parents."""
         base = int(self.levels[k - 1])
-        own: Float64 = np.bincount(self.links.parent[self.level(k)] - base, values, self.levels[k] - base)
-        return own
+        own = np.bincount(self.links.parent[self.level(k)] - base, values, self.levels[k] - base)
+        return np.asarray(own, np.float64)
 
     def of_context(self, k: int, sums: Float64) -> Float64:
         """`sums`' value for each k-gram (n_k,)."""
