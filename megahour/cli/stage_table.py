@@ -47,6 +47,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.select.duplicates_stage:Duplicates",
         "Utterances whose sound or text is nearly that of another one, to be left out.",
     ),
+    "combine": (
+        "megahour.select.combine_stage:Combine",
+        "Utterances of several corpora as one: public and own ones, or real and synthetic speech.",
+    ),
     "select": ("megahour.select.stage:Select", "Utterances into labelled, unlabelled and test sets by speaker."),
     "export": (
         "megahour.corpus.interchange.export_stage:Export",
@@ -193,6 +197,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "copies": ("align", "copies"),
     "align": ("cut", "alignment"),
     "cut": ("select", "utterances"),
+    "combine": ("select", "utterances"),
     "duplicates": ("select", "duplicates"),
     "select": ("features", "selection"),
     "features": ("train", "features"),

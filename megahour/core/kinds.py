@@ -18,7 +18,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "recordings": ("ingest", "import with kind=recordings"),
     "copies": ("copies",),
     "alignment": ("align",),
-    "utterances": ("cut", "import", "speak"),
+    "utterances": ("cut", "import", "speak", "combine"),
     "duplicates": ("duplicates",),
     "selection": ("select",),
     "export": ("export", "export-lattices"),

@@ -136,3 +136,13 @@ class DuplicatesParams(Params):
         ge=1,
         description="utterances of a bucket that another one is compared with; more find more and take longer",
     )
+
+
+class CombineParams(Params):
+    """Utterances of several corpora as one: public and own ones, or real and synthetic speech."""
+
+    prefixes: list[str] = Field(
+        [],
+        description="put before the speakers' names of each input, in order, such as ['', 'tts-']: equal names of "
+        "different people stay apart. Empty: an equal name is the same speaker",
+    )

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from megahour.core.config import LATER, Params
 
+Room = Literal["clean", "office", "room", "noisy", "far"]
+
 
 class TtsDataParams(Params):
     """Mel spectra, phones, durations, pitch and energy of aligned utterances: what a voice learns from."""
@@ -60,6 +62,21 @@ class SpeakParams(Params):
 
     sets: list[str] = Field([], description="sets of a selection whose texts are spoken; empty: all")
     espeak: str = Field("", description="espeak-ng's name of a language, such as en-us, in place of a voice")
+    voices: int = Field(
+        0,
+        ge=0,
+        description="of espeak-ng: speakers with a vocal tract, speed and pitch of their own, of which each text draws "
+        "one; 0: one plain voice; 70 have tracts that all differ, and help recognisers on unheard voices",
+        json_schema_extra=LATER,
+    )
+    times: int = Field(
+        1, ge=1, description="how often each text is spoken, each time with other draws", json_schema_extra=LATER
+    )
+    conditions: list[Room] = Field(
+        [],
+        description="rooms with their noise, of which each utterance draws one; empty: dry sound, to judge a voice",
+        json_schema_extra=LATER,
+    )
     speakers: list[str] = Field([], description="of a model with several voices: each text by one of these; empty: all")
     language: str = Field("", description="BCP 47 language of the texts; empty: the voice's first")
     pace: tuple[float, float] = Field(
@@ -73,6 +90,8 @@ class SpeakParams(Params):
 
     @model_validator(mode="after")
     def _check(self) -> SpeakParams:
+        if self.voices and not self.espeak:
+            raise ValueError("voices are espeak-ng's: give espeak, too; a model's own are its speakers")
         for name, (low, high) in (("pace", (0.25, 4.0)), ("semitones", (-12.0, 12.0))):
             first, last = getattr(self, name)
             if not low <= first <= last <= high:

@@ -15,6 +15,8 @@ from megahour.core.schemas import UTTERANCES
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.generate import rooms
+from megahour.corpus.generate.voices import Voice
 from megahour.corpus.media.audio import FULL_SCALE, encode_flac, to_int16
 from megahour.corpus.media.tar import tar_writer
 from megahour.corpus.text.normalise import normalise
@@ -28,7 +30,8 @@ Row = dict[str, Any]
 Int16 = NDArray[np.int16]
 Drawn = dict[str, float]
 UNKNOWN = float("nan")
-ESPEAK_HZ, USUAL_PITCH, USUAL_WORDS = 16_000, 50, 170
+ESPEAK_HZ = 16_000
+PLAIN = Voice("espeak-ng", accent="", variant="", words_per_minute=170, pitch=50, pitch_range=50)
 TEXT_COLUMNS = ("key", "name", "text", "raw", "language", "licence", "attribution")
 
 
@@ -61,7 +64,7 @@ class ByVoice:
 
 
 class ByEspeak:
-    """Speaks by espeak-ng."""
+    """Speaks by espeak-ng: in its plain voice, or in one of `voices` that differ in tract, speed and pitch."""
 
     licence, attribution = "", NOTICE
 
@@ -70,13 +73,21 @@ class ByEspeak:
 
     def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.corpus.generate.espeak import speak
+        from megahour.corpus.generate.voices import voice
 
-        pitch = int(np.clip(USUAL_PITCH + 4 * drawn["semitones"], 0, 99))
-        said = speak(text, self.p.espeak, words_per_minute=round(USUAL_WORDS * drawn["pace"]), pitch=pitch)
+        who = voice(key % self.p.voices) if self.p.voices else PLAIN
+        said = speak(
+            text,
+            self.p.espeak,
+            who.variant,
+            words_per_minute=round(who.words_per_minute * drawn["pace"]),
+            pitch=int(np.clip(who.pitch + 4 * drawn["semitones"], 0, 99)),
+            pitch_range=who.pitch_range,
+        )
         if not len(said.samples):
             raise BadRecord("nothing-to-say", f"{text[:80]!r}")
         rate_hz = self.p.rate_hz or ESPEAK_HZ
-        return _at(said.samples, said.rate_hz, rate_hz), rate_hz, "espeak-ng"
+        return _at(said.samples, said.rate_hz, rate_hz), rate_hz, who.name
 
 
 def _at(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
@@ -88,25 +99,36 @@ def _at(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
 def speak_shard(p: SpeakParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
     """Write one *utterances* shard: `.tar` and `.parquet`."""
     say: ByVoice | ByEspeak = ByVoice(p, inputs) if "voice" in inputs else ByEspeak(p)
-    texts = list(_texts(inputs["texts"], shard))
+    turns = [(text, turn) for text in _texts(inputs["texts"], shard) for turn in range(p.times)]
     rows: list[Row] = []
     with out.open(".tar") as file, tar_writer(file) as tar:
-        for done, text in enumerate(texts, 1):
+        for done, (text, turn) in enumerate(turns, 1):
             out.came_in()
-            key = key_of("speak", p.seed, say.name, text["key"])
+            key = key_of("speak", p.seed, say.name, text["key"], *([turn] if turn else []))
             try:
-                samples, rate_hz, speaker = say(_with_marks(text, say.language), key, _drawn(p, key))
+                samples, spoken_hz, speaker = say(_with_marks(text, say.language), key, _drawn(p, key))
             except BadRecord as bad:
                 out.quarantine(text["key"], bad.reason, bad.detail, source=inputs["texts"].url)
                 continue
-            samples = _at(samples, rate_hz, p.rate_hz or rate_hz)
-            row = _row(text, key, samples, p.rate_hz or rate_hz, speaker, say)
-            row["offset"], row["size"] = tar.add(f"{key}.flac", encode_flac(samples, row["rate_hz"]))
+            rate_hz = p.rate_hz or spoken_hz
+            samples, condition = _in_a_room(p, _at(samples, spoken_hz, rate_hz), rate_hz, key)
+            row = _row(text, key, samples, rate_hz, speaker, say) | {"condition": condition}
+            row["offset"], row["size"] = tar.add(f"{key}.flac", encode_flac(samples, rate_hz))
             rows.append(row)
             out.kept()
-            out.stat("audio_s", round(len(samples) / row["rate_hz"], 3))
-            ctx.progress(done, len(texts), "texts")
+            out.stat("audio_s", round(len(samples) / rate_hz, 3))
+            ctx.progress(done, len(turns), "texts")
     out.table(pa.Table.from_pylist(rows, UTTERANCES))
+
+
+def _in_a_room(p: SpeakParams, samples: Int16, rate_hz: int, key: int) -> tuple[Int16, str]:
+    """The samples (N,) as one of the conditions sounds, and its name; without any, as they are."""
+    if not p.conditions:
+        return samples, "synthetic"
+    rng = np.random.Generator(np.random.PCG64(key_of("room", key)))
+    condition = p.conditions[int(rng.integers(len(p.conditions)))]
+    signal = samples.astype(np.float32) / np.float32(FULL_SCALE)
+    return to_int16(rooms.apply(condition, signal, rate_hz, rng)), condition
 
 
 def _texts(texts: Artifact, shard: int) -> Iterator[Row]:
@@ -135,7 +157,7 @@ def _row(text: Row, key: int, samples: Int16, rate_hz: int, speaker: str, say: B
     places = {"start_samples": 0, "end_samples": len(samples), "samples": len(samples), "rate_hz": rate_hz}
     return {
         **{"key": key, "recording": text["key"], **places, "speaker": speaker, "name": text["name"]},
-        **{"language": say.language, "licence": say.licence, "attribution": say.attribution, "condition": "synthetic"},
+        **{"language": say.language, "licence": say.licence, "attribution": say.attribution},
         **{"created_s": 0, "channel": 0, "split": "", "source": f"synthetic:{speaker}", "tier": "synthetic"},
         **{"raw": text["raw"] or text["text"], "text": text["text"], "words": words},
         **{"word_offset": [], "word_end": [], "word_confidence": [1.0] * len(words), "confidence": 1.0},

@@ -94,6 +94,7 @@ ASKED: dict[str, list[str]] = {
     "train": ["--criterion", "ctc"],
     "graph": ["--topology", "phones", "--units", "EMPTY"],
     "score": ["--selection", "EMPTY"],
+    "combine": ["--second", "EMPTY"],
     "speak": ["--espeak", "en-us"],
     "report": ["--score", "EMPTY"],
 }
