@@ -4,7 +4,9 @@ from pyctcdecode import Alphabet, BeamSearchDecoderCTC
 BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), PyctcdecodeModel(NgramScorer.open("lm.mlm")))
 
 from torchaudio.models.decoder import ctc_decoder        # or flashlight.lib.text.decoder.LexiconDecoder
-ctc_decoder(lexicon="lexicon.txt", tokens="tokens.txt", lm=flashlight_model(NgramScorer.open("lm.mlm")), lm_dict=…)
+words = Path("words.txt").read_text().split("\\n")       # a word a line, <unk> too: the numbers of the decoder
+lm = flashlight_model(NgramScorer.open("lm.mlm"), words)
+ctc_decoder(lexicon="lexicon.txt", tokens="tokens.txt", lm=lm, lm_dict="words.txt", unk_word="<unk>")
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.tokenise import END, RESERVED, UNKNOWN
 
 LN10 = math.log(10.0)
+MOST_STATES = 1 << 20  # that are remembered when a sentence begins
 USUAL_LETTERS = 6  # pyctcdecode: unknown words that are longer cost more
 
 
@@ -77,12 +80,13 @@ class PyctcdecodeModel:
         return self.alpha * total * LN10 + self.beta, state
 
 
-def flashlight_model(scorer: NgramScorer, words: Sequence[str]) -> Any:
-    """A `flashlight.lib.text.decoder.LM`, which is TorchAudio's `CTCDecoderLM` too. Needs flashlight-text.
+def flashlight_model(scorer: NgramScorer, words: Sequence[str], *, merged: bool = False) -> Any:
+    """A `flashlight.lib.text.decoder.LM`, which TorchAudio's `ctc_decoder` takes too. Needs flashlight-text.
 
     words: by the number that the decoder gives them, those of its dictionary of words, or of tokens where it has no
-    lexicon. Scores are log10 p, as of its own KenLM class. Hypotheses in one state of ours share the decoder's state,
-    so that it merges them.
+    lexicon. Scores are log10 p, as of its own KenLM class, and so are n-best lists. merged: hypotheses between which
+    no word that follows can make a difference are one, the best of them: the beam goes further, and n-best lists get
+    shorter. One sentence at a time: states of earlier ones are forgotten now and then.
     """
     from flashlight.lib.text.decoder import LM, LMState
 
@@ -94,22 +98,29 @@ def flashlight_model(scorer: NgramScorer, words: Sequence[str]) -> Any:
             self._of: dict[int, Any] = {}
             self._states: dict[Any, int] = {}
 
-        def _shown(self, state: int) -> Any:
-            if state not in self._of:
-                self._of[state] = LMState()
-                self._states[self._of[state]] = state
-            return self._of[state]
+        def _shown(self, before: Any, token: int, state: int) -> Any:
+            """The decoder's state for ours: one for each way that leads there, or for all ways."""
+            shown = self._of.setdefault(state, LMState()) if merged else before.child(token)
+            self._states[shown] = state
+            return shown
 
         def start(self, start_with_nothing: bool) -> Any:
-            return self._shown(scorer.begin(bos=not start_with_nothing))
+            if len(self._states) > MOST_STATES:
+                self._of, self._states = {}, {}
+            state, begun = scorer.begin(bos=not start_with_nothing), LMState()
+            begun = self._of.setdefault(state, begun) if merged else begun
+            self._states[begun] = state
+            return begun
 
         def score(self, state: Any, token_index: int) -> tuple[Any, float]:
             number = numbers[token_index] if 0 <= token_index < len(numbers) else UNKNOWN
             log10_prob, _, after = scorer.score(self._states[state], number)
-            return self._shown(after), log10_prob
+            return self._shown(state, token_index, after), log10_prob
 
         def finish(self, state: Any) -> tuple[Any, float]:
             log10_prob, _, after = scorer.score(self._states[state], END)
-            return self._shown(after), log10_prob
+            ended = state.child(-1)  # never one for all: these would be one hypothesis
+            self._states[ended] = after
+            return ended, log10_prob
 
     return FlashlightModel()

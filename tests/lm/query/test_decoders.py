@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from models import SMALL
@@ -61,32 +63,69 @@ def test_pyctcdecode_finds_the_texts_that_it_finds_with_kenlm(lm: NgramScorer) -
         assert [beam[-1] for beam in one] == pytest.approx([beam[-1] for beam in other], abs=1e-3)
 
 
-def test_flashlights_decoder_scores_its_texts_as_the_model_does(lm: NgramScorer) -> None:
-    decoder = pytest.importorskip("flashlight.lib.text.decoder", reason="pip install flashlight-text to decode with it")
-    words = [word for word in lm.model.spelled()[3:] if set(word) <= set(LABELS[2:])]
-    model = flashlight_model(lm, words)
+def flashlight_search(decoder: Any, model: Any, words: list[str]) -> Any:
+    """A beam search for `words` in which hypotheses are weighed by a model."""
     trie = decoder.Trie(len(LABELS), 1)
+    begun = model.start(False)
     for number, word in enumerate(words):
-        first = model.score(model.start(False), number)[1]
-        trie.insert([*(LABELS.index(letter) for letter in word), 1], number, first)
+        trie.insert([*(LABELS.index(letter) for letter in word), 1], number, model.score(begun, number)[1])
     trie.smear(decoder.SmearingMode.MAX)
     options = decoder.LexiconDecoderOptions(
         beam_size=200, beam_size_token=len(LABELS), beam_threshold=1e3, lm_weight=2.0, word_score=0.0,
         unk_score=-np.inf, sil_score=0.0, log_add=False, criterion_type=decoder.CriterionType.CTC,
     )  # fmt: skip
-    search = decoder.LexiconDecoder(options, trie, model, 1, 0, len(words), [], False)
+    return decoder.LexiconDecoder(options, trie, model, 1, 0, len(words), [], False)
+
+
+@pytest.fixture(scope="module")
+def spelled(lm: NgramScorer) -> list[str]:
+    """Words that the labels spell."""
+    return [word for word in lm.model.spelled()[3:] if set(word) <= set(LABELS[2:])]
+
+
+def test_flashlights_decoder_finds_the_n_best_lists_that_it_finds_with_kenlm(
+    lm: NgramScorer, spelled: list[str]
+) -> None:
+    decoder = pytest.importorskip("flashlight.lib.text.decoder", reason="pip install flashlight-text to decode with it")
+    kenlm = pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="pip install kenlm to compare with it")
+    from flashlight.lib.text.dictionary import Dictionary
+
+    theirs = kenlm.KenLM(str(ARPA), Dictionary(spelled))
+    models = [flashlight_model(lm, spelled), theirs, flashlight_model(lm, spelled, merged=True)]
+    ours, other, merged = (flashlight_search(decoder, model, spelled) for model in models)
     for seed, text in enumerate(SMALL[:4]):
-        outputs = heard(f"{text} ", seed, 40.0)
-        found = search.decode(outputs.ctypes.data, *outputs.shape)
-        texts = [" ".join(words[number] for number in each.words if number >= 0) for each in found[:5]]
-        assert texts[0] == text
-        for each, spelled in zip(found[:5], texts, strict=True):
-            assert each.lmScore == pytest.approx(lm.score_sentence(spelled), abs=1e-3)
+        outputs = heard(f"{text} ", seed)
+        found, expected, fewer = (
+            search.decode(outputs.ctypes.data, *outputs.shape) for search in (ours, other, merged)
+        )
+        lists = [[tuple(n for n in each.words if n >= 0) for each in one[:20]] for one in (found, expected)]
+        assert lists[0] == lists[1]
+        assert len(set(lists[0])) == 20
+        assert [each.score for each in found[:20]] == pytest.approx([each.score for each in expected[:20]], abs=1e-3)
+        assert len(fewer) < len(found)
+        assert fewer[0].score >= found[0].score - 1e-3
+        for each in found[:5]:
+            known = " ".join(spelled[number] for number in each.words if number >= 0)
+            assert each.lmScore == pytest.approx(lm.score_sentence(known), abs=1e-3)
+
+
+def test_states_of_earlier_sentences_are_forgotten(lm: NgramScorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flashlight.lib.text.decoder", reason="pip install flashlight-text to ask its class")
+    monkeypatch.setattr("megahour.lm.query.decoders.MOST_STATES", 3)
+    model = flashlight_model(lm, ["the", "boat"])
+    begun = model.start(False)
+    for word in (0, 1, 0):
+        state, _ = model.score(begun, word)
+        assert model.score(begun, word)[0] is state
+    assert model.start(False) is not begun
+    model.score(model.start(True), 0)
+    with pytest.raises(KeyError):
+        model.score(state, 0)
 
 
 def test_flashlights_states_are_shared_where_ours_are_one(lm: NgramScorer) -> None:
     pytest.importorskip("flashlight.lib.text.decoder", reason="pip install flashlight-text to ask its class")
-    model = flashlight_model(lm, ["the", "zzz", "boat"])
+    model = flashlight_model(lm, ["the", "zzz", "boat"], merged=True)
     begun = model.start(False)
     first, logp = model.score(begun, 1)
     assert logp == pytest.approx(lm.score(lm.begin(), "zzz")[0])
