@@ -6,9 +6,11 @@ the artifact is what it was, digest and all, or stays as it is.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from megahour.cli.recipe import EngineParams, Step, load_stage
@@ -16,9 +18,9 @@ from megahour.cli.run import difference, make_engine, models_of
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, DamagedError, MegahourError, StoreError
 from megahour.core.locks import alone, check
-from megahour.core.receipts import Manifest, Receipt
+from megahour.core.receipts import Manifest, Receipt, ReceiptsByShard
 from megahour.core.store import Artifact
-from megahour.core.transfer import is_local, publish, publish_text
+from megahour.core.transfer import is_local, publish, publish_lines, publish_text
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions
 from megahour.runner.job import Job, Origin
@@ -136,7 +138,7 @@ def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> lis
     bad = [shard for shard in range(plan.shards) if shard not in receipts or shard in damaged]
     scratch = Artifact(f"{output.url}/{SCRATCH}")
     done = []
-    made = _make(scratch, making, means, plan, bad) if bad else {}
+    made = _make(scratch, making, means, plan, bad) if bad else ReceiptsByShard()
     _compare(output, manifest, receipts, made, sure)
     check(output.fs, output.root, owner, where=output.url, fresh=True)
     for shard, receipt in made.items():
@@ -158,7 +160,7 @@ def _manifest(output: Artifact) -> Manifest | None:
 
 def _receipts(
     output: Artifact, manifest: Manifest | None, fingerprint: str, total: int
-) -> tuple[dict[int, Receipt], bool]:
+) -> tuple[ReceiptsByShard, bool]:
     """Receipts of the shards that are known, and whether each is to be believed: receipts.jsonl alone where the
     manifest's digest is its own; else what can be read, which the manifest's digest decides on in the end."""
     if manifest is None:
@@ -166,20 +168,20 @@ def _receipts(
     if manifest.shards != total:
         raise StoreError(f"cannot be repaired: it has {manifest.shards} shards, {total} are planned", where=output.url)
     try:
-        listed = {receipt.shard: receipt for receipt in output.each_receipt()}
+        listed = ReceiptsByShard(output.each_receipt())
     except DamagedError:
-        listed = {}
+        listed = ReceiptsByShard()
     sure = agrees(manifest, listed)
     return (listed if sure else known_receipts(output, fingerprint, total)), sure
 
 
-def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: list[int]) -> dict[int, Receipt]:
+def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: list[int]) -> ReceiptsByShard:
     """The bad shards, made into an artifact of their own; those that a killed repair has left there are used."""
-    made: dict[int, Receipt] = {}
+    made, wanted = ReceiptsByShard(), frozenset(bad)
     for shard in scratch.committed():
         receipt = scratch.receipt(shard)
         if (
-            shard in bad
+            shard in wanted
             and receipt
             and receipt.fingerprint == origin.fingerprint
             and not verify_shard(scratch, receipt)
@@ -187,7 +189,7 @@ def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: l
             made[shard] = receipt
         else:
             scratch.fs.rm_file(scratch.path(f"receipts/{shard:05d}.json"))
-    done = frozenset(range(plan.shards)) - (frozenset(bad) - frozenset(made))
+    done = frozenset(range(plan.shards)) - (wanted - frozenset(made))
     job = job_of(origin, scratch, means.work, means.threads)
     means.monitor.started(origin.stage.name, len(bad), len(made))
     models = models_of(means.engine)
@@ -205,13 +207,13 @@ def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: l
 def _compare(
     output: Artifact,
     manifest: Manifest | None,
-    receipts: Mapping[int, Receipt],
-    made: Mapping[int, Receipt],
+    receipts: ReceiptsByShard,
+    made: ReceiptsByShard,
     sure: bool,
 ) -> None:
     """Raise StoreError, and drop what was made, when it is not what the books say."""
     other = [shard for shard in made if shard in receipts and receipts[shard] != made[shard]]
-    if not (other and sure) and (manifest is None or agrees(manifest, {**receipts, **made})):
+    if not (other and sure) and (manifest is None or agrees(manifest, ChainMap(made, receipts))):
         return
     _remove(Artifact(f"{output.url}/{SCRATCH}"))
     if other:
@@ -246,23 +248,23 @@ def _publish(scratch: Artifact, output: Artifact, receipt: Receipt) -> None:
 
 
 def _books(
-    output: Artifact, manifest: Manifest | None, origin: Origin, receipts: Mapping[int, Receipt], job: Job
+    output: Artifact, manifest: Manifest | None, origin: Origin, receipts: ReceiptsByShard, job: Job
 ) -> list[str]:
     """Write the books again that are not those of the shards."""
-    ordered = [receipts[shard] for shard in sorted(receipts)]
-    single = [receipt for receipt in ordered if verify_book(output, receipt)]
-    for receipt in single:
-        publish_text(output.fs, output.path(f"receipts/{receipt.shard:05d}.json"), receipt.to_json())
-    done = [f"receipts of {_shards(receipt.shard for receipt in single)} written again"] if single else []
+    ordered = receipts.in_order()
+    single = [receipt.shard for receipt in ordered if verify_book(output, receipt)]
+    for shard in single:
+        publish_text(output.fs, output.path(f"receipts/{shard:05d}.json"), receipts[shard].to_json())
+    done = [f"receipts of {_shards(single)} written again"] if single else []
     if manifest is None:
         close(origin, output, job, ordered)
         return [*done, "the manifest made again"]
     try:
-        whole = output.receipts() == ordered
+        whole = all(one == other for one, other in zip_longest(output.each_receipt(), ordered))
     except DamagedError:
         whole = False
     if not whole:
-        publish_text(output.fs, output.path("receipts.jsonl"), "".join(r.to_json() + "\n" for r in ordered))
+        publish_lines(output.fs, output.path("receipts.jsonl"), (receipt.to_json() for receipt in ordered))
         done.append("receipts.jsonl written again")
     return done
 

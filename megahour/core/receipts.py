@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -130,6 +130,10 @@ class PackedReceipts(Sequence[Receipt]):
     def append(self, packed: bytes) -> None:
         self._packed.append(packed)
 
+    def parts(self, size: int) -> list[list[bytes]]:
+        """The receipts as they are packed, `size` at a time, for tasks that unpack them."""
+        return [self._packed[start : start + size] for start in range(0, len(self._packed), size)]
+
     @overload
     def __getitem__(self, at: int) -> Receipt: ...
 
@@ -152,3 +156,35 @@ def packed(receipt: Receipt) -> bytes:
 
 def unpacked(data: bytes) -> Receipt:
     return Receipt.from_json(zlib.decompress(data).decode("utf-8", "surrogatepass"))
+
+
+class ReceiptsByShard(MutableMapping[int, Receipt]):
+    """Receipts by their shards, each packed: what `PackedReceipts` is, where some shards may have none."""
+
+    def __init__(self, receipts: Iterable[Receipt] = ()) -> None:
+        self._packed = {receipt.shard: packed(receipt) for receipt in receipts}
+
+    def __getitem__(self, shard: int) -> Receipt:
+        return unpacked(self._packed[shard])
+
+    def __setitem__(self, shard: int, receipt: Receipt) -> None:
+        self._packed[shard] = packed(receipt)
+
+    def __delitem__(self, shard: int) -> None:
+        del self._packed[shard]
+
+    def __contains__(self, shard: object) -> bool:
+        return shard in self._packed
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def in_order(self) -> PackedReceipts:
+        """All of them, by rising shard."""
+        receipts = PackedReceipts()
+        for shard in sorted(self._packed):
+            receipts.append(self._packed[shard])
+        return receipts

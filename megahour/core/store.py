@@ -14,6 +14,7 @@ A reader trusts only what a manifest names, a resumed run only what a receipt wi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -33,7 +34,7 @@ from megahour.core.filesystems import file_system
 from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.receipts import Manifest, Receipt
-from megahour.core.records import fingerprint
+from megahour.core.records import canonical_json
 from megahour.core.transfer import REQUESTS, is_local, publish_lines, publish_text, side_by_side, small_file
 from megahour.core.unicode import shown
 
@@ -330,10 +331,19 @@ def finish(artifact: Artifact, receipts: Sequence[Receipt], manifest: Manifest) 
     artifact.__dict__.pop("manifest", None)
 
 
-def content_digest(receipts: Sequence[Receipt], summary: dict[str, Any]) -> str:
+def content_digest(receipts: Iterable[Receipt], summary: dict[str, Any]) -> str:
     """Digest of what a reader can see: equal contents give equal digests whatever made them."""
-    files = [[r.shard, r.tags, {suffix: info.sha256 for suffix, info in r.files.items()}] for r in receipts]
-    return fingerprint([files, summary])
+    # `fingerprint` of [[what each receipt names], summary], without all of that in memory at once.
+    digest = hashlib.blake2b(b"[[", digest_size=16)
+    for count, receipt in enumerate(receipts):
+        files = {suffix: info.sha256 for suffix, info in receipt.files.items()}
+        digest.update(b"," * bool(count) + _canonical([receipt.shard, receipt.tags, files]))
+    digest.update(b"]," + _canonical(summary) + b"]")
+    return digest.hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    return canonical_json(value).encode("utf-8", "surrogatepass")
 
 
 def _reason(error: Exception) -> str:

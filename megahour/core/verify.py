@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from megahour.core.errors import StoreError
-from megahour.core.receipts import Counts, FileInfo, Manifest, Receipt
+from megahour.core.receipts import (
+    Counts,
+    FileInfo,
+    Manifest,
+    PackedReceipts,
+    Receipt,
+    ReceiptsByShard,
+    packed,
+    unpacked,
+)
 from megahour.core.store import UNREADABLE, Artifact, content_digest
 from megahour.core.transfer import file_digest, is_local, side_by_side
 
@@ -26,8 +37,11 @@ def verify(artifact: Artifact, engine: Mapper | None = None) -> list[str]:
 
     engine: its tasks read the files; without one this process does.
     """
+    receipts = PackedReceipts()
     try:
-        manifest, receipts = artifact.manifest, artifact.receipts()
+        manifest = artifact.manifest
+        for receipt in artifact.each_receipt():
+            receipts.append(packed(receipt))
     except StoreError as error:
         return [f"{error.where}: {error.message}"]
     problems = []
@@ -38,7 +52,7 @@ def verify(artifact: Artifact, engine: Mapper | None = None) -> list[str]:
     if content_digest(receipts, manifest.summary) != manifest.digest:
         problems.append(f"{artifact.url}: receipts do not have the manifest's digest")
     url = artifact.root if is_local(artifact.fs) else artifact.url
-    parts = [[r.to_json() for r in receipts[start : start + PART]] for start in range(0, len(receipts), PART)]
+    parts = receipts.parts(PART)
     each = partial(_verify_part, url)
     found = dict(engine.map(each, parts) if engine else enumerate(map(each, parts)))
     problems += [problem for part in range(len(parts)) for problem in found[part]]
@@ -47,12 +61,12 @@ def verify(artifact: Artifact, engine: Mapper | None = None) -> list[str]:
     return problems + _strays(artifact, receipts)
 
 
-def _verify_part(url: str, receipts: list[str]) -> list[str]:
-    """Problems of some shards, given by their receipts, in order."""
+def _verify_part(url: str, receipts: list[bytes]) -> list[str]:
+    """Problems of some shards, given by their packed receipts, in order."""
     artifact = Artifact(url)
 
-    def problems(text: str) -> list[str]:
-        receipt = Receipt.from_json(text)
+    def problems(data: bytes) -> list[str]:
+        receipt = unpacked(data)
         return verify_book(artifact, receipt) + verify_shard(artifact, receipt)
 
     return [problem for found in side_by_side(artifact.fs, problems, receipts) for problem in found]
@@ -60,9 +74,11 @@ def _verify_part(url: str, receipts: list[str]) -> list[str]:
 
 def verify_shards(artifact: Artifact, receipts: Iterable[Receipt]) -> list[int]:
     """The shards whose files are not what their receipts say."""
-    own = list(receipts)
-    found = side_by_side(artifact.fs, lambda receipt: verify_shard(artifact, receipt), own)
-    return [receipt.shard for receipt, problems in zip(own, found, strict=True) if problems]
+
+    def damaged(receipt: Receipt) -> int | None:
+        return receipt.shard if verify_shard(artifact, receipt) else None
+
+    return [shard for shard in side_by_side(artifact.fs, damaged, receipts) if shard is not None]
 
 
 def verify_book(artifact: Artifact, receipt: Receipt) -> list[str]:
@@ -83,45 +99,45 @@ def verify_shard(artifact: Artifact, receipt: Receipt) -> list[str]:
     return problems
 
 
-def known_receipts(artifact: Artifact, fingerprint: str, shards: int) -> dict[int, Receipt]:
+def known_receipts(artifact: Artifact, fingerprint: str, shards: int) -> ReceiptsByShard:
     """What is known of the shards of a job from whichever books can be read: receipts.jsonl and the single receipts.
 
     A shard is left out when neither of them has it, or when they contradict each other.
     """
-    known: dict[int, list[Receipt]] = {}
-    for receipt in [*_readable_lines(artifact), *artifact.receipts_of(range(shards))]:
-        if receipt is not None and receipt.fingerprint == fingerprint and receipt not in known.get(receipt.shard, []):
-            known.setdefault(receipt.shard, []).append(receipt)
-    return {shard: known[shard][0] for shard in range(shards) if len(known.get(shard, [])) == 1}
+    known, contradicted = ReceiptsByShard(), set[int]()
+    for receipt in chain(_readable_lines(artifact), artifact.receipts_of(range(shards))):
+        if receipt is None or receipt.fingerprint != fingerprint or receipt.shard not in range(shards):
+            continue
+        if known.setdefault(receipt.shard, receipt) != receipt:
+            contradicted.add(receipt.shard)
+    for shard in contradicted:
+        del known[shard]
+    return known
 
 
 def agrees(manifest: Manifest, receipts: Mapping[int, Receipt]) -> bool:
     """Whether these are the receipts of all shards that the manifest was made of."""
     if sorted(receipts) != list(range(manifest.shards)):
         return False
-    ordered = [receipts[shard] for shard in range(manifest.shards)]
-    return content_digest(ordered, manifest.summary) == manifest.digest and sum_counts(ordered) == manifest.counts
+    digest = content_digest((receipts[shard] for shard in range(manifest.shards)), manifest.summary)
+    return digest == manifest.digest and sum_counts(receipts.values()) == manifest.counts
 
 
-def sum_counts(receipts: Sequence[Receipt]) -> Counts:
+def sum_counts(receipts: Iterable[Receipt]) -> Counts:
     counts = Counts()
     for receipt in receipts:
         counts.add(receipt.counts)
     return counts
 
 
-def _readable_lines(artifact: Artifact) -> list[Receipt]:
+def _readable_lines(artifact: Artifact) -> Iterator[Receipt]:
     try:
-        lines: list[bytes] = artifact.fs.cat_file(artifact.path("receipts.jsonl")).splitlines()
+        with artifact.fs.open(artifact.path("receipts.jsonl"), "rb") as file:
+            for line in file:
+                with suppress(ValueError):
+                    yield Receipt.from_json(line)
     except UNREADABLE:
-        return []
-    readable = []
-    for line in lines:
-        try:
-            readable.append(Receipt.from_json(line))
-        except ValueError:
-            continue
-    return readable
+        return
 
 
 def _verify_file(artifact: Artifact, path: str, info: FileInfo) -> list[str]:
@@ -149,7 +165,7 @@ def _verify_quarantine(artifact: Artifact, receipt: Receipt) -> list[str]:
     return []
 
 
-def _strays(artifact: Artifact, receipts: Sequence[Receipt]) -> list[str]:
+def _strays(artifact: Artifact, receipts: Iterable[Receipt]) -> list[str]:
     folder = artifact.path("shards")
     named = (artifact.shard_path(r.shard, suffix).removeprefix(f"{folder}/") for r in receipts for suffix in r.files)
     expected = {path.partition("/")[0] for path in named}  # a suffix may lie in a folder of the shard
