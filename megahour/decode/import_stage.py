@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.decode.params import ImportHypothesesParams
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ImportHypotheses(Stage[ImportHypothesesParams]):
-    """One task per features shard of the sets; each reads all of the source and keeps its own utterances.
+    """One task per features shard of the sets; the source is read once, and its records brought to their shards.
 
     An utterance is known by its key, as `export` names it, or with the input `selection` by the name of its recording,
     where that has one utterance.
@@ -30,6 +30,12 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
 
         tasks = tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("selection"))
         return [Task({**task.spec, "is_first": task is tasks[0]}) for task in tasks]
+
+    def layouts(self, p: ImportHypothesesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.decode.imported import COLUMNS, ReadHypotheses
+        from megahour.decode.named_records import laid_by_name
+
+        return laid_by_name(ReadHypotheses(), p, inputs, COLUMNS, nameless=True)
 
     def run(self, p: ImportHypothesesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.imported import import_shard

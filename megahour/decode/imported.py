@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -13,40 +13,35 @@ from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES
 from megahour.core.stage import Task
 from megahour.core.store import Artifact
-from megahour.core.unicode import load_json
+from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
+from megahour.decode.named_records import NamedRecord, ReadRecords, names_of, records_beside
 from megahour.decode.params import ImportHypothesesParams
 from megahour.features.sets import set_of
 from megahour.units.texts import find_files
 
 MAX_FILE_BYTES = 64 << 20  # of a value that is not on one line
 MAX_BYTES = 1 << 40  # of a file of lines, unpacked
-
-
-class Record(NamedTuple):
-    """What a file says of an utterance, or why it cannot be used; `name` is "" where nothing says of which."""
-
-    name: str
-    found: Recognised | BadRecord
+COLUMNS = ["text", "reason", "detail", "confidence"]
 
 
 def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task: Task, out: ShardWriter) -> None:
     """Rows of the utterances of a features shard that the source has; the first of several counts.
 
     Records that cannot be read, and so name no utterance, are quarantined with the first shard of the sets. Statistics
-    `records` and `own` count the records read, and those that name an utterance of this shard.
+    `records` and `own` count the records of the source, and those that name an utterance of this shard.
     """
     features, shard = inputs["features"], task["shard"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames"])
-    names = _names(inputs.get("selection"), task.spec.get("beside"), table["key"].to_pylist())
+    names = names_of(features, shard, ".arrow", inputs.get("selection"), task.spec.get("beside"))
     found: dict[int, Recognised | BadRecord] = {}
     shared: set[int] = set()
     out.came_in(len(table))
-    for name, record in _records(p.source):
+    out.stat("records", inputs["records"].manifest.counts.kept)
+    for name, record in _records(records_beside(inputs, shard)):
         own = names.get(name, [])
-        out.stat("records", 1)
         out.stat("own", 1 if own else 0)
         if len(own) == 1:
             found.setdefault(own[0], record)
@@ -82,24 +77,30 @@ def _write(
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
 
 
-def _names(selection: Artifact | None, beside: int | None, keys: list[int]) -> dict[str, list[int]]:
-    """Utterances by what they may be called: their keys, and their recordings' names."""
-    names: dict[str, list[int]] = {}
-    if selection is not None and beside is not None:
-        here = set(keys)
-        table = selection.read_table(beside, columns=["key", "name"])
-        for key, name in zip(table["key"].to_pylist(), table["name"].to_pylist(), strict=True):
-            if key in here:
-                names.setdefault(utterance_id(name), []).append(key)
-    return names | {str(key): [key] for key in keys}
+def _records(table: pa.Table) -> Iterator[tuple[str, Recognised | BadRecord]]:
+    """Names, and what is said of them or why it cannot be used."""
+    for row in table.to_pylist():
+        if row["reason"] is None:
+            yield row["name"], Recognised(row["text"], row["confidence"])
+        else:
+            yield row["name"], BadRecord(row["reason"], row["detail"], record=row["text"])
 
 
-def _records(source: list[str]) -> Iterator[Record]:
-    """What all files have, in order; a file's first value is of the utterance that the file is called as, unless it
-    names one itself."""
-    for url in find_files(source):
+class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
+    """The records of recognisers' files. Where a record cannot be used `text` says where it is."""
+
+    name = "read-hypotheses"
+    params = ImportHypothesesParams
+
+    def columns(self) -> pa.Schema:
+        return pa.schema([(name, pa.string()) for name in COLUMNS[:-1]] + [(COLUMNS[-1], pa.float64())])
+
+    def sources(self, p: ImportHypothesesParams) -> list[str]:
+        return find_files(p.source)
+
+    def records(self, p: ImportHypothesesParams, url: str) -> Iterator[NamedRecord]:
+        """A file's first value is of the utterance that the file is called as, unless it names one itself."""
         for number, value in enumerate(_values(url)):
-            where = f"value {number + 1} of {url}"
             name = named(value) if isinstance(value, dict) else ""
             name = name or ("" if number else utterance_id(url))
             try:
@@ -107,10 +108,12 @@ def _records(source: list[str]) -> Iterator[Record]:
                     raise value
                 if not name:
                     raise BadRecord("no-id", "it does not say which utterance it is of")
-                yield Record(name, recognised(value))
+                found = recognised(value)
+                row: dict[str, Any] = {"text": found.text, "confidence": found.confidence}
             except RECORD_FAULTS as error:
                 bad = bad_record(error)
-                yield Record(name, BadRecord(bad.reason, bad.detail, record=where))
+                row = {"reason": bad.reason, "detail": shown(bad.detail), "text": f"value {number + 1} of {shown(url)}"}
+            yield NamedRecord(shown(name), row)
 
 
 def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:

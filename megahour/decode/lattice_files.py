@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -14,18 +15,22 @@ import pyarrow as pa
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import HYPOTHESES
 from megahour.core.store import Artifact
+from megahour.core.unicode import shown
 from megahour.core.writer import ShardWriter
+from megahour.decode.named_records import NamedRecord, ReadRecords, records_beside
 from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
 from megahour.features.sets import set_of
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.slf import from_slf, to_slf
-from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
+from megahour.lattices.table import EXACT, SUFFIX, LatticeRow, density, misfit, read_rows, rows_of, to_table
 from megahour.units.texts import find_files
 
 Inputs = Mapping[str, Artifact]
 MAX_SLF = 256 << 20  # bytes of one lattice
+KEYS, MOST = 20_000, 1 << 14  # of `BesideParams`: lattices are large rows
+EMPTY: dict[str, Any] = {field.name: [] for field in EXACT if pa.types.is_list(field.type)}
 
 
 def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
@@ -72,7 +77,7 @@ def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int
     """*Hypotheses* with lattices of the utterances of features shard `shard` that the source has; the first counts."""
     keys = inputs["features"].read_table(shard, ".arrow", columns=["key"])["key"].to_pylist()
     own, found = {str(key): key for key in keys}, dict[int, Lattice | ValueError]()
-    for name, lattice in _lattices(p):
+    for name, lattice in _read_lattices(records_beside(inputs, shard)):
         if name in own:
             found.setdefault(own[name], lattice)
     rows, kept = [], []
@@ -96,20 +101,49 @@ def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int
     out.tags.update({"set": set_of(inputs["features"], shard), "model": p.model_name})
 
 
-def _lattices(p: ImportLatticesParams) -> Iterator[tuple[str, Lattice | ValueError]]:
-    """Names and lattices of all files. Raises ConfigError: an archive that cannot be read on."""
-    words = _words(p.words) if p.format == "kaldi" else []
-    for url in find_files(p.source):
-        with fsspec.open(url, "rb", compression="infer") as file:
-            if p.format == "slf":
-                yield _slf(PurePosixPath(url).name.split(".")[0], file.read(MAX_SLF), p.frame_s)
+def _read_lattices(table: pa.Table) -> Iterator[tuple[str, Lattice | ValueError]]:
+    """Names and lattices of a table of `ReadLattices`, or what is wrong with them."""
+    about = zip(table["name"].to_pylist(), table["reason"].to_pylist(), rows_of(table), strict=True)
+    for name, reason, row in about:
+        wrong = reason if reason is not None else misfit(row.lattice)
+        yield name, ValueError(wrong) if wrong else row.lattice
+
+
+class ReadLattices(ReadRecords[ImportLatticesParams]):
+    """The lattices of other recognisers' files, unrounded; where one cannot be read `reason` says why."""
+
+    name = "read-lattices"
+    params = ImportLatticesParams
+    most = MOST
+
+    def columns(self) -> pa.Schema:
+        return pa.schema([field for field in EXACT if field.name != "key"] + [pa.field("reason", pa.string())])
+
+    def sources(self, p: ImportLatticesParams) -> list[str]:
+        return find_files(p.source)
+
+    def records(self, p: ImportLatticesParams, url: str) -> Iterator[NamedRecord]:
+        for name, lattice in _lattices(p, url):
+            if isinstance(lattice, ValueError):
+                yield NamedRecord(shown(name), {**EMPTY, "reason": shown(str(lattice))})
                 continue
-            whole = io.BufferedReader(io.BytesIO(file.read()))
-        try:
-            yield from read_archive(whole, words)
-        except ValueError as error:
-            remedy = "give archives of compact lattices, as lattice-copy writes them"
-            raise ConfigError(str(error), where=url, remedy=remedy) from None
+            table = to_table([LatticeRow(0, lattice, p.acoustic_scale, p.frame_s, True)], EXACT)
+            yield NamedRecord(shown(name), table.to_pylist()[0], table.nbytes)
+
+
+def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice | ValueError]]:
+    """Names and lattices of a file. Raises ConfigError: an archive that cannot be read on."""
+    with fsspec.open(url, "rb", compression="infer") as file:
+        if p.format == "slf":
+            yield _slf(PurePosixPath(url).name.split(".")[0], file.read(MAX_SLF), p.frame_s)
+            return
+        whole = io.BufferedReader(io.BytesIO(file.read()))
+    words = _words(p.words)
+    try:
+        yield from read_archive(whole, words)
+    except ValueError as error:
+        remedy = "give archives of compact lattices, as lattice-copy writes them"
+        raise ConfigError(str(error), where=url, remedy=remedy) from None
 
 
 def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueError]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
 
 
 class ImportLattices(Stage[ImportLatticesParams]):
-    """One task per features shard of the sets; each reads all of the source and keeps its own utterances, by key."""
+    """One task per features shard of the sets; the source is read once, and its lattices go to their shards by key."""
 
     name = "import-lattices"
     params = ImportLatticesParams
@@ -41,6 +41,13 @@ class ImportLattices(Stage[ImportLatticesParams]):
         from megahour.features.sets import tasks_of_sets
 
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+
+    def layouts(self, p: ImportLatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.decode.lattice_files import KEYS, MOST, ReadLattices
+        from megahour.decode.named_records import laid_by_name
+
+        reader = ReadLattices()
+        return laid_by_name(reader, p, inputs, reader.columns().names, keys=KEYS, most=MOST)
 
     def run(self, p: ImportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.lattice_files import import_shard_of_lattices

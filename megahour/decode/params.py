@@ -195,6 +195,13 @@ class ImportLatticesParams(Params):
         return {**super().identity(), **files}
 
 
+class NamesParams(Params):
+    """Which utterances' names meet what others wrote; laid out for the stages that import."""
+
+    sets: list[str] = Field([], description="sets of the features whose utterances are named")
+    nameless: bool = Field(False, description="records without a name go to the first shard of the sets")
+
+
 class ImportHypothesesParams(Params):
     """Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of."""
 

@@ -17,6 +17,8 @@ SUFFIX = ".lattices.parquet"
 _WHOLE = ("source", "target", "word", "frame", "labels")
 _COSTS = ("graph", "acoustic")
 _LISTS = (*_WHOLE, *_COSTS)
+EXACT = pa.schema([pa.field(f.name, pa.list_(pa.float64())) if f.name in _COSTS else f for f in LATTICES])
+"""LATTICES whose costs are not rounded, for what is not yet an artifact of lattices."""
 
 
 class LatticeRow(NamedTuple):
@@ -32,8 +34,8 @@ class LatticeRow(NamedTuple):
     finished: bool
 
 
-def to_table(rows: Iterable[LatticeRow]) -> pa.Table:
-    """A row an utterance, of schema LATTICES."""
+def to_table(rows: Iterable[LatticeRow], schema: pa.Schema = LATTICES) -> pa.Table:
+    """A row an utterance, of schema LATTICES or EXACT."""
     columns: dict[str, list[Any]] = {name: [] for name in LATTICES.names}
     for key, lattice, scale, frame_s, finished in rows:
         spelled = [lattice.words[word] if word else "" for word in lattice.word.tolist()]
@@ -41,7 +43,7 @@ def to_table(rows: Iterable[LatticeRow]) -> pa.Table:
         row = {**arrays, "key": key, "scale": scale, "frame_s": frame_s, "finished": finished, "word": spelled}
         for name in LATTICES.names:
             columns[name].append(row[name])
-    return pa.table([pa.array(columns[field.name], field.type) for field in LATTICES], schema=LATTICES)
+    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def read_rows(artifact: Artifact, shard: int) -> Iterator[LatticeRow]:
@@ -50,7 +52,15 @@ def read_rows(artifact: Artifact, shard: int) -> Iterator[LatticeRow]:
     if files is None or SUFFIX not in files.files:
         remedy = "decode with `lattice: 6`, the beam of the lattices"
         raise ConfigError("hypotheses without lattices", where=artifact.url, remedy=remedy)
-    table = artifact.read_table(shard, SUFFIX)
+    for row in rows_of(artifact.read_table(shard, SUFFIX)):
+        if what := misfit(row.lattice):
+            remedy = f"megahour verify {artifact.url}"
+            raise DamagedError(f"shard {shard}, utterance {row.key}: {what}", where=artifact.url, remedy=remedy)
+        yield row
+
+
+def rows_of(table: pa.Table) -> Iterator[LatticeRow]:
+    """The lattices of a table of schema LATTICES or EXACT, unchecked (`misfit`)."""
     words = table["word"].combine_chunks().flatten().dictionary_encode()
     spelled = ["<eps>", *words.dictionary.to_pylist()]
     flat = {name: table[name].combine_chunks().flatten().to_numpy() for name in _LISTS if name != "word"}
@@ -62,11 +72,7 @@ def read_rows(artifact: Artifact, shard: int) -> Iterator[LatticeRow]:
         own = {name: flat[name][ends[name][row] : ends[name][row + 1]] for name in _LISTS}
         source, target, word, frame, labels = (own[name].astype(np.int32) for name in _WHOLE)
         graph, acoustic = (own[name].astype(np.float64) for name in _COSTS)
-        lattice = Lattice(source, target, word, graph, acoustic, frame, labels, spelled)
-        if what := misfit(lattice):
-            remedy = f"megahour verify {artifact.url}"
-            raise DamagedError(f"shard {shard}, utterance {about['key']}: {what}", where=artifact.url, remedy=remedy)
-        yield LatticeRow(lattice=lattice, **about)
+        yield LatticeRow(lattice=Lattice(source, target, word, graph, acoustic, frame, labels, spelled), **about)
 
 
 def misfit(lattice: Lattice) -> str:

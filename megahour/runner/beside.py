@@ -2,7 +2,8 @@
 
 A list of keys, such as that of `duplicates`, lies in shards of its own. If each task of a stage looked for its keys in
 all of them, S shards would read S² tables. Here keys and rows meet by the hash of the key, and the rows that were found
-go to the shard that has the key; `rows_beside` reads those of one shard.
+go to the shard that has the key; `rows_beside` reads those of one shard. Tasks and shards of either exchange are
+limited (`BesideParams.most`): between S and S of them blocks would hold less than a row.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
-MOST = 1024  # tasks, and shards, of either exchange: between S and S of them blocks would hold less than a row
-KEYS = 1_000_000  # that meet in one partition
 OWNER = "owner_shard"
 
 
@@ -57,11 +56,11 @@ class MeetByKey(Stage[BesideParams]):
         return [
             Task({"role": role, "first": first, "stop": stop})
             for role in ("owners", "rows")
-            for first, stop in _runs(inputs[role].manifest.shards)
+            for first, stop in runs(inputs[role].manifest.shards, p.most)
         ]
 
     def partitions(self, p: BesideParams, inputs: Inputs) -> int:
-        return min(MOST, inputs["owners"].manifest.counts.kept // KEYS + 1)
+        return min(p.most, inputs["owners"].manifest.counts.kept // p.keys + 1)
 
     def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         import numpy as np
@@ -105,13 +104,13 @@ class GatherByShard(Stage[BesideParams]):
     exchange = True
 
     def partitions(self, p: BesideParams, inputs: Inputs) -> int:
-        return max(1, len(_runs(inputs["owners"].manifest.shards)))
+        return max(1, len(runs(inputs["owners"].manifest.shards, p.most)))
 
     def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         import numpy as np
 
         table = inputs["met"].read_table(task["shard"])
-        places = table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards)
+        places = table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards, p.most)
         for place in np.unique(places).tolist():
             for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
                 yield place, batch
@@ -127,15 +126,16 @@ class GatherByShard(Stage[BesideParams]):
         out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
 
     def finish(self, p: BesideParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        return {"run": _run(inputs["owners"].manifest.shards)}
+        return {"run": _run(inputs["owners"].manifest.shards, p.most)}
 
 
-def _run(shards: int) -> int:
-    return max(1, -(-shards // MOST))
+def _run(shards: int, most: int) -> int:
+    return max(1, -(-shards // most))
 
 
-def _runs(shards: int) -> list[tuple[int, int]]:
-    size = _run(shards)
+def runs(shards: int, most: int) -> list[tuple[int, int]]:
+    """Shards as at most `most` runs (first, stop) of equal lengths, for tasks that each take several."""
+    size = _run(shards, most)
     return [(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 

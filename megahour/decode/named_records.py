@@ -1,0 +1,174 @@
+"""What other recognisers wrote, brought to the features shards whose utterances it names: the sources are read once.
+
+A source says nothing of the order of the features. If each task looked through all of it for its own utterances, S
+tasks would read it S times. Here its records meet the names of all utterances by the hash of the name, and each task
+gets its own (`runner.beside`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from megahour.core.config import P
+from megahour.core.records import key_of
+from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.decode.params import NamesParams
+from megahour.runner.beside import laid_beside, rows_beside
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 64 << 20
+Names = dict[str, list[int]]
+PLACE = ("file", "at")  # of a record: of several the first counts
+
+
+class NamedRecord(NamedTuple):
+    """name: of its utterance, "" where nothing says which. row: the columns of its stage."""
+
+    name: str
+    row: Mapping[str, Any]
+    bytes: int = 0  # about what the row takes
+
+
+def laid_by_name(
+    reader: Stage[Any], p: Any, inputs: Inputs, columns: list[str], *, nameless: bool = False, **limits: int
+) -> dict[str, LaidOut]:
+    """Of `Stage.layouts`: the records of `reader`, with `columns`, for `records_beside`.
+
+    p: of the stage, with `sets`. nameless: records that name no utterance go to the first shard of the sets. limits: of
+    `BesideParams`, for large rows.
+    """
+    roles = {role: role for role in ("features", "selection") if role in inputs}
+    named = NamesParams.model_validate({"sets": p.sets, "nameless": nameless})
+    met = laid_beside("found", "names", "records", columns=["name", *PLACE, *columns], **limits)
+    return {
+        "names": LaidOut(NamesOfUtterances(), named, roles),
+        "records": LaidOut(reader, p, {"features": "features"}),
+        **met,
+    }
+
+
+def records_beside(inputs: Inputs, shard: int) -> pa.Table:
+    """The records that may be of the utterances of a features shard, in the order of the source."""
+    return rows_beside(inputs["found"], shard).sort_by([(name, "ascending") for name in PLACE])
+
+
+def names_of(features: Artifact, shard: int, suffix: str, selection: Artifact | None, beside: int | None) -> Names:
+    """Utterances of a features shard by what they may be called: their keys, and their recordings' names."""
+    from megahour.corpus.transcripts.recognised import utterance_id
+
+    keys = features.read_table(shard, suffix, columns=["key"])["key"].to_pylist()
+    names: Names = {}
+    if selection is not None and beside is not None:
+        here = set(keys)
+        table = selection.read_table(beside, columns=["key", "name"])
+        for key, name in zip(table["key"].to_pylist(), table["name"].to_pylist(), strict=True):
+            if key in here:
+                names.setdefault(utterance_id(name), []).append(key)
+    return names | {str(key): [key] for key in keys}
+
+
+class NamesOfUtterances(Stage[NamesParams]):
+    """A task per features shard: the hashes of the names of its utterances; of shards of other sets none."""
+
+    name = "names-of-utterances"
+    params = NamesParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("selection", optional=True))
+
+    def plan(self, p: NamesParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import tasks_of_sets
+
+        own = tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("selection"))
+        specs = {task["shard"]: {**task.spec, "nameless": p.nameless and task is own[0]} for task in own}
+        return [Task(specs.get(shard, {})) for shard in range(inputs["features"].manifest.shards)]
+
+    def run(self, p: NamesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        hashes: set[int] = {hash_of("")} if task.spec.get("nameless") else set()
+        if task.spec:
+            found = names_of(
+                inputs["features"], task["shard"], ".arrow", inputs.get("selection"), task.spec.get("beside")
+            )
+            hashes |= {hash_of(name) for name in found}
+        out.came_in(len(hashes))
+        out.kept(len(hashes))
+        out.table(pa.table({"key": np.sort(np.array(list(hashes), np.int64))}))
+
+
+class ReadRecords(Stage[P]):
+    """An exchange by name: runs of source files to records, with their hashes and places. Subclasses read the files."""
+
+    exchange = True
+    inputs: ClassVar[tuple[Input, ...]] = (Input("features"),)
+    most: ClassVar[int] = 1024  # tasks, and partitions
+
+    def columns(self) -> pa.Schema:
+        """Of a record's row."""
+        raise TypeError(f"stage {self.name} has no columns")
+
+    def sources(self, p: P) -> list[str]:
+        """Files, in order."""
+        raise TypeError(f"stage {self.name} has no sources")
+
+    def records(self, p: P, url: str) -> Iterator[NamedRecord]:
+        """What a file has, in order."""
+        raise TypeError(f"stage {self.name} reads nothing")
+
+    def plan(self, p: P, inputs: Inputs) -> list[Task]:
+        from megahour.runner.beside import runs
+
+        files = self.sources(p)
+        return [Task({"first": first, "files": files[first:stop]}) for first, stop in runs(len(files), self.most)]
+
+    def partitions(self, p: P, inputs: Inputs) -> int:
+        return max(1, min(self.most, inputs["features"].manifest.shards))
+
+    def split(self, p: P, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        count = self.partitions(p, inputs)
+        waiting: list[dict[str, Any]] = []
+        size = 0
+        for file, url in enumerate(task["files"], task["first"]):
+            for at, record in enumerate(self.records(p, url)):
+                key = hash_of(record.name)
+                waiting.append({**record.row, "key": key, "name": record.name, "file": file, "at": at})
+                size += record.bytes
+                if len(waiting) == BATCH_ROWS or size > BATCH_BYTES:
+                    yield from _by_hash(waiting, self._schema(), count)
+                    waiting, size = [], 0
+        yield from _by_hash(waiting, self._schema(), count)
+
+    def merge(self, p: P, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context) -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(list(batches), self._schema())
+        out.came_in(table.num_rows)
+        out.kept(table.num_rows)
+        out.table(table)
+
+    def _schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        own = [("key", pa.int64()), ("name", pa.string()), ("file", pa.int32()), ("at", pa.int64())]
+        return pa.schema([*own, *self.columns()])
+
+
+def hash_of(name: str) -> int:
+    return key_of("utterance's name", name)
+
+
+def _by_hash(rows: list[dict[str, Any]], schema: pa.Schema, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import pyarrow as pa
+
+    parts: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(row["key"] % count, []).append(row)
+    for partition, own in sorted(parts.items()):
+        yield partition, pa.RecordBatch.from_pylist(own, schema)
