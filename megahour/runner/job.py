@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +80,15 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
         return out.commit().to_json()
 
 
-def measure_task(job: Job, spec: dict[str, Any]) -> bytes:
-    """Worker side of a round: the statistics of one task."""
+def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
+    """Worker side of a round: the statistics of a run of tasks, added up."""
     stage, p, inputs = job.load()
-    with blame(job, f"task {spec}"):
-        return stage.measure(p, inputs, Task(spec), job.context())
+    ctx, total = job.context(), b""
+    for count, spec in enumerate(specs):
+        with blame(job, f"task {spec}"):
+            part = stage.measure(p, inputs, Task(spec), ctx)
+            total = stage.add(total, part) if count else part
+    return total
 
 
 def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -1,8 +1,9 @@
 """Stages that learn in rounds over all of their tasks before they write.
 
-A round maps `measure` over the tasks and adds up what comes, in the order in which it comes: statistics are exact. What
-a round has learnt is published below the output's scratch folder, and every `KEEP_S` seconds so is the sum so far with
-the numbers of its tasks, so that a killed run goes on from there. The driver holds one sum: its size is the model's.
+A round maps `measure` over the tasks and adds up what comes, in the order in which it comes: statistics are exact. A
+worker adds up a run of tasks, so that the driver adds at most `MOST` sums however many shards there are; it holds one,
+whose size is the model's. What a round has learnt is published below the output's scratch folder, and every `KEEP_S`
+seconds so is the sum so far with the numbers of its tasks, so that a killed run goes on from there.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.store import SCRATCH, Artifact
 from megahour.core.transfer import publish_bytes
-from megahour.runner.job import Job, Origin, blame, measure_task
+from megahour.runner.beside import runs
+from megahour.runner.job import Job, Origin, blame, measure_tasks
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
 
 KEEP_S = 60.0
+MOST = 1024  # sums of workers that a round adds up
 FOLDER = f"{SCRATCH}/rounds"
 
 
@@ -97,9 +100,10 @@ def _sum_up(
     done: list[int] = json.loads(head) if head else []
     missing = sorted(set(range(len(specs))) - set(done))
     written = time.monotonic()
-    for index, part in engine.map(partial(measure_task, job), [specs[task] for task in missing]):
+    own = [missing[first:stop] for first, stop in runs(len(missing), MOST)]
+    for index, part in engine.map(partial(measure_tasks, job), [[specs[task] for task in run] for run in own]):
         total = add(total, part) if done else part
-        done.append(missing[index])
+        done += own[index]
         report(len(done) / len(specs))
         if time.monotonic() - written > KEEP_S or len(done) == len(specs):
             kept.write(_sum(number), json.dumps(sorted(done)).encode(), total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from megahour.runner.beside import rows_beside
 from megahour.select.draw import UsableRows, rows_of, taken, taken_of_speakers
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
-from megahour.select.voices import WHO, Census, voices
+from megahour.select.voices import COUNTED, WHO, Census, voices
 
 BATCH_ROWS = 4096
 LISTED = "listed as a duplicate"
@@ -44,19 +44,28 @@ ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
 
 
 def census(p: SelectParams, inputs: Inputs) -> Census:
-    """The voices of the usable utterances, read shard by shard."""
-    counted = Census()
-    utterances = inputs["utterances"]
-    for receipt in utterances.receipts():
-        counted.add(_usable(p, inputs, receipt.shard))
-    return counted
+    """The voices of the usable utterances: as workers have counted them (`CountVoices`), else read shard by shard."""
+    if "counted" not in inputs:
+        return count_voices(p, inputs, range(inputs["utterances"].manifest.shards))
+    found, counted = Census(), inputs["counted"]
+    for part in range(counted.manifest.shards):
+        found.merge({suffix: counted.read_table(part, suffix) for suffix in COUNTED})
+    return found
+
+
+def count_voices(p: SelectParams, inputs: Inputs, shards: Iterable[int]) -> Census:
+    """The voices of the usable utterances of these shards."""
+    found = Census()
+    for shard in shards:
+        found.add(_usable(p, inputs, shard))
+    return found
 
 
 def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[UsableRows]:
     """The usable utterances of the sets that are drawn, read shard by shard."""
     utterances = inputs["utterances"]
-    for receipt in utterances.receipts():
-        table = _usable(p, inputs, receipt.shard)
+    for shard in range(utterances.manifest.shards):
+        table = _usable(p, inputs, shard)
         names, places = voices(table)
         sets = _sets(layout, names)
         for name in sorted(p.draw_hours):

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from megahour.select.sample import Layout
 
 
-class Select(Stage[SelectParams]):
-    """An exchange by speaker. The plan needs the hours of every speaker: a pass over small columns of the metadata.
+MOST = 1024  # tables of counts that the driver adds up
 
-    Two more where hours are drawn.
+
+class Select(Stage[SelectParams]):
+    """An exchange by speaker. The plan needs the hours of every speaker: workers count them over small columns first.
+
+    Where hours are drawn over time the driver goes through these columns twice more.
     """
 
     name = "select"
@@ -37,7 +40,8 @@ class Select(Stage[SelectParams]):
 
         listed = laid_beside("listed", "utterances", "duplicates") if "duplicates" in inputs else {}
         roles = {"utterances": "utterances", **({"listed": "listed"} if listed else {})}
-        return {**listed, "layout": LaidOut(LayOutSets(), p, roles)}
+        counted = LaidOut(CountVoices(), p, roles)
+        return {**listed, "counted": counted, "layout": LaidOut(LayOutSets(), p, {**roles, "counted": "counted"})}
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
         return len(layout(p, inputs).shards)
@@ -72,12 +76,37 @@ class Select(Stage[SelectParams]):
         return {"sets": sets, "no_set": inputs["utterances"].manifest.counts.kept - came_in}
 
 
+class CountVoices(Stage[SelectParams]):
+    """Who speaks how long and is heard where, of a run of shards: small columns of the metadata, read by workers."""
+
+    name = "count-voices"
+    params = SelectParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
+
+    def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
+        from megahour.runner.beside import runs
+
+        return [
+            Task({"first": first, "stop": stop}) for first, stop in runs(inputs["utterances"].manifest.shards, MOST)
+        ]
+
+    def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.select.exchange import count_voices
+
+        for suffix, table in count_voices(p, inputs, range(task["first"], task["stop"])).to_tables().items():
+            out.table(table, suffix)
+
+
 class LayOutSets(SingleShard[SelectParams]):
-    """Who goes to which set and shard, for all tasks of `select`: a pass over small columns of the metadata."""
+    """Who goes to which set and shard, for all tasks of `select`, from what `CountVoices` has counted."""
 
     name = "lay-out-sets"
     params = SelectParams
-    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input("utterances"),
+        Input("listed", optional=True),
+        Input("counted", optional=True),
+    )
     local = True  # what is wrong with the rules is the driver's to say
 
     def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

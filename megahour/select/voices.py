@@ -7,6 +7,7 @@ voices that a chain of such recordings connects: a set takes whole groups, so no
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from megahour.corpus.transcripts.speaker_names import is_address, one_name
 
 WHO = ("speaker", "recording", "name", "channel", "source")  # the columns that say whose voice it is, and where
 HOUR_US = 3.6e9
+VOICES, SPELLINGS, HEARD_AT = COUNTED = (".parquet", ".spellings.parquet", ".heard.parquet")
+SPELLED = ("voice", "spelling", "us")
 
 
 def voice_of(speaker: str, recording: int) -> str:
@@ -87,6 +90,28 @@ class Census:
             heard += [(bucket, number) for bucket in places_of(group)]
         if heard:
             self._heard.append(np.unique(np.array(heard, np.int64), axis=0))
+
+    def to_tables(self) -> dict[str, pa.Table]:
+        """All that was counted, by file, for `merge`."""
+        spelled = [(voice, name, us) for voice, counts in self._spellings.items() for name, us in counts.items()]
+        heard = np.concatenate(self._heard or [np.zeros((0, 2), np.int64)])
+        return {
+            VOICES: pa.table({"voice": list(self._numbers), "us": [self._time_us[voice] for voice in self._numbers]}),
+            SPELLINGS: pa.table({name: [row[at] for row in spelled] for at, name in enumerate(SPELLED)}),
+            HEARD_AT: pa.table({"place": heard[:, 0], "number": heard[:, 1]}),
+        }
+
+    def merge(self, tables: Mapping[str, pa.Table]) -> None:
+        """Add what another census has counted."""
+        names = tables[VOICES]["voice"].to_pylist()
+        for voice, us in zip(names, tables[VOICES]["us"].to_pylist(), strict=True):
+            self._time_us[voice] += us
+        for voice, name, us in zip(*(tables[SPELLINGS][each].to_pylist() for each in SPELLED), strict=True):
+            self._spellings[voice][name] += us
+        own = np.array([self._numbers.setdefault(voice, len(self._numbers)) for voice in names], np.int64)
+        place, number = tables[HEARD_AT]["place"].to_numpy(), tables[HEARD_AT]["number"].to_numpy()
+        if len(place):
+            self._heard.append(np.unique(np.stack([place, own[number]], axis=1), axis=0))
 
     @property
     def hours(self) -> dict[str, float]:

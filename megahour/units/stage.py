@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -12,6 +13,7 @@ from megahour.units.params import SenonesParams
 if TYPE_CHECKING:
     from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
+    from megahour.units.lexicon import Lexicon
     from megahour.units.utterances import LabelledCorpus
 
 
@@ -101,7 +103,16 @@ class Senones(Stage[SenonesParams]):
         return summary(receipts, where=inputs["features"].url)
 
     def _corpus(self, p: SenonesParams, inputs: Inputs) -> LabelledCorpus:
-        from megahour.units.lexicon import lexicon_of
         from megahour.units.utterances import LabelledCorpus
 
-        return LabelledCorpus(inputs["features"], lexicon_of(inputs["lexicon"]), p.unknown)
+        lexicon = inputs["lexicon"]
+        return LabelledCorpus(inputs["features"], _lexicon(lexicon.url, lexicon.manifest.digest), p.unknown)
+
+
+@lru_cache(maxsize=1)
+def _lexicon(url: str, digest: str) -> Lexicon:
+    """Read once in a process, not in each task of each round; the digest says which artifact is at the address."""
+    from megahour.core.store import Artifact
+    from megahour.units.lexicon import lexicon_of
+
+    return lexicon_of(Artifact(url))
