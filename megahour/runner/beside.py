@@ -130,7 +130,7 @@ class GatherByShard(Stage[BesideParams]):
 
 
 def _run(shards: int, most: int) -> int:
-    return max(1, -(-shards // most))
+    return max(1, -(-shards // max(1, most)))
 
 
 def runs(shards: int, most: int) -> list[tuple[int, int]]:
