@@ -80,6 +80,19 @@ class IngestParams(Params):
         return {**super().identity(), "digests": digests}
 
 
+class TranscriptTableParams(Params):
+    """The file of all transcripts, laid out for the tasks of `ingest`."""
+
+    transcripts: str = Field("", description="as of `ingest`")
+    language: str = Field("en", description="as of `ingest`: which encodings are likely")
+
+    def identity(self) -> dict[str, Any]:
+        """A file that was written again is another."""
+        from megahour.corpus.ingest.sources import source_digest
+
+        return {**super().identity(), "digest": source_digest(self.transcripts)}
+
+
 class CopiesParams(Params):
     """Recordings whose sound another one has: the one with the best transcript stays."""
 

@@ -21,6 +21,7 @@ from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
 from megahour.core.rows import check_rows
 from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.store import Artifact
 from megahour.core.unicode import replaced
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.audio_language import Head
@@ -45,10 +46,15 @@ POLICY = (
 )
 
 
-def ingest_shard(p: IngestParams, items: Items, out: ShardWriter, work: Path) -> None:
-    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`."""
+def ingest_shard(
+    p: IngestParams, items: Items, out: ShardWriter, work: Path, transcripts: Artifact | None = None
+) -> None:
+    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`.
+
+    transcripts: the file of all transcripts as it was laid out for all tasks.
+    """
     with out.open(".tar") as file, tar_writer(file) as tar:
-        shard = _Shard(p, out, tar, work, WrittenTexts.of(p))
+        shard = _Shard(p, out, tar, work, WrittenTexts.of(p, transcripts))
         for item in items:
             if item is None:
                 out.stat("transcripts_without_audio", 1)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.ingest.params import IngestParams
@@ -41,6 +41,11 @@ class Ingest(Stage[IngestParams]):
                 remedy="give source=DIRECTORY, or the artifact of synthesise as raw",
             )
 
+    def layouts(self, p: IngestParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        from megahour.corpus.ingest.transcript_table import LayOutTranscripts, table_params
+
+        return {"transcripts": LaidOut(LayOutTranscripts(), table_params(p), {})} if p.transcripts else {}
+
     def plan(self, p: IngestParams, inputs: Inputs) -> list[Task]:
         if p.audio_language:  # here, as only the machine that runs needs its package
             from megahour.corpus.ingest.audio_language import load_hook
@@ -51,7 +56,7 @@ class Ingest(Stage[IngestParams]):
 
             recognised_folder(p.recognised)
         if "raw" in inputs:
-            return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].receipts()]
+            return [Task({"shard": receipt.shard}) for receipt in inputs["raw"].each_receipt()]
         from megahour.corpus.ingest.sources import open_source, plan_files
         from megahour.corpus.ingest.tables import is_table, plan_table
 
@@ -68,7 +73,7 @@ class Ingest(Stage[IngestParams]):
         if raw := inputs.get("raw"):
             out.tags.update(raw.receipt_of(task["shard"]).tags)
         with task_items(p, raw, task.spec, ctx.work) as items:
-            ingest_shard(p, items, out, ctx.work)
+            ingest_shard(p, items, out, ctx.work, inputs.get("transcripts"))
 
     def remedies(self, p: IngestParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         licences = _added_up(receipt.stats.get("licences", {}) for receipt in receipts)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
+from megahour.core.store import Artifact
 from megahour.core.unicode import load_json
 from megahour.corpus.ingest.candidates import Written, choose_by_tag, from_file, inline
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
+from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
 from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.pairing import INFO, split_suffix
-from megahour.corpus.transcripts.read import MAX_BYTES, read_table
+from megahour.corpus.transcripts.read import MAX_BYTES
 
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 @dataclass(frozen=True)
 class WrittenTexts:
-    """table: transcripts by name, from the parameter `transcripts`. recognised: the recogniser's folder, if any."""
+    """table: transcripts by name, from the file `transcripts`, if any. recognised: the recogniser's folder, if any."""
 
-    table: dict[str, str] = field(default_factory=dict)
+    table: TranscriptsByName | Mapping[str, str] = field(default_factory=dict)
     recognised: SourceListing | None = None
 
     @classmethod
-    def of(cls, p: IngestParams) -> WrittenTexts:
-        """By the parameters `transcripts` and `recognised`. Raises ConfigError where the second is no folder."""
-        return cls(_table(p), recognised_folder(p.recognised) if p.recognised else None)
+    def of(cls, p: IngestParams, table: Artifact | None = None) -> WrittenTexts:
+        """By the parameters `transcripts`, of which `table` is what was laid out for all tasks, and `recognised`.
+
+        Raises ConfigError where `recognised` is no folder.
+        """
+        texts = TranscriptsByName(table) if table else _table(p)
+        return cls(texts, recognised_folder(p.recognised) if p.recognised else None)
 
     def beside(self, item: Item, language: str) -> list[Written]:
         """An item's transcripts of `language`, unread: files beside it, else what a table has."""
@@ -73,12 +80,7 @@ def recognised_folder(url: str) -> SourceListing:
 
 
 def _table(p: IngestParams) -> dict[str, str]:
-    if not p.transcripts:
-        return {}
-    import fsspec
-
-    with fsspec.open(p.transcripts, "rb", compression="infer") as file:
-        return read_table(file.read(MAX_BYTES), language=p.language)
+    return read_transcripts(p.transcripts, p.language) if p.transcripts else {}
 
 
 def _is_transcript(data: bytes) -> bool:

@@ -1,0 +1,91 @@
+"""The file of all transcripts (`transcripts`) as an artifact, in which a task finds its own without the rest.
+
+Each task used to parse the whole file, and the file grows with the corpus. Here it is parsed once and sorted by name;
+a task reads the index, a name for each block, and the blocks that its recordings' names are in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from megahour.core.errors import ConfigError
+from megahour.core.stage import Context, Inputs, SingleShard, Task
+from megahour.core.store import Artifact
+from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
+from megahour.corpus.transcripts.read import read_table
+
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+
+BLOCK_ROWS = 256
+BLOCKS = 64  # kept by a task: recordings of a folder or an archive have names side by side
+INDEX, TEXTS = ".index.parquet", ".texts"
+MAX_BYTES = 1 << 30  # of the file, which is in memory while it is laid out
+
+
+class LayOutTranscripts(SingleShard[TranscriptTableParams]):
+    """`.texts`: blocks of names and texts, sorted by name; `.index.parquet`: the first name and the end of each."""
+
+    name = "lay-out-transcripts"
+    params = TranscriptTableParams
+    inputs = ()
+    local = True  # what is wrong with the file is the driver's to say
+
+    def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        rows = sorted(read_transcripts(p.transcripts, p.language).items())
+        first, ends = [], []
+        with out.open(TEXTS) as file:
+            for start in range(0, len(rows), BLOCK_ROWS):
+                names, texts = zip(*rows[start : start + BLOCK_ROWS], strict=True)
+                block = pa.BufferOutputStream()
+                pa.parquet.write_table(pa.table({"name": names, "text": texts}), block, compression="zstd")
+                file.write(block.getvalue())
+                first.append(names[0])
+                ends.append(file.tell())
+        out.table(pa.table({"name": pa.array(first, pa.string()), "end": pa.array(ends, pa.int64())}), INDEX)
+
+
+def read_transcripts(url: str, language: str) -> dict[str, str]:
+    """Transcripts by name. Raises ConfigError: the file is too large."""
+    import fsspec
+
+    with fsspec.open(url, "rb", compression="infer") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or in files beside the media"
+        raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
+    return read_table(data, language=language)
+
+
+class TranscriptsByName:
+    """Finds the transcript of a name in what `LayOutTranscripts` wrote."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        index = artifact.read_table(0, INDEX)
+        self._artifact, self._first = artifact, index["name"].to_pylist()
+        self._places = list(pairwise([0, *index["end"].to_pylist()]))
+        self._block = lru_cache(maxsize=BLOCKS)(self._read)
+
+    def get(self, name: str) -> str | None:
+        """The text, None where the file has none."""
+        at = bisect_right(self._first, name) - 1
+        return self._block(at).get(name) if at >= 0 else None
+
+    def _read(self, at: int) -> dict[str, str]:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        start, end = self._places[at]
+        (data,) = self._artifact.read_ranges([(0, start, end - start)], TEXTS)
+        table = pa.parquet.read_table(pa.BufferReader(data))
+        return dict(zip(table["name"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+def table_params(p: IngestParams) -> TranscriptTableParams:
+    return TranscriptTableParams.model_validate({"transcripts": p.transcripts, "language": p.language})

@@ -1,0 +1,44 @@
+"""A task of `ingest` finds its transcripts in the file of all of them without reading the rest."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from engine_here import EngineHere
+from slow_store import SlowStore
+
+from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
+from megahour.corpus.ingest import transcript_table
+from megahour.corpus.ingest.params import TranscriptTableParams
+from megahour.corpus.ingest.transcript_table import BLOCK_ROWS, LayOutTranscripts, TranscriptsByName
+from megahour.runner.runner import run_stage
+
+
+def laid_out(folder: Path, lines: list[str]) -> Artifact:
+    (folder / "all.txt").write_text("\n".join(lines), "utf-8")
+    p = TranscriptTableParams(transcripts=str(folder / "all.txt"), max_bad=0.0)
+    run_stage(LayOutTranscripts(), p, {}, Artifact("slow://transcripts"), EngineHere(), work=folder / "work")
+    return Artifact("slow://transcripts")
+
+
+def test_each_name_has_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slow_store.DELAY_S", 0.0)
+    words = random.Random(0)
+    texts = {f"ü/{number}": f"{words.random()}" for number in range(4 * BLOCK_ROWS + 3)}
+    artifact = laid_out(tmp_path, words.sample([f"{name}: {text}" for name, text in texts.items()], len(texts)))
+    table, before = TranscriptsByName(artifact), SlowStore.bytes_read
+    assert table.get("ü/7") == texts["ü/7"]
+    assert SlowStore.bytes_read - before < len(artifact.read_bytes(0, ".texts")) / 3, "one block of five"
+    assert {name: table.get(name) for name in texts} == texts
+    assert [table.get(name) for name in ("", "ü/", "ü/99999", "zz")] == [None] * 4
+
+
+def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slow_store.DELAY_S", 0.0)
+    assert TranscriptsByName(laid_out(tmp_path, ["# nothing"])).get("a") is None
+    monkeypatch.setattr(transcript_table, "MAX_BYTES", 5)
+    with pytest.raises(ConfigError, match="of transcripts"):
+        laid_out(tmp_path, ["a: too many"])
