@@ -37,10 +37,11 @@ def model(
     stack: int = 1,
     layers: int = 2,
     heads: Mapping[str, Any] = {},
+    stats: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """A *model* artifact with random weights, whose head is loud enough for the best token to change often.
 
-    heads: what `.model.json` says of an end-to-end model's heads.
+    heads: what `.model.json` says of an end-to-end model's heads. stats: of the features, here made up.
     """
     audio = {"input": "stacked", "rate_hz": rate_hz, "low_hz": p.low_hz, "high_hz": p.high_hz, "prior": p.scaled_prior}
     config: dict[str, Any] = {
@@ -50,7 +51,12 @@ def model(
         "layers": layers,
         "units": 32,
     }
-    config |= {"units": 32, "stack": stack, "tokens": TOKENS, "stats": {"mean": [0.3] * MELS, "inv_std": [0.4] * MELS}}
+    config |= {
+        "units": 32,
+        "stack": stack,
+        "tokens": TOKENS,
+        "stats": stats or {"mean": [0.3] * MELS, "inv_std": [0.4] * MELS},
+    }
     config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": MELS}
     config |= {"lookahead": 3} if kind == "lstm" else {}
     config |= {"join": 24, "context": 2, "decoder_layers": 1, **heads} if heads else {}

@@ -20,6 +20,7 @@ class SlowStore(MemoryFileSystem):
     pseudo_dirs: ClassVar[list[str]] = [""]
     requests: ClassVar[Counter[str]] = Counter()
     lists_read: ClassVar[int] = 0  # of all receipts
+    bytes_read: ClassVar[int] = 0  # of whole files where they are opened
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -41,14 +42,18 @@ class SlowStore(MemoryFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> MemoryFile:
         self._wait("open", path if mode == "rb" else "")
-        return super()._open(path, mode, **options)
+        file = super()._open(path, mode, **options)
+        type(self).bytes_read += len(file.getbuffer()) if mode == "rb" else 0
+        return file
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         self._wait("cat", path)
         try:
-            return bytes(self.store[self._strip_protocol(path)].getvalue()[start:end])
+            data = bytes(self.store[self._strip_protocol(path)].getvalue()[start:end])
         except KeyError:
             raise FileNotFoundError(path) from None
+        type(self).bytes_read += len(data)
+        return data
 
 
 fsspec.register_implementation("slow", SlowStore, clobber=True)

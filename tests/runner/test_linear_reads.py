@@ -1,0 +1,28 @@
+"""What stages ask of a store grows with the number of shards, and no faster; tasks never read all receipts."""
+
+from __future__ import annotations
+
+import pytest
+from growing import WORK, Corpus, asked, growth
+
+SIZES = (10, 20, 40)
+LISTS_READ = 10  # of all receipts, by the driver, for all of a stage's artifacts together
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> list[Corpus]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slow_store.DELAY_S", 0.0)
+        return [Corpus(size, tmp_path_factory.mktemp("growing")) for size in SIZES]
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_requests_and_bytes_grow_with_the_shards(
+    name: str, corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slow_store.DELAY_S", 0.0)
+    found = [asked(WORK[name], corpus) for corpus in corpora]
+    assert found[0].requests > SIZES[0]
+    assert growth([each.requests for each in found]) <= 1.05, found
+    assert growth([each.bytes for each in found]) <= 1.05, found
+    assert max(each.lists for each in found) <= LISTS_READ, found
