@@ -1,4 +1,4 @@
-"""`megahour lm interpolate | prune | loglinear`."""
+"""`megahour lm interpolate | prune | loglinear | expand`."""
 
 from __future__ import annotations
 
@@ -132,6 +132,35 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
         _say(f"{name}: {sum(shown.sizes):,} n-grams ({', '.join(f'{size:,}' for size in shown.sizes)}){judged}")
     _say(f"threshold {pruned.threshold:.6g}")
     say_model(out, small.sizes)
+
+
+@click.command("expand")
+@click.argument("model", type=MODEL, metavar="MODEL")
+@_out
+@click.option(
+    "--classes", required=True, type=MODEL, metavar="FILE", help="lines CLASS [p] WORD …, as SRILM's -classes"
+)
+@click.option(
+    "--order", type=click.IntRange(1), default=None, help="longest n-gram of words; default: the class model's"
+)
+@log.logged
+def expand(model: str, out: str, classes: str, order: int | None) -> None:
+    """Expand a class n-gram MODEL into one of words, for tools that know no classes.
+
+    Word for word the class model where classes are of single words, each in one class; `lm score --classes` scores
+    with any class model as it is.
+    """
+    from megahour.lm.combine.expand import expand as spell
+    from megahour.lm.query.classes import ClassScorer, read_classes
+    from megahour.lm.query.convert import read_model, write_model
+    from megahour.lm.query.model_files import form_to_write
+    from megahour.lm.query.scorer import NgramScorer
+
+    form_to_write(out)
+    with stoppable():
+        large = spell(read_model(model), ClassScorer(NgramScorer.open(model), read_classes(classes)), order or 0)
+        write_model(large, out)
+    say_model(out, large.sizes)
 
 
 def _say(line: str) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "rescore": (f"{QUERY}:rescore", "Sort n-best lists by language model and recogniser scores."),
     "interpolate": (f"{COMBINE}:interpolate", "Merge models into one, with weights given or tuned."),
     "loglinear": (f"{COMBINE}:loglinear", "Score sentences by a log-linear mix of models."),
+    "expand": (f"{COMBINE}:expand", "A class model into one of words."),
     "prune": (f"{COMBINE}:prune", "Remove the n-grams that change the model least."),
 }
 """By name: the command's address, and a one-line summary."""

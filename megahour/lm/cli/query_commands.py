@@ -88,13 +88,14 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
 @click.option("--srilm", is_flag=True, help="as SRILM's ngram -ppl -debug 2, unknown words left out")
 @click.option("--mix", multiple=True, metavar="MODEL", help="(repeatable) another model: p is the weighted sum of all")
 @click.option("--weights", metavar="W,W,…", help="of MODEL and those mixed with it, summing to 1; default: equal")
+@click.option("--classes", metavar="FILE", help="of a class model: lines CLASS [p] WORD …, as SRILM's -classes")
 @click.option("--tokenizer", metavar="FILE", help="of a model of tokens: spell the text in those of FILE, as lm train")
 @click.option("--token-form", type=click.Choice(["pieces", "ids", "nemo"]), default="pieces", show_default=True)
 @_threads
 @log.logged
 def score(
     model: str, texts: tuple[str, ...], sentences: bool, words: bool, srilm: bool, mix: tuple[str, ...],
-    weights: str | None, tokenizer: str | None, token_form: TokenForm, threads: int,
+    weights: str | None, classes: str | None, tokenizer: str | None, token_form: TokenForm, threads: int,
 ) -> None:  # fmt: skip
     """Perplexity of TEXT, a sentence a line, with and without unknown words; reads standard input without TEXT.
 
@@ -111,7 +112,7 @@ def score(
         if text != "-" and not Path(text).is_file():
             raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
     with stoppable():
-        scorer = _mixture((model, *mix), weights, threads)
+        scorer = _classes(model, classes, mix, weights) if classes else _mixture((model, *mix), weights, threads)
         total, count, spelled = TextScore(), 0, _token_lines(tokenizer, token_form)
         for text in texts or ("-",):
             for given in lines_of(text):
@@ -151,6 +152,16 @@ def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
     if len(given) != len(models) or min(given) < 0 or abs(sum(given) - 1) > 1e-6:
         raise click.UsageError(f"--weights wants {len(models)} numbers that sum to 1, got {weights!r}")
     return mixed([_scorer(each, threads) for each in models], given)
+
+
+def _classes(model: str, classes: str, mix: tuple[str, ...], weights: str | None) -> Any:
+    """bytes of lines → scores, by a class model. Raises UsageError: other models are to be mixed in."""
+    from megahour.lm.query.classes import ClassScorer, read_classes
+    from megahour.lm.query.scorer import NgramScorer
+
+    if mix or weights:
+        raise click.UsageError("--classes scores one model: `megahour lm expand` it first, to mix it with others")
+    return ClassScorer(NgramScorer.open(model), read_classes(classes)).score_lines
 
 
 def _token_lines(tokenizer: str | None, form: TokenForm) -> TokenLines | None:

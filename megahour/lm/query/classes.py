@@ -1,0 +1,171 @@
+"""Class n-gram models: scored as they are, summing over the ways in which classes may spell a sentence.
+
+A file of classes has lines `CLASS [p] word …`, as SRILM's; without p it is 1. A model of classes, and of words beside
+them, gives
+
+    P(w1 … wn) = Σ over sequences c1 c2 … that spell them of Π p(c_i | c_(i-1), …) · p(its words | c_i)
+
+A hypothesis is a state of the model and what is left to be said of its last class; P(w|h) is the quotient of two such
+sums (SRILM's prefix probabilities). What neither the model nor a class knows is `<unk>`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megahour.core.errors import ConfigError
+from megahour.lm.query.batch import SentenceScores, spelled
+from megahour.lm.query.model_files import lines_of
+from megahour.lm.query.scorer import NgramScorer
+from megahour.lm.query.scoring import sum_sentences
+from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
+
+Hypotheses = dict[tuple[int, tuple[str, ...]], tuple[float, int]]
+"""log10 P of what was said, and the n-gram length of the best way, by state and words that are left to say."""
+
+NEVER = -99.0
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What a class may be: its number in the model, its words, and log10 of their probability."""
+
+    number: int
+    words: tuple[str, ...]
+    log10_prob: float
+
+
+def read_classes(path: str | Path) -> dict[str, list[tuple[tuple[str, ...], float]]]:
+    """By class, its expansions and their probabilities.
+
+    Raises ConfigError: no such file, or a line that is none, with its number.
+    """
+    classes: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for number, line in enumerate((line for lines in lines_of(str(path)) for line in lines), 1):
+        name, *rest = line.decode("utf-8", "surrogateescape").split() or [""]
+        if not name:
+            continue
+        p, words = _probability(rest)
+        if not words or not 0 < p <= 1:
+            what = "a class without words" if not words else f"{rest[0]} is not a probability above 0, and at most 1"
+            raise ConfigError(what, where=f"{path}:{number}", remedy="write lines as CLASS 0.25 WORD WORD")
+        classes.setdefault(name, []).append((words, p))
+    return classes
+
+
+def _probability(fields: list[str]) -> tuple[float, tuple[str, ...]]:
+    try:
+        return float(fields[0]), tuple(fields[1:])
+    except (ValueError, IndexError):
+        return 1.0, tuple(fields)
+
+
+class ClassScorer:
+    """Scores of words by a class n-gram model.
+
+    Raises ConfigError: the model has none of the classes.
+    """
+
+    def __init__(self, scorer: NgramScorer, classes: Mapping[str, Iterable[tuple[tuple[str, ...], float]]]) -> None:
+        self.scorer = scorer
+        self.names = {name: scorer.number(name) for name in classes if name in scorer}
+        if not self.names:
+            raise ConfigError(
+                f"the model has none of the {len(classes)} classes", where=", ".join(list(classes)[:5]),
+                remedy="train it on text in which classes stand for words",
+            )  # fmt: skip
+        self.expansions = [
+            Expansion(number, words, math.log10(p)) for name, number in self.names.items() for words, p in classes[name]
+        ]
+        self._by_first: dict[str, list[Expansion]] = {}
+        for each in self.expansions:
+            self._by_first.setdefault(each.words[0], []).append(each)
+
+    def begin(self) -> Hypotheses:
+        """Where a sentence begins."""
+        return {(self.scorer.begin(), ()): (0.0, 0)}
+
+    def step(self, before: Hypotheses, word: str) -> tuple[float, int, Hypotheses]:
+        """log10 p of a word, or of `</s>`; the n-gram length of its best way, 0 where it is unknown; and what is after
+        it, of which the sum of probabilities is 1."""
+        after: Hypotheses = {}
+        number = END if word == "</s>" else self.scorer.number(word)
+        listed = self._by_first.get(word, ())
+        for (state, left), (logp, longest) in before.items():
+            if left:
+                if left[0] == word:
+                    _add(after, (state, left[1:]), logp, longest)
+                continue
+            if number != UNKNOWN:
+                p, length, following = self.scorer.score(state, number)
+                _add(after, (following, ()), logp + p, length)
+            for each in listed:
+                p, length, following = self.scorer.score(state, each.number)
+                _add(after, (following, each.words[1:]), logp + p + each.log10_prob, length)
+        if not after:
+            return *self._unknown(before), self._lost(before)
+        total = _sum([logp for logp, _ in after.values()])
+        _, length = max(after.values())
+        return total, length, {key: (logp - total, longest) for key, (logp, longest) in after.items()}
+
+    def _unknown(self, before: Hypotheses) -> tuple[float, int]:
+        ways = [logp + self.scorer.score(state, UNKNOWN)[0] for (state, left), (logp, _) in before.items() if not left]
+        return (_sum(ways) if ways else NEVER), 0
+
+    def _lost(self, before: Hypotheses) -> Hypotheses:
+        """After an unknown word: no class is being said any more."""
+        after: Hypotheses = {}
+        for (state, _), (logp, _) in before.items():
+            _add(after, (self.scorer.score(state, UNKNOWN)[2], ()), logp, 0)
+        return after
+
+    def sentence(self, words: Iterable[str]) -> Iterator[tuple[float, int]]:
+        """log10 p and n-gram length of each word and of `</s>`."""
+        now = self.begin()
+        for word in (*words, "</s>"):
+            logp, length, now = self.step(now, word)
+            yield logp, length
+
+    def score_lines(self, lines: bytes) -> SentenceScores:
+        """As `batch.score_lines`; tokens are words' numbers in the model, a class's for a word that it alone has."""
+        tokens, logps, lengths = [], [], []
+        for line in lines.splitlines():
+            words = [word.decode("utf-8", "surrogateescape") for word in spelled(line)]
+            for word, (logp, length) in zip([*words, ""], self.sentence(words), strict=True):
+                tokens.append(self._token(word) if word else BOUNDARY)
+                logps.append(logp)
+                lengths.append(length)
+                if word and not length:
+                    tokens[-1] = UNKNOWN
+        sentences = tokens.count(BOUNDARY)
+        numbers, values = np.array(tokens, np.int32), np.array(logps, np.float64)
+        total, lost = np.empty(sentences), np.empty(sentences)
+        count, missing = np.empty(sentences, np.int32), np.empty(sentences, np.int32)
+        if sentences:
+            sum_sentences(numbers, 0, len(numbers), values, UNKNOWN, total, count, missing, lost)
+        return SentenceScores(
+            total, count - 1, missing, lost, numbers, values.astype(np.float32), np.array(lengths, np.int8)
+        )
+
+    def _token(self, word: str) -> int:
+        number = self.scorer.number(word)
+        if number != UNKNOWN:
+            return number
+        listed = self._by_first.get(word) or [each for each in self.expansions if word in each.words]
+        return listed[0].number if listed else UNKNOWN
+
+
+def _add(to: Hypotheses, key: tuple[int, tuple[str, ...]], logp: float, length: int) -> None:
+    held = to.get(key)
+    to[key] = (logp, length) if held is None else (_sum([held[0], logp]), max(held[1], length))
+
+
+def _sum(logs: list[float]) -> float:
+    """log10 of a sum of probabilities."""
+    best = max(logs)
+    return best + math.log10(sum(10.0 ** (each - best) for each in logs))
