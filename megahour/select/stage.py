@@ -86,9 +86,8 @@ class CountVoices(Stage[SelectParams]):
     def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
         from megahour.runner.beside import runs
 
-        return [
-            Task({"first": first, "stop": stop}) for first, stop in runs(inputs["utterances"].manifest.shards, MOST)
-        ]
+        shards = inputs["utterances"].manifest.shards
+        return [Task({"first": first, "stop": stop}) for first, stop in runs(shards, min(MOST, -(-shards // RUN)))]
 
     def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.select.exchange import count_voices
@@ -130,7 +129,8 @@ def layout(p: SelectParams, inputs: Inputs) -> Layout:
         raise StoreError(
             "the duplicates of each shard are not known before select runs", where=inputs["duplicates"].url
         )
-    digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in sorted(inputs))
+    roles = ["layout"] if "layout" in inputs else sorted(inputs)  # it was made of the others
+    digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in roles)
     cache_key = (p.model_dump_json(), digests)
     if cache_key not in _layouts:
         laid_out = inputs.get("layout")

@@ -11,7 +11,7 @@ from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
-from megahour.corpus.ingest.sources import Item, NotRead, archive_items, file_items
+from megahour.corpus.ingest.sources import ZIP, Item, NotRead, archive_items, file_items, zip_items
 from megahour.corpus.ingest.tables import is_table, table_items
 from megahour.corpus.media.addresses import open_at
 from megahour.corpus.media.archives import unpacked
@@ -47,6 +47,9 @@ def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
 
 def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:
     try:
+        if label.lower().endswith(ZIP):
+            yield from zip_items(packed, label, max_bytes=p.max_bytes, pairing=p.pairing, folder=work)
+            return
         with unpacked(packed, max_bytes=p.max_bytes, folder=work) as file:
             yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
     except RECORD_FAULTS as error:

@@ -15,8 +15,8 @@ class IngestParams(Params):
 
     source: str = Field(
         "",
-        description="directory, glob or URL of media (or tar) files, transcripts beside them, or a table of addresses "
-        "(.csv, .tsv, .jsonl, .parquet); not with the raw input",
+        description="directory, glob or URL of media (or tar, zip) files, transcripts beside them, or a table of "
+        "addresses (.csv, .tsv, .jsonl, .parquet); not with the raw input",
     )
     allow_private: list[str] = Field(
         [], description="networks of this machine or a private network that a table may name, such as 10.0.0.0/8"

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
@@ -20,8 +21,12 @@ from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
 if TYPE_CHECKING:
     from megahour.corpus.media.archives import Member
+    from megahour.corpus.media.zips import ZipMember
 
-ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+AnyMember = TypeVar("AnyMember", "Member", "ZipMember")
+
+ZIP = ".zip"
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ZIP)
 WANTED = (*MEDIA, *TRANSCRIPTS, *ARCHIVES)
 MAX_NAMED = 5
 UNKNOWN_BYTES = 16_000_000  # a web server's listing has no sizes: about twenty minutes of MP3
@@ -154,7 +159,7 @@ def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
     visible = {path: sizes[path] for path in sorted(sizes) if not HIDDEN_PATH.search(path)}
     links = sorted(path[prefix:] for path in files.broken if not HIDDEN_PATH.search(path[prefix:]))
     if not visible:
-        remedy = "give a directory, a glob, a .tar or a URL"
+        remedy = "give a directory, a glob, a .tar, a .zip or a URL"
         raise ConfigError(f"no files at {source}{lead_nowhere(links)}", where="source", remedy=remedy)
     versions = {path: _version(entries[f"{root}/{path}"]) for path in visible}
     return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
@@ -222,7 +227,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
         groups = []  # orphans only
     if not specs:
         raise ConfigError(
-            f"{len(listing.sizes)} files at {source}, none of them audio or tar{lead_nowhere(listing.broken)}",
+            f"{len(listing.sizes)} files at {source}, none of them audio, tar or zip{lead_nowhere(listing.broken)}",
             where="source",
             remedy=f"audio has one of the suffixes {' '.join(MEDIA)}",
         )
@@ -261,15 +266,32 @@ def archive_items(
     """Items of a tar in a seekable file, and a BadRecord for each member that must not be used."""
     from megahour.corpus.media.archives import read_members, window
 
-    members: dict[str, Member] = {}
-    for member in read_members(file, max_bytes=max_bytes):
+    found = read_members(file, max_bytes=max_bytes)
+    yield from _member_items(found, lambda member: window(file, member), label, pairing)
+
+
+def zip_items(
+    file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing, folder: Path
+) -> Iterator[Item | BadRecord | NotRead | None]:
+    """`archive_items` of a zip. folder: for members that are unpacked."""
+    from megahour.corpus.media.zips import open_member, read_zip
+
+    found = read_zip(file, max_bytes=max_bytes)
+    yield from _member_items(found, lambda member: open_member(file, member, folder), label, pairing)
+
+
+def _member_items(
+    found: Iterable[AnyMember | BadRecord], open_: Callable[[AnyMember], BinaryIO], label: str, pairing: Pairing
+) -> Iterator[Item | BadRecord | NotRead | None]:
+    members: dict[str, AnyMember] = {}
+    for member in found:
         if isinstance(member, BadRecord):
             yield member
         else:
             members[member.name] = member
 
     def blob(path: str) -> Blob:
-        return Blob(path, lambda: window(file, members[path]))
+        return Blob(path, lambda: open_(members[path]))
 
     groups = group_files(members, pairing)
     for group in groups:

@@ -108,13 +108,20 @@ def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str
         return REFUSED[info.type], f"type {info.type!r} to {info.linkname!r}"
     if info.type not in REGULAR:
         return "tar-unsupported", f"type {info.type!r}"
-    parts = name.replace("\\", "/").split("/")
-    if name.startswith(("/", "\\")) or parts[0].endswith(":"):
-        return "tar-absolute-path", repr(name)
-    if ".." in parts:
-        return "tar-parent-path", repr(name)
+    if problem := path_refusal("tar", name):
+        return problem
     if info.size > max_bytes:
         return "too-large", f"{info.size} bytes, the limit max_bytes is {max_bytes}"
+    return None
+
+
+def path_refusal(kind: str, name: str) -> tuple[str, str] | None:
+    """(reason, detail) of a member's name that leads out of the archive. kind: of the archive."""
+    parts = name.replace("\\", "/").split("/")
+    if name.startswith(("/", "\\")) or parts[0].endswith(":"):
+        return f"{kind}-absolute-path", repr(name)
+    if ".." in parts:
+        return f"{kind}-parent-path", repr(name)
     return None
 
 

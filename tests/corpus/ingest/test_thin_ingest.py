@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,10 @@ from megahour.corpus.ingest.shard import ingest_shard
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.media.tar import tar_writer
 
+ZIPPED = {
+    **{f"{i}.wav": encode(murmur(4, seed=i)) for i in range(6)},
+    **{f"{i}.srt": b"1\n00:00:00,000 --> 00:00:04,000\nwords\n" for i in range(6)},
+}
 LONG = murmur(60, 44_100)
 
 
@@ -41,9 +46,19 @@ def large_members() -> bytes:
     return target.getvalue()
 
 
+def zipped(method: int) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", method) as archive:
+        for name, data in ZIPPED.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
 SOURCES: dict[str, Callable[[], bytes]] = {
     "small.tar": small_members,
     "large.tar": large_members,
+    "stored.zip": lambda: zipped(zipfile.ZIP_STORED),
+    "deflated.zip": lambda: zipped(zipfile.ZIP_DEFLATED),
     "long.mp3": lambda: encode(LONG, 44_100, "MP3", "MPEG_LAYER_III"),
     "long.mp4": lambda: track(LONG, "mp4", "aac", 44_100),
 }
@@ -75,5 +90,5 @@ def test_a_source_is_fetched_hardly_more_than_once(tmp_path: Path, s3_url: str, 
         with ShardWriter(Artifact(tmp_path / "out"), 0, "made") as out:
             with task_items(p, None, task.spec, tmp_path / "work") as items:
                 ingest_shard(p, items, out, tmp_path / "work")
-            assert out.counts.kept == {"small.tar": 40, "large.tar": 4}.get(name, 1)
+            assert out.counts.kept == {"small.tar": 40, "large.tar": 4, "stored.zip": 6, "deflated.zip": 6}.get(name, 1)
         assert 0.9 * size < fetched() < 1.5 * size

@@ -1,0 +1,284 @@
+"""Zip archives from elsewhere: the central directory and the members that are wanted, by ranges; nothing is trusted.
+
+Names never become paths on disk, and no byte is unpacked twice: members that share bytes, as in the bombs of Fifield
+("A better zip bomb", WOOT 2019), are refused. Layout: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.archives import MAX_MEMBERS, path_refusal
+from megahour.corpus.media.containers import byte_size
+from megahour.corpus.media.tar import COPY_BYTES, TarWindow
+
+END, LOCATOR, END64, ENTRY, LOCAL = b"PK\5\6", b"PK\6\7", b"PK\6\6", b"PK\1\2", b"PK\3\4"
+END_FORM, LOCATOR_FORM, END64_FORM = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
+ENTRY_FORM, LOCAL_FORM = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
+IN_ZIP64 = 0xFFFFFFFF  # of a size or an offset: the true one is in the extra field
+ZIP64_FIELD = 1
+MAX_DIRECTORY_BYTES = 256 << 20
+STORED, DEFLATED = 0, 8
+ENCRYPTED, UTF8 = 0x2041, 0x800  # flags: encrypted, strongly so, or the directory is; names are UTF-8
+SPOOL_BYTES = 16 << 20  # a member stays in memory up to this size
+# Sound and text shrink to a tenth or a fiftieth. What shrinks to less than a two-hundredth and is large is a bomb.
+BOMB_RATIO, BOMB_BYTES = 200, 64 << 20
+LEFT_BY_MACS = "__MACOSX/"
+
+
+@dataclass(frozen=True)
+class ZipMember:
+    """A file in a zip. offset: of its local header. end: where its bytes end at the latest. raw_name: undecoded."""
+
+    name: str
+    raw_name: bytes
+    method: int
+    crc: int
+    packed: int
+    size: int
+    offset: int
+    end: int
+
+
+class _Directory(NamedTuple):
+    """Where the central directory is, how many members it has, and how many bytes lie before the archive."""
+
+    start: int
+    size: int
+    members: int
+    before: int
+
+
+class _Entry(NamedTuple):
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    offset: int
+    mode: int
+    raw_name: bytes
+
+
+def read_zip(file: BinaryIO, *, max_bytes: int) -> Iterator[ZipMember | BadRecord]:
+    """The members of a zip in a seekable file, in the order of its directory; a BadRecord for one that is not usable.
+
+    Reasons: ``zip-absolute-path``, ``zip-parent-path``, ``zip-link``, ``zip-encrypted``, ``zip-unsupported`` (a method
+    or a split archive), ``zip-overlap``, ``zip-bomb``, ``too-large`` (above `max_bytes`), ``duplicate-id``;
+    ``zip-corrupt`` and ``zip-too-many`` end the walk where they are of the directory.
+    """
+    try:
+        directory = _directory(file)
+        entries = list(_entries(file, directory))
+    except BadRecord as bad:
+        yield bad
+        return
+    ends, shared = _spans(entries, directory.start)
+    seen: set[str] = set()
+    for entry, end, overlaps in zip(entries, ends, shared, strict=True):
+        name = _decoded(entry)
+        if name.startswith(LEFT_BY_MACS) or (name.endswith("/") and not entry.size):
+            continue
+        problem = _refusal(entry, name, max_bytes)
+        if problem is None and entry.offset + LOCAL_FORM.size + len(entry.raw_name) + entry.packed > end:
+            problem = "zip-corrupt", f"{entry.packed} bytes at byte {entry.offset}, only {end} are there"
+        if overlaps:
+            problem = "zip-overlap", f"its bytes from {entry.offset} on are also those of another member"
+        elif problem is None and name in seen:
+            problem = "duplicate-id", "the name came before"
+        seen.add(name)
+        yield (
+            BadRecord(*problem, record=name)
+            if problem
+            else ZipMember(name, entry.raw_name, entry.method, entry.crc, entry.packed, entry.size, entry.offset, end)
+        )
+
+
+def open_member(file: BinaryIO, member: ZipMember, folder: Path | None = None) -> BinaryIO:
+    """A member's bytes as a seekable file: a window on the archive, or unpacked into memory or a file in `folder`.
+
+    Raises
+    ------
+    BadRecord: ``zip-corrupt``: its local header is another's, or its bytes are not what the directory says.
+    """
+    file.seek(member.offset)
+    data = file.read(LOCAL_FORM.size + len(member.raw_name))
+    if len(data) < LOCAL_FORM.size + len(member.raw_name) or data[:4] != LOCAL:
+        raise BadRecord("zip-corrupt", f"no member begins at byte {member.offset}", record=member.name)
+    *_, name_bytes, extra_bytes = LOCAL_FORM.unpack(data[: LOCAL_FORM.size])
+    if name_bytes != len(member.raw_name) or data[LOCAL_FORM.size :] != member.raw_name:
+        raise BadRecord("zip-corrupt", "the member has another name than in the directory", record=member.name)
+    start = member.offset + LOCAL_FORM.size + name_bytes + extra_bytes
+    if start + member.packed > member.end:
+        raise BadRecord("zip-corrupt", f"its bytes go beyond byte {member.end}", record=member.name)
+    packed = cast(BinaryIO, TarWindow(file, start, member.packed))
+    return packed if member.method == STORED else _inflated(packed, member, folder)
+
+
+def _inflated(packed: BinaryIO, member: ZipMember, folder: Path | None) -> BinaryIO:
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    target = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, dir=folder)  # noqa: SIM115 (it is handed out)
+    try:
+        crc = 0
+        for block in _inflate(packed, member):
+            crc = zlib.crc32(block, crc)
+            target.write(block)
+        if target.tell() != member.size or crc != member.crc:
+            detail = f"{target.tell()} bytes with CRC {crc:08x}, the directory says {member.size} with {member.crc:08x}"
+            raise BadRecord("zip-corrupt", detail, record=member.name)
+    except BaseException:
+        target.close()
+        raise
+    target.seek(0)
+    return cast(BinaryIO, target)
+
+
+def _inflate(packed: BinaryIO, member: ZipMember) -> Iterator[bytes]:
+    """Blocks of at most `COPY_BYTES`; one byte more than the member's size ends it."""
+    inflater, left = zlib.decompressobj(-zlib.MAX_WBITS), member.size + 1
+    try:
+        while not inflater.eof and left > 0:
+            data = inflater.unconsumed_tail or packed.read(COPY_BYTES)
+            block = inflater.decompress(data, min(COPY_BYTES, left))
+            left -= len(block)
+            if not data and not block:
+                return
+            yield block
+    except zlib.error as error:
+        raise BadRecord("zip-corrupt", f"cannot unpack: {error}", record=member.name) from error
+
+
+def _directory(file: BinaryIO) -> _Directory:
+    """Raises BadRecord: there is none."""
+    size = byte_size(file)
+    tail_start = max(0, size - END_FORM.size - 0xFFFF)  # the longest comment
+    file.seek(tail_start)
+    tail = file.read(size - tail_start)
+    at = tail.rfind(END)
+    while at >= 0 and (len(tail) - at < END_FORM.size or at + END_FORM.size + _comment_bytes(tail, at) > len(tail)):
+        at = tail.rfind(END, 0, at)
+    if at < 0:
+        raise BadRecord("zip-corrupt", f"no end of a directory in the last {len(tail)} of {size} bytes")
+    _, disk, first_disk, _, members, bytes_, offset, _ = END_FORM.unpack_from(tail, at)
+    end = tail_start + at
+    if locator := _locator(file, end):
+        end, members, bytes_, offset, disk, first_disk = locator
+    if disk or first_disk:
+        raise BadRecord("zip-unsupported", "a part of an archive of several")
+    before = end - bytes_ - offset  # of a program that unpacks itself
+    if before < 0:
+        raise BadRecord("zip-corrupt", f"a directory of {bytes_} bytes at byte {offset}, which ends at {end}")
+    if members > MAX_MEMBERS or bytes_ > MAX_DIRECTORY_BYTES:
+        limits = f"{MAX_MEMBERS} and {MAX_DIRECTORY_BYTES}"
+        raise BadRecord("zip-too-many", f"{members} members in {bytes_} bytes, the limits are {limits}")
+    return _Directory(offset + before, bytes_, members, before)
+
+
+def _comment_bytes(tail: bytes, at: int) -> int:
+    return int(END_FORM.unpack_from(tail, at)[-1])
+
+
+def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | None:
+    """Of zip64: where the directory ends, its members, bytes and offset, and two numbers of disks; None without."""
+    if end < LOCATOR_FORM.size + END64_FORM.size:
+        return None
+    file.seek(end - LOCATOR_FORM.size)
+    name, _, _, _ = LOCATOR_FORM.unpack(file.read(LOCATOR_FORM.size))
+    if name != LOCATOR:
+        return None
+    at = end - LOCATOR_FORM.size - END64_FORM.size  # where it is without an extensible part, which nobody writes
+    file.seek(at)
+    name, *_, disk, first_disk, _, members, bytes_, offset = END64_FORM.unpack(file.read(END64_FORM.size))
+    if name != END64:
+        raise BadRecord("zip-corrupt", f"no zip64 end of a directory at byte {at}")
+    return at, members, bytes_, offset, disk, first_disk
+
+
+def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
+    """Raises BadRecord: the directory is not what its end says."""
+    file.seek(directory.start)
+    data, at = file.read(directory.size), 0
+    for number in range(directory.members):
+        if len(data) - at < ENTRY_FORM.size or data[at : at + 4] != ENTRY:
+            raise BadRecord("zip-corrupt", f"the directory has {number} members, {directory.members} are declared")
+        _, _, _, flags, method, _, _, crc, packed, size, name, extra, comment, _, _, mode, offset = (
+            ENTRY_FORM.unpack_from(data, at)
+        )
+        at += ENTRY_FORM.size
+        raw_name, fields = data[at : at + name], data[at + name : at + name + extra]
+        at += name + extra + comment
+        size, packed, offset = _wide([size, packed, offset], fields)
+        yield _Entry(flags, method, crc, packed, size, offset + directory.before, mode >> 16, raw_name)
+
+
+def _wide(values: list[int], fields: bytes) -> list[int]:
+    """Sizes and offset with those of zip64 where the entry has no room for them. Raises BadRecord: they are missing."""
+    if IN_ZIP64 not in values:
+        return values
+    at = 0
+    while at + 4 <= len(fields):
+        kind, size = struct.unpack_from("<2H", fields, at)
+        if kind == ZIP64_FIELD:
+            wanted = sum(value == IN_ZIP64 for value in values)
+            if size < 8 * wanted or at + 4 + size > len(fields):
+                break
+            wide = iter(struct.unpack_from(f"<{wanted}Q", fields, at + 4))
+            return [next(wide) if value == IN_ZIP64 else value for value in values]
+        at += 4 + size
+    raise BadRecord("zip-corrupt", "a member whose zip64 sizes are missing")
+
+
+def _spans(entries: list[_Entry], limit: int) -> tuple[list[int], list[bool]]:
+    """Where each member has to end: at the next one or at the directory; and whether its bytes are another's too."""
+    order = sorted(range(len(entries)), key=lambda i: entries[i].offset)
+    ends, shared = [limit] * len(entries), [False] * len(entries)
+    furthest, holder = 0, -1
+    for i in order:
+        entry = entries[i]
+        if entry.offset < furthest:
+            shared[i] = shared[holder] = True
+        reach = entry.offset + LOCAL_FORM.size + len(entry.raw_name) + entry.packed
+        if reach > furthest:
+            furthest, holder = reach, i
+    for i, following in pairwise(order):
+        ends[i] = min(limit, entries[following].offset)
+    return ends, shared
+
+
+def _decoded(entry: _Entry) -> str:
+    """Many write UTF-8 without saying so; else it is the code page of DOS."""
+    try:
+        return entry.raw_name.decode("utf-8")
+    except UnicodeDecodeError:
+        return (
+            entry.raw_name.decode("utf-8", "surrogateescape") if entry.flags & UTF8 else entry.raw_name.decode("cp437")
+        )
+
+
+def _refusal(entry: _Entry, name: str, max_bytes: int) -> tuple[str, str] | None:
+    """(reason, detail) when a member must not be used."""
+    if stat.S_IFMT(entry.mode) not in (0, stat.S_IFREG):
+        return "zip-link", f"a link or a device, mode {entry.mode:o}"
+    if problem := path_refusal("zip", name):
+        return problem
+    if entry.flags & ENCRYPTED:
+        return "zip-encrypted", "it needs a password"
+    if entry.method not in (STORED, DEFLATED):
+        return "zip-unsupported", f"packed by method {entry.method}; {STORED} and {DEFLATED} are read"
+    if entry.size > max_bytes:
+        return "too-large", f"{entry.size} bytes, the limit max_bytes is {max_bytes}"
+    if entry.method == STORED and entry.size != entry.packed:
+        return "zip-corrupt", f"{entry.size} bytes are stored in {entry.packed}"
+    if entry.size > BOMB_BYTES and entry.size > BOMB_RATIO * entry.packed:
+        return "zip-bomb", f"{entry.packed} bytes would become {entry.size}"
+    return None
