@@ -127,7 +127,7 @@ def open_member(file: BinaryIO, member: ZipMember, folder: Path | None = None) -
 def _inflated(packed: BinaryIO, member: ZipMember, folder: Path | None) -> BinaryIO:
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    target = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, dir=folder)  # noqa: SIM115 (it is handed out)
+    target = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, dir=str(folder) if folder else None)  # noqa: SIM115 (it is handed out)
     try:
         crc = 0
         for block in _inflate(packed, member):
