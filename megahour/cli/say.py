@@ -79,12 +79,15 @@ def _text(words: tuple[str, ...], path: str) -> str:
         raise ConfigError("give a text or --file, one of them", where="say", remedy='megahour say "hello" --voice RUN')
     if words:
         return " ".join(words)
-    if path == PIPE:
-        return sys.stdin.read()
     try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"no text: {error}", where=path, remedy="give a file in UTF-8") from error
+        return (sys.stdin.buffer.read() if path == PIPE else Path(path).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=path, remedy="check --file") from error
+    except UnicodeDecodeError as error:
+        where = "standard input" if path == PIPE else path
+        raise ConfigError(
+            f"not UTF-8: {error}", where=where, remedy=f"iconv -f LATIN1 -t UTF-8 {path} first"
+        ) from error
 
 
 def _write(speaker: AnySpeaker, pieces: Iterator[Spoken], out: str) -> float:

@@ -130,7 +130,7 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
     for spec in load_stage(following).inputs:
         if spec.role in known or not spec.optional:
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
-    folder, slash, _ = out.rpartition("/")
+    folder, slash, _ = out.rstrip("/").rpartition("/")  # a shell completes folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
 
 

@@ -188,7 +188,8 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
     meter = StreamMeter()
     assert asked.chunks is not None
     with _opened(source[0]) as pipe:
-        blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz)
+        where = "standard input" if source[0] == PIPE else source[0]
+        blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz, where)
         for update in stream(recogniser, blocks, ends=asked.ends, chunks=asked.chunks, meter=meter):
             text = " ".join(word.text for word in update.words)
             if asked.form == "json":

@@ -93,7 +93,7 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
     if kind == "literal_error":
         choices = problem["ctx"]["expected"]
         hint = nearest(str(problem["input"]), re.findall("'([^']*)'", choices))
-        return f'"{name}" = {shown(problem["input"])}: it is one of {choices}{hint}'
+        return f'"{name}" = {shown(problem["input"])}: it must be one of {choices}{hint}'
     if not name:  # of the values together: the message names them
         return str(problem["msg"]).removeprefix("Value error, ")
     return f'"{name}" = {shown(problem["input"])}: {problem["msg"]}'

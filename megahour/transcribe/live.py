@@ -16,10 +16,13 @@ MOST_HEADER_BYTES = 1 << 20
 PCM, EXTENSIBLE = 1, 0xFFFE
 
 
-def live_blocks(pipe: BinaryIO, model_rate_hz: int, rate_hz: int = 0) -> Iterator[NDArray[np.float32]]:
+def live_blocks(
+    pipe: BinaryIO, model_rate_hz: int, rate_hz: int = 0, where: str = "standard input"
+) -> Iterator[NDArray[np.float32]]:
     """Samples in the int16 scale at the model's rate, a tenth of a second at a time, as they come.
 
     rate_hz: of raw little-endian 16-bit mono samples; 0: a WAV header says what comes.
+    where: what errors name.
 
     Raises
     ------
@@ -29,9 +32,9 @@ def live_blocks(pipe: BinaryIO, model_rate_hz: int, rate_hz: int = 0) -> Iterato
 
     channels = 1
     if not rate_hz:
-        rate_hz, channels = _wave_header(pipe)
+        rate_hz, channels = _wave_header(pipe, where)
     if not 4000 <= rate_hz <= 384_000:
-        raise ConfigError(f"samples at {rate_hz} Hz", where="standard input", remedy="--rate-hz from 4000 to 384000")
+        raise ConfigError(f"samples at {rate_hz} Hz", where=where, remedy="--rate-hz from 4000 to 384000")
     resample = None if rate_hz == model_rate_hz else soxr.ResampleStream(rate_hz, model_rate_hz, 1, dtype="float32")
     frame, rest = 2 * channels, b""
     while data := pipe.read(round(rate_hz * BLOCK_S) * frame):
@@ -44,22 +47,22 @@ def live_blocks(pipe: BinaryIO, model_rate_hz: int, rate_hz: int = 0) -> Iterato
         yield resample.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
-def _wave_header(pipe: BinaryIO) -> tuple[int, int]:
+def _wave_header(pipe: BinaryIO, where: str) -> tuple[int, int]:
     """(rate, channels) of a WAV of 16-bit samples, read up to its first sample; lengths in it are not believed."""
     if _read(pipe, 4) != b"RIFF" or len(_read(pipe, 4)) < 4 or _read(pipe, 4) != b"WAVE":
-        raise _no_wave("standard input is no WAV file")
+        raise _no_wave("not a WAV file", where)
     rate_hz = channels = 0
     while True:
         name, (size,) = _read(pipe, 4), struct.unpack("<I", _read(pipe, 4).ljust(4, b"\0"))
         if name == b"data" and rate_hz:
             return rate_hz, channels
         if name == b"data" or not name or size > MOST_HEADER_BYTES:
-            raise _no_wave("the WAV header is damaged")
+            raise _no_wave("the WAV header is damaged", where)
         body = _read(pipe, size + size % 2)
         if name == b"fmt " and len(body) >= 16:
             kind, channels, rate_hz, _, _, bits = struct.unpack("<HHIIHH", body[:16])
             if kind not in (PCM, EXTENSIBLE) or bits != 16 or not 1 <= channels <= 16:
-                raise _no_wave(f"a WAV of kind {kind}, {bits} bits, {channels} channels")
+                raise _no_wave(f"a WAV of kind {kind}, {bits} bits, {channels} channels", where)
 
 
 def _read(pipe: BinaryIO, size: int) -> bytes:
@@ -69,9 +72,9 @@ def _read(pipe: BinaryIO, size: int) -> bytes:
     return data
 
 
-def _no_wave(what: str) -> ConfigError:
+def _no_wave(what: str, where: str) -> ConfigError:
     return ConfigError(
         what,
-        where="standard input",
+        where=where,
         remedy="send a WAV of 16-bit samples, or raw ones with --rate-hz; without --stream any audio file will do",
     )

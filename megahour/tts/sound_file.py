@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.corpus.media.audio import to_int16
 
 NOTICE = "synthetic speech, made by megahour"
+OTHER_FORMATS = frozenset({".aac", ".flac", ".m4a", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".wma"})
 
 
 class WavWriter:
-    """16-bit mono samples into `path`, which is replaced when all is written. Raises ConfigError: it cannot be."""
+    """16-bit mono samples into `path`, which is replaced when all is written.
+
+    Raises
+    ------
+    ConfigError: the folder is not there, or the name is that of another format.
+    StoreError: the file cannot be written, for want of room or of rights.
+    """
 
     def __init__(self, path: Path, rate_hz: int) -> None:
+        if path.suffix.lower() in OTHER_FORMATS:
+            raise ConfigError("only WAV can be written", where=str(path), remedy=f"--out {path.with_suffix('.wav')}")
         self.path, self.rate_hz = path, rate_hz
         self._scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> WavWriter:
-        try:
+        if not self.path.parent.is_dir():
+            raise ConfigError("no such folder", where=str(self.path.parent), remedy="make it first, or check --out")
+        with self._explaining():
+            self._scratch.touch()  # says what is wrong with a folder; libsndfile calls it a "System error"
             self._file = soundfile.SoundFile(self._scratch, "w", self.rate_hz, 1, "PCM_16", format="WAV")
-        except (OSError, soundfile.SoundFileError) as error:
-            raise ConfigError(f"cannot be written: {error}", where=str(self.path), remedy="check --out") from error
-        self._file.comment = NOTICE
+            self._file.comment = NOTICE
         return self
 
     def add(self, samples: NDArray[np.float32]) -> None:
         """(N,) in -1 … 1."""
-        self._file.write(to_int16(samples))
+        with self._explaining():
+            self._file.write(to_int16(samples))
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         frames = self._file.frames
-        self._file.close()
+        with contextlib.suppress(soundfile.SoundFileError) if kind else self._explaining():
+            self._file.close()
         if kind is None and frames:
             self._scratch.replace(self.path)
         else:
             self._scratch.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """What cannot be written, with the room that is left; the scratch file goes."""
+        try:
+            yield
+        except (OSError, soundfile.SoundFileError) as error:
+            self._scratch.unlink(missing_ok=True)
+            why = error.strerror if isinstance(error, OSError) else "the disk takes no more"
+            free = shutil.disk_usage(self.path.parent).free
+            raise StoreError(
+                f"cannot be written: {why}; {free / 1e6:,.1f} MB are free",
+                where=str(self.path),
+                remedy="make room, or choose a place that you may write to",
+            ) from error

@@ -43,7 +43,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "unknown engine": (
         "workers: 1",
         "kind: sprak",
-        "\"kind\" = 'sprak': it is one of 'local', 'spark' or 'ray' – did you mean",
+        "\"kind\" = 'sprak': it must be one of 'local', 'spark' or 'ray' – did you mean",
     ),
     "no role": ("    inputs: {{numbers: numbers}}\n", "", "step grouped: stage toy-parity needs the input numbers"),
     "a step called as a key": (

@@ -72,6 +72,8 @@ def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_pat
     next_, command = done.stdout.splitlines()[-2:]
     assert next_ == "Next:"
     assert command.endswith(f"  megahour language-model --text {out} --out {tmp_path}/language-model")
+    again = CliRunner().invoke(stage_command("sentences"), ["--out", f"{out}/", "--count", "8", "--workers", "1"])
+    assert again.stdout.splitlines()[-1].endswith(f" --out {tmp_path}/language-model"), "not in the artifact"
     quiet = CliRunner().invoke(stage_command("sentences"), ["--out", out, "--count", "8", "--quiet"])
     assert quiet.stdout.splitlines() == [f"{out}: 4 shards, 8 records kept"]
 

@@ -78,8 +78,8 @@ def test_fingerprints_ignore_the_order_of_keys() -> None:
     [
         ({"epochs": True}, '"epochs" = True: yes or no is not a number'),
         ({"rate": False}, '"rate" = False: yes or no is not a number'),
-        ({"kind": "course"}, "\"kind\" = 'course': it is one of 'plain' or 'coarse' – did you mean \"coarse\"?"),
-        ({"kind": 3}, "\"kind\" = 3: it is one of 'plain' or 'coarse'"),
+        ({"kind": "course"}, "\"kind\" = 'course': it must be one of 'plain' or 'coarse' – did you mean \"coarse\"?"),
+        ({"kind": 3}, "\"kind\" = 3: it must be one of 'plain' or 'coarse'"),
         ({"rules": [{"shore": 0.5}]}, 'unknown key "rules.0.shore" – did you mean "share"?'),
         ({"quick": True, "epochs": 6}, "quick toys have 5 epochs at most"),
         ({"epochs": 0, "xyz": 1}, '"epochs" = 0: Input should be greater than or equal to 1; unknown key "xyz"'),

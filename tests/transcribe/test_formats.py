@@ -66,8 +66,8 @@ def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no WAV file"),
-        (b"ID3" + bytes(100), "no WAV file"),
+        (b"", "talk.mp3: not a WAV file"),
+        (b"ID3" + bytes(100), "talk.mp3: not a WAV file"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "damaged"),
         (b"RIFF\0\0\0\0WAVEjunk\xff\xff\xff\x7f", "damaged"),
         (b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\3\0\1\0" + bytes(12), "kind 3"),
@@ -75,4 +75,4 @@ def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
 )
 def test_what_is_no_wave_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        list(live_blocks(io.BytesIO(data), 8000))
+        list(live_blocks(io.BytesIO(data), 8000, where="talk.mp3"))

@@ -1,0 +1,53 @@
+"""WAV files of synthetic speech: whole or not there, and errors that say what is wrong."""
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from megahour.cli.say import _text
+from megahour.core.errors import ConfigError, StoreError
+from megahour.tts.sound_file import NOTICE, WavWriter
+
+SECOND = np.linspace(-1, 1, 8000, dtype=np.float32)
+
+
+def test_a_file_says_that_a_machine_speaks(tmp_path: Path) -> None:
+    with WavWriter(tmp_path / "a.wav", 8000) as wav:
+        wav.add(SECOND)
+    with soundfile.SoundFile(tmp_path / "a.wav") as file:
+        assert (file.frames, file.samplerate, file.comment) == (8000, 8000, NOTICE)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
+
+
+def test_names_of_other_formats_and_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a\.MP3: only WAV can be written\nRemedy: --out .*a\.wav"):
+        WavWriter(tmp_path / "a.MP3", 8000)
+    with pytest.raises(ConfigError, match="nowhere: no such folder"), WavWriter(tmp_path / "nowhere" / "a.wav", 8000):
+        pass
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        with (
+            pytest.raises(StoreError, match=r"a\.wav: cannot be written: .*MB are free"),
+            WavWriter(tmp_path / "a.wav", 8000) as wav,
+        ):
+            wav.add(SECOND)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_another_encoding_is_named_with_what_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("café".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin: not UTF-8: .*\nRemedy: iconv -f LATIN1"):
+        _text((), str(tmp_path / "latin"))
+    with pytest.raises(ConfigError, match="none: cannot be read: No such file"):
+        _text((), str(tmp_path / "none"))
+    (tmp_path / "marked").write_bytes("\ufeffhello".encode())
+    assert _text((), str(tmp_path / "marked")) == "hello"
