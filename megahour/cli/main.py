@@ -18,7 +18,7 @@ import megahour
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.metrics import metrics_options, watching
 from megahour.cli.stage_table import STAGES
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.stopping import end_by_sigterm, exit_code, said, signal_name
 from megahour.runner import log
 from megahour.runner.lazy_group import LazyGroup
@@ -268,15 +268,23 @@ def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
     output_console().print(table)
 
 
+def _for_users(error: Exception) -> MegahourError | None:
+    """The error to print; of a task's, the one that it met, which names artifact and shard. None: a fault of ours."""
+    from megahour.core.surroundings import explained
+    from megahour.engine.base import TaskFailed
+
+    known = explained(error)
+    cause = known.__cause__ if isinstance(known, TaskFailed) else None
+    return cause if isinstance(cause, MegahourError) and cause.where else known
+
+
 def main() -> None:
     """Entry point: errors that a user can mend are printed without a traceback. SIGTERM ends a command as Ctrl-C."""
     end_by_sigterm()
     try:
         app()
     except Exception as error:
-        from megahour.core.surroundings import explained
-
-        if (known := explained(error)) is not None:
+        if (known := _for_users(error)) is not None:
             log.say("error", str(known), {"kind": type(error).__name__}, level=logging.ERROR)
         else:
             log.LOG.exception("unexpected %s", type(error).__name__)

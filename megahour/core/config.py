@@ -83,6 +83,12 @@ def _is_number(annotation: Any) -> bool:
     return set(kinds) <= {int, float, type(None)}
 
 
+def _as_list(value: Any) -> str:
+    """How a text that is meant as a list is written: `webdataset,nemo` as `[webdataset, nemo]`."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else []
+    return f" – write '[{', '.join(words)}]'" if any(words) else ""
+
+
 def _explain(model: type[BaseModel], problem: Any) -> str:
     path, kind = problem["loc"], problem["type"]
     name = ".".join(str(part) for part in path)
@@ -94,6 +100,8 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
         choices = problem["ctx"]["expected"]
         hint = nearest(str(problem["input"]), re.findall("'([^']*)'", choices))
         return f'"{name}" = {shown(problem["input"])}: it must be one of {choices}{hint}'
+    if kind == "list_type":
+        return f'"{name}" = {shown(problem["input"])}: it must be a list{_as_list(problem["input"])}'
     if not name:  # of the values together: the message names them
         return str(problem["msg"]).removeprefix("Value error, ")
     return f'"{name}" = {shown(problem["input"])}: {problem["msg"]}'

@@ -104,8 +104,9 @@ def check_kinds(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
         artifact = inputs[spec.role]
         kind = kind_of(artifact)
         if kind and kind not in wanted:
+            made = f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind})"
             raise ConfigError(
-                f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind}), no {' or '.join(wanted)}",
+                f"{made}; this input takes {' or '.join(wanted)}",
                 where=f"stage {stage.name}, input {spec.role}",
                 remedy=makers_of(wanted),
             )

@@ -16,6 +16,7 @@ from megahour.core.stage import Batches, Context, Stage, Task
 from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
+from megahour.engine.base import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,8 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     ctx = job.context()
     if progress is not None:
         ctx.progress = progress
-    with blame(job, f"shard {shard} {spec}"), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
+    what = f"shard {shard}" + ("" if spec == {"shard": shard} else f" {shown(spec)}")
+    with blame(job, what), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
         stage.run(p, inputs, Task(spec), out, ctx)
         return out.commit().to_json()
 
@@ -85,7 +87,7 @@ def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
     stage, p, inputs = job.load()
     ctx, total = job.context(), b""
     for count, spec in enumerate(specs):
-        with blame(job, f"task {spec}"):
+        with blame(job, f"task {shown(spec)}"):
             part = stage.measure(p, inputs, Task(spec), ctx)
             total = stage.add(total, part) if count else part
     return total
@@ -94,7 +96,7 @@ def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
 def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Worker side of `exchange`, map half."""
     stage, p, inputs = job.load()
-    with blame(job, f"split task {spec}"):
+    with blame(job, f"split task {shown(spec)}"):
         yield from stage.split(p, inputs, Task(spec))
 
 

@@ -19,7 +19,10 @@ from command_line import command, hears_ctrl_c, ignores_ctrl_c, megahour
 from fsspec.implementations.local import LocalFileSystem
 from toy_stages import write_recipe
 
+from megahour.cli.main import _for_users
+from megahour.core.errors import StageError
 from megahour.core.locks import alone
+from megahour.engine.base import Failure, TaskFailed
 
 
 def test_help_starts_in_half_a_second() -> None:
@@ -136,9 +139,9 @@ def test_an_artifact_of_another_kind_is_refused(tmp_path: Path) -> None:
     megahour("ingest", "--source", str(tmp_path / "*.wav"), "--licence", "CC0", "--out", recordings)
     for stage in ("select", "duplicates", "export"):
         refused = megahour(stage, "--utterances", recordings, *out, code=1)
-        assert "is an artifact of ingest (recordings), no utterances" in refused
+        assert "is an artifact of ingest (recordings); this input takes utterances" in refused
     assert "1 records kept" in megahour("cut", "--recordings", recordings, "--min-s", "0.1", *out)
-    assert "is an artifact of cut (utterances), no recordings" in megahour(
+    assert "is an artifact of cut (utterances); this input takes recordings" in megahour(
         "align", "--recordings", out[1], "--aligner", recordings, "--out", str(tmp_path / "alignment"), code=1
     )
 
@@ -193,3 +196,14 @@ def test_two_sessions_do_not_share_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("doctor",), ("--version",), ("run", "--help")])
 def test_small_commands(words: tuple[str, ...]) -> None:
     assert megahour(*words)
+
+
+def test_of_a_task_that_failed_people_read_what_it_met() -> None:
+    met = StageError("7 words", where="runs/a/out shard 3", remedy="write more")
+    with pytest.raises(TaskFailed) as caught:
+        Failure.of(met, "task 3", (3, {"shard": 3})).throw()
+    assert str(_for_users(caught.value)) == "runs/a/out shard 3: 7 words\nRemedy: write more"
+    with pytest.raises(TaskFailed) as caught:
+        Failure.of(StageError("7 words"), "task 3", 3).throw()
+    assert str(_for_users(caught.value)) == "task 3 (3): StageError: 7 words", "nothing but the task says where"
+    assert _for_users(ZeroDivisionError("ours")) is None

@@ -101,3 +101,10 @@ def test_what_must_be_given_is_named() -> None:
 
     with pytest.raises(ConfigError, match='"size" is not given'):
         parse(Needy, {}, where="stage needy")
+
+
+def test_a_text_for_a_list_is_shown_as_the_list_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"\"rules\" = 'one,two': it must be a list – write '\[one, two\]'"):
+        parse(ToyParams, {"rules": "one,two"}, where="stage toy")
+    with pytest.raises(ConfigError, match=r'"rules" = 3: it must be a list\n'):
+        parse(ToyParams, {"rules": 3}, where="stage toy")

@@ -91,7 +91,9 @@ def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
 def test_features_are_no_model(tmp_path: Path) -> None:
     targets = load_stage("targets")
     features = made_with(tmp_path, "features", {})
-    with pytest.raises(ConfigError, match=r"features is an artifact of features \(features\), no model") as caught:
+    with pytest.raises(
+        ConfigError, match=r"features is an artifact of features \(features\); this input takes model"
+    ) as caught:
         check_kinds(targets, {"features": features, "teacher": features})
     assert "stage targets, input teacher" in str(caught.value)
     assert "model is made by train or import-aligner" in str(caught.value)

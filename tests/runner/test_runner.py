@@ -12,12 +12,13 @@ import pytest
 from toy_stages import Count, CountParams, Parity, ParityParams
 
 import megahour
-from megahour.core.errors import ConfigError, StoreError, TooManyBad
+from megahour.core.errors import ConfigError, StageError, StoreError, TooManyBad
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
+from megahour.runner.job import Job, run_task
 from megahour.runner.runner import Models, clear, run_stage
 from megahour.serve.client import client
 from megahour.serve.spec import ModelSpec
@@ -178,3 +179,20 @@ def test_a_newer_version_of_a_stage_makes_its_artifact_again(tmp_path: Path, eng
     assert newer.version == older.version + 1
     assert newer.fingerprint != older.fingerprint
     assert {receipt.fingerprint for receipt in Artifact(out.url).receipts()} == {newer.fingerprint}
+
+
+def test_an_error_of_a_shard_names_artifact_and_shard_and_not_a_thousand_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StageError("7 words", where="a.wav")
+
+    monkeypatch.setattr(Count, "run", refuse)
+    job = Job("toy_stages:Count", CountParams().model_dump(), {}, str(tmp_path / "out"), "f", str(tmp_path))
+    with pytest.raises(StageError) as caught:
+        run_task(job, (3, {"shard": 3}))
+    assert caught.value.where == f"{tmp_path}/out shard 3: a.wav"
+    with pytest.raises(StageError) as caught:
+        run_task(job, (3, {"files": ["talk.wav"] * 1000}))
+    assert caught.value.where.startswith(f"{tmp_path}/out shard 3 {{'files': ['talk.wav', ")
+    assert len(caught.value.where) < 400 + len(str(tmp_path))
