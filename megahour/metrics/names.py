@@ -40,6 +40,9 @@ METRICS: dict[str, Metric] = {
     "megahour_step_running": Metric("gauge", _STEP, "1 while the step is at work, else 0"),
     "megahour_step_progress_timestamp_seconds": Metric("gauge", _STEP, "when the step last got on, as Unix time"),
     "megahour_step_unit_seconds": Metric("gauge", _STEP, "seconds for a shard, or for a batch of a training"),
+    "megahour_shard_seconds": Metric(
+        "gauge", (*_STEP, "quantile"), "a worker's seconds for a shard, of the last 1,024"
+    ),
     "megahour_step_seconds": Metric("gauge", _STEP, "wall time of the step, of all sessions"),
     "megahour_shards": Metric("gauge", _STEP, "shards of the step"),
     "megahour_shards_done": Metric("gauge", _STEP, "shards that are committed"),

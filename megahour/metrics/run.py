@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from megahour.core.store import Artifact
 from megahour.metrics.background import Fetched
 from megahour.metrics.machine import disks
 from megahour.metrics.names import MetricSample
-from megahour.metrics.training import Training
+from megahour.metrics.training import QUANTILES, Training
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from megahour.runner.job import Job
 
 LOG = logging.getLogger(__name__)
+SHARDS = 1024  # of which the quantiles of their seconds are
 SYSTEMS = ("baseline", "student", "teacher")
 
 
@@ -41,6 +44,7 @@ class StepState:
     at: float = -1.0
     progressed_unix_s: float = 0.0
     unit_s: float = 0.0
+    shard_s: deque[float] = field(default_factory=lambda: deque(maxlen=SHARDS))
 
     def seconds(self) -> float:
         """Of this session."""
@@ -114,6 +118,11 @@ class RunBoard:
             state.unit_s = unit_s
             state.got_on(state.done)
 
+    def took(self, step: str, seconds: float) -> None:
+        """A worker made a shard."""
+        with self._lock:
+            self._states[step].shard_s.append(seconds)
+
     def units(self, step: str, at: float, unit_s: float, restarts: float) -> None:
         """A long task counts in units of its own, such as batches; `restarts` of a training's workers."""
         with self._lock:
@@ -176,6 +185,10 @@ class RunBoard:
             return  # it did not run in this session
         yield MetricSample("megahour_step_progress_timestamp_seconds", state.progressed_unix_s, labels)
         yield MetricSample("megahour_step_unit_seconds", state.unit_s, labels)
+        rising = sorted(state.shard_s)
+        for quantile in QUANTILES.values() if rising else ():
+            nearest = rising[math.ceil(float(quantile) * len(rising)) - 1]
+            yield MetricSample("megahour_shard_seconds", nearest, {**labels, "quantile": quantile})
         counts = state.counts
         dropped = sum(counts.dropped.values()) - counts.bad
         for what, n in (("in", counts.came_in), ("kept", counts.kept), ("bad", counts.bad), ("dropped", dropped)):
@@ -213,6 +226,9 @@ class MeteredMonitor(TerminalMonitor):
         super().started(stage, tasks, done)
         last_s = self.place.last_s if self.place else None
         self._board.started(self._key, tasks, done, (last_s or 0.0) / max(tasks, 1))  # until this session has a pace
+
+    def took(self, seconds: float) -> None:
+        self._board.took(self._key, seconds)
 
     def task_done(self, receipt: Receipt) -> None:
         super().task_done(receipt)

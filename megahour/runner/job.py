@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from megahour.core.config import Params
 from megahour.core.errors import MegahourError
@@ -20,6 +21,8 @@ from megahour.engine.base import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Job:
     def context(self) -> Context:
         model = (output := Artifact(self.output)).fs.cat_file(output.path(self.model)) if self.model else b""
         return Context(Path(self.work), self.threads, self.service, self.durable, model)
+
+
+def timed(call: Callable[..., R], *values: Any) -> tuple[float, R]:
+    """Worker side of any call: its seconds, and its result."""
+    started = time.monotonic()
+    result = call(*values)
+    return time.monotonic() - started, result
 
 
 def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:

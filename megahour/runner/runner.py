@@ -32,7 +32,7 @@ from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions
 from megahour.engine.base import Failure
-from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, split_task
+from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, split_task, timed
 from megahour.runner.loss_limits import BadShare, check_kept
 from megahour.runner.rounds import learn_in_rounds
 
@@ -51,6 +51,9 @@ class Monitor:
         """The output is this run's, and the job has its places; its tasks are not known yet."""
 
     def started(self, stage: str, tasks: int, done: int) -> None: ...
+
+    def took(self, seconds: float) -> None:
+        """A shard was made in so many seconds of a worker; its `task_done` comes next."""
 
     def task_done(self, receipt: Receipt) -> None: ...
 
@@ -301,15 +304,18 @@ def make_missing(
             job = learn_in_rounds(origin, job, engine, specs, monitor.progress)
         if stage.exchange:
             spill = str(Path(job.work) / "spill")
-            merge = partial(merge_partition, job, done)
-            for _, text in engine.exchange(partial(split_task, job), specs, merge, plan.shards, spill=spill):
+            merge = partial(timed, partial(merge_partition, job, done))
+            for _, (seconds, text) in engine.exchange(partial(split_task, job), specs, merge, plan.shards, spill=spill):
                 if text is not None:
+                    monitor.took(seconds)
                     yield Receipt.from_json(text)
         elif stage.local:
             for shard in pending:
                 yield Receipt.from_json(_run_here(job, (shard, specs[shard]), monitor))
         else:
-            for _, text in engine.map(partial(run_task, job), [(shard, specs[shard]) for shard in pending]):
+            work = partial(timed, partial(run_task, job))
+            for _, (seconds, text) in engine.map(work, [(shard, specs[shard]) for shard in pending]):
+                monitor.took(seconds)
                 yield Receipt.from_json(text)
 
 

@@ -48,12 +48,20 @@ def test_commands_in_manifests_are_recipes_with_settings_that_there_are() -> Non
     assert (step.params.identity()["workers"], step.params.model_dump()["nodes"]) == (32, 4)
     (job,) = (r for r in resources(DEPLOY / "kubernetes" / "run.yaml") if r["kind"] == "Job")
     (driver,) = job["spec"]["template"]["spec"]["containers"]
-    recipe = load_recipe(driver["command"][-1], driver["args"])
+    recipe = load_recipe(driver["command"][-1], [word for word in driver["args"] if not word.startswith("--")])
     assert recipe.engine.conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
     (application,) = resources(DEPLOY / "kubernetes" / "spark-application.yaml")
     run, name, *words = application["spec"]["arguments"]
     assert run == "run"
-    assert load_recipe(name, words).engine.kind == "spark"
+    assert load_recipe(name, [word for word in words if not word.startswith("--")]).engine.kind == "spark"
+
+
+def test_every_kind_of_run_can_be_watched() -> None:
+    for name in ("kubernetes/run.yaml", "kubernetes/train.yaml", "kubernetes/spark-application.yaml"):
+        (port,) = re.findall(r"--metrics-port[= ](\d+)", (DEPLOY / name).read_text("utf-8"))
+        assert port == "9464", "as deploy/monitoring/prometheus.yml has it"
+    for name in ("run", "train"):
+        assert '${METRICS_PORT:+--metrics-port "$METRICS_PORT"}' in (DEPLOY / f"slurm/{name}.sbatch").read_text("utf-8")
 
 
 def test_the_dockerfile_is_clean() -> None:

@@ -80,6 +80,9 @@ def test_a_step_is_counted_shard_by_shard(tmp_path: Path) -> None:
     spent_s = of_step(last, "megahour_step_seconds")
     assert of_step(last, "megahour_audio_hours_per_hour") == pytest.approx(4 * 3600 / spent_s, rel=0.1)
     assert 0 < of_step(last, "megahour_step_unit_seconds") <= spent_s
+    quantiles = [of_step(last, "megahour_shard_seconds", quantile) for quantile in ("0.5", "0.95", "0.99")]
+    assert 0 < quantiles[0] <= quantiles[1] == quantiles[2] <= spent_s, "of four the slowest"
+    assert ("megahour_shard_seconds", "numbers", "toy-count", "0.5") not in first
     got_on = [of_step(seen, "megahour_step_progress_timestamp_seconds") for seen in looks.seen]
     assert got_on == sorted(set(got_on)), "each shard is progress"
     assert 0 <= time.time() - got_on[-1] < 60
@@ -90,6 +93,16 @@ def test_a_step_is_counted_shard_by_shard(tmp_path: Path) -> None:
     assert after["megahour_run_steps_done",] == 1
     assert of_step(after, "megahour_step_running") == 0
     assert of_step(after, "megahour_step_seconds") == of_step(values(board()), "megahour_step_seconds"), "it is over"
+
+
+def test_the_quantiles_are_of_the_last_shards(tmp_path: Path) -> None:
+    board = RunBoard()
+    board.begins("numbers", Job("", {}, {}, str(tmp_path), "", str(tmp_path)), "toy-count", LocalEngine(workers=1))
+    for seconds in [1e6, *range(1024, 0, -1)]:
+        board.took("numbers", seconds)
+    found = values(board())
+    quantiles = [of_step(found, "megahour_shard_seconds", quantile) for quantile in ("0.5", "0.95", "0.99")]
+    assert quantiles == [512, 973, 1014]
 
 
 def test_what_earlier_sessions_spent_counts(tmp_path: Path) -> None:
