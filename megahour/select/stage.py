@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from megahour.select.sample import Layout
 
 
-RUN, MOST = 16, 1024  # shards whose voices a worker counts at least; tables of counts that the driver adds up
+RUN, MOST = 10, 1024  # shards whose voices a worker counts at least; tables of counts that the driver adds up
 
 
 class Select(Stage[SelectParams]):
