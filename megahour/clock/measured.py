@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from megahour.clock.pipeline import QUANTITIES, Law, Machine, StepLaws
 from megahour.core.errors import ConfigError
@@ -62,14 +63,8 @@ def measured(
     workers = max(1, int(wall.get("workers", 1)))
     task_s, mean, longest = sum(seconds), sum(seconds) / len(seconds), max(seconds)
     work = max(math.ceil(len(seconds) / workers) * mean, longest) if machine != "train" else task_s
-    written, files, audio_s = 0, 0, 0.0
-    for receipt in output.each_receipt():
-        written += sum(info.bytes for info in receipt.files.values())
-        files += len(receipt.files)
-        audio_s += float(receipt.stats.get("audio_s", 0.0) or 0.0)
-    read = [
-        info.bytes for each in inputs.values() for receipt in each.each_receipt() for info in receipt.files.values()
-    ]
+    own = _books(output.url, output.manifest.digest)
+    read = [_books(each.url, each.manifest.digest) for each in inputs.values()]
     return Measured(
         name=name,
         stage=output.manifest.stage,
@@ -79,15 +74,35 @@ def measured(
             "task_s": task_s,
             "device_s": {"cores": 0.0, "service": max(0.0, task_s - cpu_s), "train": task_s}[machine],
             "beside_s": max(0.0, float(wall["seconds"]) - work),
-            "written_bytes": written,
-            "read_bytes": sum(read),
-            "requests": files + BOOKS * len(seconds) + sum(math.ceil(each / BLOCK_BYTES) for each in read),
+            "written_bytes": own.bytes,
+            "read_bytes": sum(each.bytes for each in read),
+            "requests": own.files + BOOKS * len(seconds) + sum(each.blocks for each in read),
         },
-        hours=audio_s / 3600,
+        hours=own.audio_s / 3600,
         workers=threads if machine == "train" else workers,
         longest=longest / mean if mean else 1.0,
         inputs=parents,
     )
+
+
+class _Books(NamedTuple):
+    """What the receipts of an artifact add up to. blocks: reads of `BLOCK_BYTES` that its files take."""
+
+    bytes: int
+    files: int
+    blocks: int
+    audio_s: float
+
+
+@lru_cache(maxsize=256)
+def _books(url: str, digest: str) -> _Books:
+    """Read once, though several steps have the artifact as an input; the digest says which one is at the address."""
+    written, files, blocks, audio_s = 0, 0, 0, 0.0
+    for receipt in Artifact(url).each_receipt():
+        for info in receipt.files.values():
+            written, files, blocks = written + info.bytes, files + 1, blocks + math.ceil(info.bytes / BLOCK_BYTES)
+        audio_s += float(receipt.stats.get("audio_s", 0.0) or 0.0)
+    return _Books(written, files, blocks, audio_s)
 
 
 def source_of_hours(run: Sequence[Measured], step: str = "") -> str:

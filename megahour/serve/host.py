@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from megahour.core.errors import MegahourError
-from megahour.serve.registry import POLL_S, Registry
+from megahour.serve.registry import BEAT_S, POLL_S, Registry
 from megahour.serve.server import serve
 from megahour.serve.spec import ModelSpec
 
@@ -45,9 +46,13 @@ def serve_registry(
             with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
                 key = registry.add(model, service.endpoint)
                 LOG.warning("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+                beat_s = time.monotonic()
                 try:
                     while not (stop.is_set() or service.ended or _other(registry, model)):
                         stop.wait(POLL_S)
+                        if time.monotonic() - beat_s > BEAT_S:
+                            registry.beat(key, model, service.endpoint)
+                            beat_s = time.monotonic()
                 finally:
                     registry.remove(key)  # first, so that no task looks for it while it ends
         except MegahourError as error:

@@ -1,7 +1,8 @@
 """Where a run's model services on other machines are: a folder that all see, on a disk or in an object store.
 
     wanted.json          the model that the run needs now, written by the driver
-    services/<id>.json   a service that has it: its address and token, written by `megahour serve` on that machine
+    services/<id>.json   a service that has it: its address and token, written by `megahour serve` there, every
+                         `BEAT_S` seconds again: of a machine that is lost it gets old, and is not asked any more
 
 Who may write here says what those machines load, and who may read here may ask them: keep it to yourself (local files
 are made for their owner alone).
@@ -29,6 +30,7 @@ WANTED = "wanted.json"
 POLL_S = 1.0
 SAY_S = 15.0  # a driver without a service says so
 JOIN_S = 3600.0  # … and gives up
+BEAT_S, DEAD_S = 10.0, 60.0  # between two signs of life of a service; one without is taken for lost
 
 
 class Registry:
@@ -58,20 +60,30 @@ class Registry:
         return (str(found["name"]), ModelSpec(**found["spec"])) if found else None
 
     def add(self, model: str, service: ServiceAddress) -> str:
-        """Offer a service; its key for `remove`."""
+        """Offer a service; its key for `beat` and `remove`."""
         key = f"services/{uuid.uuid4().hex}.json"
-        self._write(key, {"model": model, "address": service.address, "token": service.token})
+        self.beat(key, model, service)
         return key
+
+    def beat(self, key: str, model: str, service: ServiceAddress) -> None:
+        """A sign of life of a service that is offered."""
+        self._write(key, {"model": model, "address": service.address, "token": service.token, "unix_s": time.time()})
 
     def remove(self, key: str) -> None:
         """Take an offer back."""
         self._remove(key)
 
     def services(self, model: str, tls: str = "") -> list[ServiceAddress]:
-        """Those that offer a model, in no order. One that was killed is still among them."""
+        """Those that offer a model, in no order. One that was killed is among them for `DEAD_S` seconds.
+
+        If none has given a sign of life since, all are: the clocks of the machines may differ.
+        """
         self._home.fs.invalidate_cache()
         found = [self._read(self._relative(path)) for path in self._home.fs.glob(self._home.path("services/*.json"))]
-        return [ServiceAddress(s["address"], s["token"], tls) for s in found if s and s["model"] == model]
+        own = [each for each in found if each and each["model"] == model]
+        now_s = time.time()
+        alive = [each for each in own if now_s - float(each.get("unix_s", now_s)) < DEAD_S]
+        return [ServiceAddress(each["address"], each["token"], tls) for each in alive or own]
 
     def _relative(self, path: str) -> str:
         return "services/" + path.rpartition("/")[2]

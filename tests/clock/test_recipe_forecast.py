@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_artifacts import write_artifact
 
-from megahour.clock.measured import Measured, from_json, laws, source_of_hours, to_json
+from megahour.clock.measured import Measured, from_json, laws, measured, source_of_hours, to_json
 from megahour.clock.pipeline import (
     QUANTITIES,
     Forecast,
@@ -26,6 +28,8 @@ from megahour.clock.pipeline import (
 )
 from megahour.clock.set_ups import set_ups
 from megahour.core.errors import ConfigError
+from megahour.core.receipts import Receipt
+from megahour.core.store import Artifact
 
 
 def step(machine: Machine = "cores", workers: int = 1, longest: float = 1.0, **fixed: float) -> StepLaws:
@@ -209,3 +213,27 @@ def test_constants_go_through_a_file() -> None:
 def test_published_set_ups_differ_by_what_the_page_says() -> None:
     differences = [round(100 * (row.found / row.published - 1)) for row in set_ups()]
     assert differences == [-37, 10, -27, -14, 4, 4]
+
+
+def test_the_receipts_of_an_artifact_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though two steps have it as an input, and it is the output of a third."""
+    made = {}
+    for name in ("first", "second", "third"):
+        made[name] = write_artifact(tmp_path / name, [({}, {".json": bytes(5 << 20)}), ({}, {".json": b"x"})], {})
+        (tmp_path / name / "timings/total.json").write_text('{"seconds": 9.0, "workers": 1}')
+    read: list[str] = []
+    each = Artifact.each_receipt
+
+    def counted(artifact: Artifact) -> Iterator[Receipt]:
+        read.append(artifact.url)
+        return each(artifact)
+
+    monkeypatch.setattr(Artifact, "each_receipt", counted)
+    steps = [
+        measured(name, Artifact(tmp_path / name), "cores", 1, {"in": made["first"]} if name != "first" else {}, ())
+        for name in made
+    ]
+    assert len(read) == len(set(read)) == 3
+    assert [step.quantities["written_bytes"] for step in steps] == [(5 << 20) + 1] * 3
+    assert [step.quantities["read_bytes"] for step in steps] == [0, (5 << 20) + 1, (5 << 20) + 1]
+    assert [step.quantities["requests"] for step in steps] == [2 + 3 * 2, 2 + 3 * 2 + 3, 2 + 3 * 2 + 3]

@@ -1,0 +1,30 @@
+"""Which services a registry tells of: those that gave a sign of life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megahour.serve.registry import DEAD_S, Registry
+from megahour.serve.spec import ServiceAddress
+
+HERE, THERE = ServiceAddress("here:1", "a"), ServiceAddress("there:1", "b")
+
+
+def test_a_service_without_a_sign_of_life_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1e9]
+    monkeypatch.setattr("megahour.serve.registry.time.time", lambda: now_s[0])
+    registry = Registry(str(tmp_path))
+    here, there = (registry.add("model", service) for service in (HERE, THERE))
+    registry.add("other", HERE)
+    assert set(registry.services("model")) == {HERE, THERE}
+    now_s[0] += DEAD_S - 1
+    registry.beat(here, "model", HERE)
+    assert set(registry.services("model")) == {HERE, THERE}
+    now_s[0] += 2
+    assert registry.services("model") == [HERE]
+    now_s[0] += 10 * DEAD_S
+    assert set(registry.services("model")) == {HERE, THERE}, "all alike: it may be this machine's clock"
+    registry.remove(there)
+    assert registry.services("model") == [HERE]
