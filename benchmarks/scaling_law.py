@@ -48,7 +48,7 @@ def recipe(run: Path, seed: int, hours: float) -> dict[str, Any]:
     demo: Steps = made["steps"]
     steps = {name: step for name, step in demo.items() if not name.startswith(LEFT_OUT)}
     steps["raw"] |= {"hours": hours}
-    smallest = 0.6 * hours / TIMES[-1]  # what is cut, less the labelled, tuning and test hours, is somewhat more
+    smallest = 0.55 * hours / TIMES[-1]  # what is cut, less the labelled, tuning and test hours, is somewhat more
     sizes = [smallest * (times - before) for times, before in zip(TIMES, (0, *TIMES), strict=False)]
     test, tune, *_ = steps["selection"]["sets"]
     steps["selection"]["sets"] = [
@@ -56,7 +56,6 @@ def recipe(run: Path, seed: int, hours: float) -> dict[str, Any]:
         tune,
         {"name": "labelled", "hours": 0.45},
         *({"name": part, "hours": size} for part, size in zip(PARTS, sizes, strict=True)),
-        {"name": "rest"},
     ]
     steps |= decoded("teacher", demo, "units")
     steps["targets"] = demo["targets"] | {"sets": list(PARTS)}
