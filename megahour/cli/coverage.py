@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from megahour.core.errors import ConfigError
 from megahour.runner import log
 
 
@@ -38,11 +39,19 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
     from megahour.core.transfer import publish_text
     from megahour.engine.local import LocalEngine
     from megahour.report.coverage import cover
+    from megahour.report.coverage_family import family
     from megahour.report.coverage_page import page, rows, unlike
     from megahour.report.coverage_page import table as table_of
     from megahour.report.tables import size
     from megahour.runner.progress import TerminalMonitor
 
+    if table and Path(table).suffix in (".csv", ".tsv", ".json", ".jsonl", ".xlsx"):
+        raise ConfigError(
+            "the table is a Parquet file", where=table, remedy="--table hours.parquet; --json prints JSON"
+        )
+    urls = [run, other] if other else [run]
+    for url in urls:
+        family(url)  # what cannot be counted is said before the first shard is
     monitor = TerminalMonitor(step="coverage")
 
     def advance(done: int, shards: int) -> None:
@@ -52,7 +61,6 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
 
     try:
         with LocalEngine(workers=workers) as engine:
-            urls = [run, other] if other else [run]
             found = [cover(url, engine if workers > 1 else None, advance) for url in urls]
     finally:
         monitor.stopped()

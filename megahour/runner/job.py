@@ -86,7 +86,7 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     ctx = job.context()
     if progress is not None:
         ctx.progress = progress
-    what = f"shard {shard}" + ("" if spec == {"shard": shard} else f" {shown(spec)}")
+    what = f"shard {shard}" + ("" if spec in ({}, {"shard": shard}) else f" {shown(spec)}")
     with blame(job, what), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
         stage.run(p, inputs, Task(spec), out, ctx)
         return out.commit().to_json()

@@ -61,7 +61,7 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
         with fsspec.open(url, "rb") as opened:
             file = opened.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"no tokens: {error}", where=url, remedy="check `file`") from error
+        raise ConfigError(f"tokens cannot be read: {error}", where=url, remedy="check the path") from error
     if len(file) > MAX_BYTES:
         raise ConfigError(f"more than {MAX_BYTES} bytes", where=url, remedy="give a tokenizer's file")
     if url.endswith(".model"):

@@ -457,6 +457,17 @@ def test_the_same_numbers_as_parquet_and_as_json(both: dict[str, Any], found: Co
     assert {row["run"] for row in again} == {"one 1", "one 2"}
 
 
+def test_what_cannot_be_counted_or_written_is_said_before_a_shard_is_counted(
+    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megahour.report.coverage.cover", lambda *_: pytest.fail("a shard was counted"))
+    url, table = str(run["root"]), str(tmp_path / "hours.csv")
+    done = CliRunner().invoke(app, ["coverage", url, str(tmp_path / "gone")])
+    assert "gone: no recordings" in str(done.exception)
+    done = CliRunner().invoke(app, ["coverage", url, "--table", table])
+    assert f"{table}: the table is a Parquet file" in str(done.exception)
+
+
 def test_the_explorer_shows_what_came_before(run: dict[str, Any]) -> None:
     html = explore(Artifact(run["root"] / "utterances"), None, Choice(clips=0, each=0), lambda done, shards: None)
     assert "left out by cut" in html

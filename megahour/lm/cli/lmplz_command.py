@@ -55,7 +55,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(rf"([0-9]+(?:\.[0-9]+)?)([%{SIZES}k]?)B?", str(value))
         if not found:
-            self.fail(f"{value!r} is no size such as 80%, 4G or 500M", param, ctx)
+            self.fail(f"{value!r} is not a size, such as 80%, 4G or 500M", param, ctx)
         number, unit = float(found[1]), (found[2] or "K").replace("k", "K")
         if unit == "%":
             import psutil
@@ -78,7 +78,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
         try:
             return tuple(self._kind(each) for each in value.split(",") if each)
         except ValueError:
-            self.fail(f"{value!r} are no numbers", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers", param, ctx)
 
 
 @click.command("lmplz", cls=LmplzCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -159,7 +159,7 @@ def _chosen(values: dict[str, Any]) -> Any:
     if not 1 <= order <= MAX_ORDER:
         raise ConfigError(f"order {order} is not in 1 … {MAX_ORDER}", where="-o", remedy="3 is usual")
     if len(prune) > order or list(prune) != sorted(prune) or (prune and prune[0] < 0):
-        message = f"{' '.join(map(str, prune))} is not {order} numbers at most that do not decrease"
+        message = f"{' '.join(map(str, prune))} must be up to {order} numbers, none below the one before"
         raise ConfigError(message, where="--prune", remedy="write --prune 0 0 1: one number by order, from words on")
     if fallback is not None:
         fallback = (*fallback, *[fallback[-1]] * (3 - len(fallback)))

@@ -143,14 +143,16 @@ def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
     """bytes of lines → scores. Raises UsageError: weights that are none, or of other models."""
     from megahour.lm.query.mixed import mixed
 
-    if len(models) == 1 and not weights:
+    if len(models) == 1:
+        if weights:
+            raise click.UsageError("--weights goes with --mix, which names the other models")
         return _scorer(models[0], threads)
     try:
         given = [float(each) for each in weights.split(",")] if weights else [1 / len(models)] * len(models)
     except ValueError:
         given = []
     if len(given) != len(models) or min(given) < 0 or abs(sum(given) - 1) > 1e-6:
-        raise click.UsageError(f"--weights wants {len(models)} numbers that sum to 1, got {weights!r}")
+        raise click.UsageError(f"--weights needs {len(models)} numbers ≥ 0 that sum to 1, got {weights!r}")
     return mixed([_scorer(each, threads) for each in models], given)
 
 

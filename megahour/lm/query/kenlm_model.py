@@ -16,6 +16,7 @@ from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
 KNOWN = -1  # in place of word numbers, which the package does not tell
 UNSEEN = b"<unk>"
+_REMEDY = "copy it whole, or write it again: megahour lm convert MODEL.arpa OUT --to kenlm-probing"
 _SPACES = re.compile(rb"[\v\f]")
 
 
@@ -34,7 +35,7 @@ class KenlmModel:
         try:
             self._model = kenlm.Model(str(path))
         except (OSError, RuntimeError) as error:
-            raise MegahourError(f"KenLM cannot read it: {error}", where=str(path)) from None
+            raise MegahourError(f"KenLM cannot read it: {error}", where=str(path), remedy=_REMEDY) from None
         self.order: int = self._model.order
 
     def score_lines(self, lines: bytes) -> SentenceScores:

@@ -65,7 +65,7 @@ class Block:
         return MegahourError(
             f"the text has the word {result.group().decode()}, which is reserved in models",
             where=f"{self.name}:{self.line + data.count(10, 0, result.start())}",
-            remedy="remove it from the text, or skip such words (skip_symbols)",
+            remedy="remove it from the text, or leave such words out: --skip-symbols (lmplz: --skip_symbols)",
         )
 
     def check_utf8(self) -> None:
