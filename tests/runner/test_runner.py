@@ -192,7 +192,7 @@ def test_an_error_of_a_shard_names_artifact_and_shard_and_not_a_thousand_inputs(
     with pytest.raises(StageError) as caught:
         run_task(job, (3, {"shard": 3}))
     assert caught.value.where == f"{tmp_path}/out shard 3: a.wav"
-    with pytest.raises(StageError, match="out shard 0: a.wav: 7 words"):
+    with pytest.raises(StageError, match=r"out shard 0: a\.wav: 7 words"):
         run_task(job, (0, {}))
     with pytest.raises(StageError) as caught:
         run_task(job, (3, {"files": ["talk.wav"] * 1000}))
