@@ -25,8 +25,11 @@ def command(
     from megahour.engine.local import usable_cores
     from megahour.serve.devices import of_machine
     from megahour.serve.host import TRUSTED, serve_registry
+    from megahour.serve.tls import server_options
 
+    server_options(tls, mutual)  # a key that is not there is an error now, not when a run waits for this service
     found = of_machine(devices, usable_cores())
+    log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(found)}; Ctrl-C ends it")
     trusted = (*TRUSTED, *trust)
     serve_registry(
         registry, threading.Event(), devices=found, host=host, port=port, tls=tls, mutual=mutual, trusted=trusted

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from megahour.cli.serve import command as serve_command
 from megahour.serve.registry import DEAD_S, Registry
 from megahour.serve.spec import ServiceAddress
 
@@ -28,3 +30,15 @@ def test_a_service_without_a_sign_of_life_is_not_asked(tmp_path: Path, monkeypat
     assert set(registry.services("model")) == {HERE, THERE}, "all alike: it may be this machine's clock"
     registry.remove(there)
     assert registry.services("model") == [HERE]
+
+
+def test_the_command_checks_its_keys_before_a_run_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    monkeypatch.setattr("megahour.serve.host.serve_registry", lambda url, *_, **__: served.append(url))
+    for options, message in ((["--tls", str(tmp_path)], "tls.crt: No such file"), (["--mutual"], "without a folder")):
+        done = CliRunner().invoke(serve_command, ["runs/.services", *options])
+        assert message in str(done.exception)
+    assert not served
+    done = CliRunner().invoke(serve_command, ["runs/.services", "--device", "cpu"])
+    assert served == ["runs/.services"]
+    assert "waiting for runs with engine.services=runs/.services, on cpu" in done.output
