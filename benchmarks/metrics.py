@@ -1,9 +1,9 @@
-"""What `--metrics-port` costs: CPU of a scrape, of a shard in the driver, and the step of a training in one process.
+"""The CPU cost of `--metrics-port`: per scrape, per finished shard in the driver, and per training step.
 
     python benchmarks/metrics.py --write
 
-The training is the worst case: loop and page are threads of one process. Blocks of steps that another process scrapes
-once a second, fifteen times as often as deploy/monitoring does, alternate with blocks that nobody scrapes.
+Training is measured in the worst case, with the loop and the endpoint as threads of one process. Blocks of steps run
+alternately without scrapes and with one a second from another process; deploy/monitoring scrapes every 15 s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS, BLOCKS, SHARDS = 28, 24, 20_000
 
 
 def board_of_a_run(folder: Path) -> RunBoard:
-    """A run of as many steps as the demo has, the last of which is at work."""
+    """A run with as many steps as the demo, of which the last is still running."""
     board = RunBoard(0.05, steps=STEPS)
     job = Job("", {"checkpoint_s": 20.0}, {}, str(folder / "out"), "", str(folder))
     for number in range(STEPS):
@@ -48,7 +48,7 @@ def board_of_a_run(folder: Path) -> RunBoard:
 
 
 def shard_us(monitor: TerminalMonitor) -> float:
-    """CPU microseconds for the end of a shard."""
+    """CPU microseconds that the driver spends on each finished shard."""
     receipt = Receipt(0, "f", Counts(100, 90, 1, {"short": 9, "nan-audio": 1}), {}, {"audio_s": 3600.0}, {})
     monitor.started("stage", SHARDS, 0)
     began_s = time.process_time()
@@ -58,7 +58,7 @@ def shard_us(monitor: TerminalMonitor) -> float:
 
 
 def scrape_ms(url: str) -> float:
-    """CPU milliseconds of a scrape, those of its client with it: both are in this process."""
+    """CPU milliseconds per scrape, including the client, which runs in this process too."""
     began_s = time.process_time()
     for _ in range(50):
         urllib.request.urlopen(url).read()
@@ -66,7 +66,7 @@ def scrape_ms(url: str) -> float:
 
 
 class Loop:
-    """A training loop of an LSTM in this process, with its meters."""
+    """Trains an LSTM in this process and writes the usual meters."""
 
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ class Loop:
         self.batch = torch.randn(16, 60, 80)
 
     def block_ms(self, steps: int) -> float:
-        """CPU milliseconds of this process for a step, the page's thread with it: other jobs do not change it much."""
+        """CPU milliseconds per step, including the endpoint's thread. CPU time hardly depends on what else runs."""
         began_s = time.process_time()
         for _ in range(steps):
             loss = self.net(self.batch)[0].square().mean()
@@ -87,12 +87,12 @@ class Loop:
 
 
 def alternated(loop: Loop, url: str, steps: int) -> tuple[list[float], list[float]]:
-    """Of blocks that nobody scrapes, and of those that follow them, which are scraped: CPU milliseconds of a step."""
+    """CPU milliseconds per step of the blocks without scrapes, and of the block with scrapes after each of them."""
     alone, scraped = [], []
     for _ in range(BLOCKS // 2):
         alone.append(loop.block_ms(steps))
         scraper = subprocess.Popen([sys.executable, "-c", SCRAPES, url])
-        time.sleep(0.5)  # it imports what it needs
+        time.sleep(0.5)  # for its imports
         scraped.append(loop.block_ms(steps))
         scraper.kill()
         scraper.wait()
@@ -101,7 +101,7 @@ def alternated(loop: Loop, url: str, steps: int) -> tuple[list[float], list[floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=40, help="of a block")
+    parser.add_argument("--steps", type=int, default=40, help="steps per block")
     parser.add_argument("--write", action="store_true", help="write metrics.md beside this script")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -121,17 +121,17 @@ def main() -> None:
     lines = [
         "# Metrics",
         "",
-        f"`python benchmarks/metrics.py --write`: {BLOCKS} blocks of {given.steps} steps of an LSTM, every other",
-        "one scraped once a second.",
+        f"`python benchmarks/metrics.py --write`: {BLOCKS} blocks of {given.steps} LSTM training steps; every other",
+        "block is scraped once a second.",
         "",
         "| | without | with |",
         "| --- | ---: | ---: |",
-        f"| step of a training in the process that is scraped, CPU ms | {statistics.fmean(alone):.2f} | "
+        f"| training step in the scraped process, CPU ms | {statistics.fmean(alone):.2f} | "
         f"{statistics.fmean(scraped):.2f} |",
-        f"| the end of a shard in the driver, CPU µs | {without_us:.1f} | {with_us:.1f} |",
+        f"| finished shard in the driver, CPU µs | {without_us:.1f} | {with_us:.1f} |",
         "",
-        f"Scraped blocks against the block before: {statistics.fmean(more):+.2f} %, standard error {error:.2f}.",
-        f"A scrape of a run of {STEPS} steps with a training takes {one_ms:.1f} ms of CPU, its client's with it.",
+        f"Each scraped block against the block before: {statistics.fmean(more):+.2f} %, standard error {error:.2f}.",
+        f"One scrape of a {STEPS}-step run that is training takes {one_ms:.1f} ms of CPU, including the client's.",
         "",
         machine(python(), f"PyTorch {torch.__version__}", "1 thread", load=load),
     ]

@@ -1,9 +1,9 @@
-"""Time and memory of `select` over made-up utterance rows without audio, and what they say of a thousand million.
+"""Time and memory of `select` on synthetic utterance rows without audio, extrapolated to 10^9 rows.
 
 python benchmarks/select_scale.py --rows 200000,400000,800000 [--engine spark] [--workers 2] [--write]
 
-Shards have 5,000 rows, as 10^9 utterances in 200,000 shards would. A speaker has some 200 utterances, a recording 20;
-with the list of duplicates (a twentieth of the rows) `select` brings it to the rows' shards by two exchanges first.
+Each shard has 5,000 rows, as with 10^9 utterances in 200,000 shards; each speaker about 200 utterances, each recording
+20. The second run also gets a list of duplicates (one row in 20); `select` first joins it to the rows by two exchanges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.stage import Select
 
-EACH, TWICE = 5000, 20  # rows of a shard; one row of so many is listed as a duplicate
+EACH, TWICE = 5000, 20  # rows per shard; one row in TWICE is listed as a duplicate
 WANTED = 10**9
 PARAMS = SelectParams(
     sets=[SetRule(name="test", hours=1.0), SetRule(name="labelled")], shard_hours=5.0, shared_recordings="drop"
@@ -41,7 +41,7 @@ PARAMS = SelectParams(
 
 
 def rows(shard: int, utterances: int) -> pa.Table:
-    """Rows of a shard; a speaker's are in many shards."""
+    """The rows of one shard. Speakers are spread over many shards."""
     rng = np.random.default_rng(shard)
     recording = shard * (EACH // 20) + np.arange(EACH) // 20
     speaker = (recording * 2654435761) % max(1, utterances // 200)
@@ -65,6 +65,7 @@ def rows(shard: int, utterances: int) -> pa.Table:
 
 
 def make(folder: Path, utterances: int) -> dict[str, Artifact]:
+    """The inputs of `select`: artifacts `utterances` and `duplicates`."""
     tables = {"utterances": [], "duplicates": []}  # type: dict[str, list[Any]]
     made = {role: Artifact(folder / role) for role in tables}
     for shard in range(utterances // EACH):
@@ -89,7 +90,7 @@ def make(folder: Path, utterances: int) -> dict[str, Artifact]:
 
 
 def measure(given: argparse.Namespace) -> dict[str, float]:
-    """Of one size, in a process of its own: peaks of memory are a process's."""
+    """Measures one size. Runs in its own process, because peak memory is counted per process."""
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         folder = Path(place)
         inputs = make(folder, given.one)
@@ -109,7 +110,7 @@ def _cpu_s() -> float:
 
 
 def fitted(n: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """a, b of y = a + b n, a ≥ 0, by least squares of relative errors; and those errors."""
+    """Fits y = a + b n with a ≥ 0 by least squares of the relative errors; returns a, b and those errors."""
     design = np.stack([1 / y, n / y], axis=1)
     (a, b), *_ = np.linalg.lstsq(design, np.ones(len(n)), rcond=None)
     if a < 0:
@@ -124,25 +125,25 @@ def page(given: argparse.Namespace, found: list[dict[str, float]], load: float) 
         "# `select` over many rows",
         "",
         f"`python benchmarks/select_scale.py --rows {given.rows} --engine {given.engine} --workers {given.workers} "
-        f"--write`: made-up rows of utterances in shards of {EACH:,}, no audio; without a list of duplicates and with "
-        f"one of a row in {TWICE}. The law is y = a + b · rows; its residuals are relative.",
+        f"--write`: synthetic utterance rows in shards of {EACH:,}, without audio; first alone, then with a list that "
+        f"marks one row in {TWICE} as a duplicate. The fit is y = a + b · rows; residuals are relative.",
         "",
-        "| | " + " | ".join(f"{int(rows):,} rows" for rows in n) + f" | residuals | {WANTED:,} rows by the law |",
+        "| | " + " | ".join(f"{int(rows):,} rows" for rows in n) + f" | residuals | {WANTED:,} rows by the fit |",
         "| --- |" + " ---: |" * (len(n) + 2),
     ]
     for name in names:
         y = np.array([each[name] for each in found])
         a, b, residuals = fitted(n, y)
-        by_law = a + b * WANTED
-        shown = f"{by_law / 3600:,.1f} h" if name.endswith("_s") else f"{by_law / 1e3:,.1f} GB"
-        shown = shown if b > 0 else "no growth here, so no law"
+        by_fit = a + b * WANTED
+        shown = f"{by_fit / 3600:,.1f} h" if name.endswith("_s") else f"{by_fit / 1e3:,.1f} GB"
+        shown = shown if b > 0 else "no growth at these sizes, so no fit"
         unit = name.rpartition("_")[2].replace("mb", "MB")
         lines.append(
             f"| {name.rpartition('_')[0].replace('_', ', ')}, {unit} | "
             + " | ".join(f"{value:,.1f}" for value in y)
             + f" | {', '.join(f'{r:+.1%}' for r in residuals)} | {shown} |"
         )
-    about = "Wall times hold for this load. Memory of the driver grows with speakers and recordings, at larger sizes."
+    about = "Wall times depend on the load. At larger sizes the driver's memory grows with speakers and recordings."
     return [*lines, "", about, "", machine(python(), load=load)]
 
 
