@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
+from megahour.models.params import BatchFrames, Precision
 
 
 class AlignParams(Params):
@@ -68,17 +69,11 @@ class AlignParams(Params):
         gt=0,
         description="median loss per token above which a recording is refused, whatever the aligner; 100 asks for none",
     )
-    decoy_margin: float = Field(
-        0.2,
-        ge=0.0,
-        le=1.0,
-        description="how much cheaper than its reversed text a doubtful transcript must be; 0 skips the check",
+    decoy_margin: Share = Field(
+        0.2, description="how much cheaper than its reversed text a doubtful transcript must be; 0 skips the check"
     )
-    min_spoken: float = Field(
-        0.3,
-        ge=0,
-        le=1,
-        description="least share of the transcript's tokens spoken; below, the transcript is refused as another's",
+    min_spoken: Share = Field(
+        0.3, description="least share of the transcript's tokens spoken; below, the transcript is refused as another's"
     )
     false_accept: float = Field(
         0.1,
@@ -94,11 +89,8 @@ class AlignParams(Params):
         description="share of said cues dropped where that drops more of those not said, by the document's own cues; "
         "0 goes by false_accept alone",
     )
-    min_confidence: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="least mean posterior of a cue, whatever the aligner; 0 asks for none",
+    min_confidence: Share = Field(
+        0.0, description="least mean posterior of a cue, whatever the aligner; 0 asks for none"
     )
     max_cue_loss_nats: float = Field(
         100.0,
@@ -117,14 +109,8 @@ class AlignParams(Params):
         "no other stands; or also where it shows more of what is heard than the others do",
         json_schema_extra=LATER,
     )
-    batch_frames: int = Field(
-        8192, ge=1, description="stacked frames of an inference batch; halve it when memory runs out"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32",
-        description="of the model's products and convolutions; bf16 for GPUs that have it",
-        json_schema_extra=LATER,
-    )
+    batch_frames: BatchFrames = 8192
+    precision: Precision = "fp32"
     write_posteriors: bool = Field(
         False, description="also write the posteriors (8 bits), so that another alignment need not run the model"
     )

@@ -7,6 +7,7 @@ import math
 from pydantic import BaseModel, ConfigDict, Field
 
 from megahour.clock.terms import Terms
+from megahour.core.config import Share
 
 FLOAT_BYTES = 4
 MESSAGE_BYTES = 4  # index and sign of one thresholded element
@@ -28,8 +29,8 @@ class Machines(BaseModel):
     contention: float = Field(0.0, ge=0, description="how much slower a step is when the node is full (0.1: 10 %)")
     spread: float = Field(0.01, ge=0, description="lasting differences between workers: standard deviation over mean")
     jitter: float = Field(0.05, ge=0, description="differences from step to step: standard deviation over mean")
-    hidden: float = Field(0.0, ge=0, le=1, description="share of a step behind which DDP's all-reduce hides")
-    low_rank_share: float = Field(0.02, ge=0, le=1, description="bytes of PowerSGD at rank 4 over the dense bytes")
+    hidden: Share = Field(0.0, description="share of a step behind which DDP's all-reduce hides")
+    low_rank_share: Share = Field(0.02, description="bytes of PowerSGD at rank 4 over the dense bytes")
     low_rank_s: float = Field(0.0, ge=0, description="seconds of PowerSGD's own arithmetic in a step")
     encode_s: float = Field(0.0, ge=0, description="seconds to encode a gradient (GTC)")
     decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,6 +15,7 @@ from megahour.core.expect import shown
 
 LATER: dict[str, JsonValue] = {"later": True}
 """`json_schema_extra` of a parameter that came after artifacts were made: see `Params.identity`."""
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Params(BaseModel):
@@ -22,12 +23,8 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    max_bad: float = Field(
-        0.1,
-        ge=0.0,
-        le=1.0,
-        description="share of quarantined records above which the stage fails",
-        json_schema_extra={"policy": True},
+    max_bad: Share = Field(
+        0.1, description="share of quarantined records above which the stage fails", json_schema_extra={"policy": True}
     )
 
     def identity(self) -> dict[str, Any]:

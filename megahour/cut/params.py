@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import Params, Share
 
 NO_ANCHORS = "the text repeats itself, or hardly any of it is heard: give cue times, or raise align's --max-cells"
 
@@ -26,11 +26,8 @@ class CutParams(Params):
     )
     least_pause_s: float = Field(0.04, ge=0, description="the same where there is no better pause within max_s")
     max_pause_s: float = Field(3.0, gt=0, description="longer pauses always separate utterances")
-    min_confidence: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="least mean word confidence of an utterance, or of most of its recording's if that is less",
+    min_confidence: Share = Field(
+        0.5, description="least mean word confidence of an utterance, or of most of its recording's if that is less"
     )
     clean_cer: float = Field(
         0.2, ge=0, description="largest character error rate of the second reading in the tier clean"
@@ -62,21 +59,19 @@ class CutParams(Params):
     dirty_edge_cer: float = Field(
         0.8, ge=0, description="the same, above which an utterance is dropped; not asked where dirty_cer is 1 or more"
     )
-    clean_wildcard_share: float = Field(
-        0.1, ge=0, le=1, description="largest share of sound recognised outside the words in the tier clean"
+    clean_wildcard_share: Share = Field(
+        0.1, description="largest share of sound recognised outside the words in the tier clean"
     )
-    max_wildcard_share: float = Field(1.0, ge=0, le=1, description="the same, above which an utterance is dropped")
+    max_wildcard_share: Share = Field(1.0, description="the same, above which an utterance is dropped")
     clean_snr_db: float = Field(10.0, description="least signal-to-noise ratio in the tier clean, in decibels")
     min_snr_db: float = Field(
         0.0,
         description="signal-to-noise ratio below which an utterance is dropped, in decibels; raise it for TTS",
     )
-    clean_clipped_share: float = Field(
-        0.001, ge=0, le=1, description="largest share of clipped samples in the tier clean"
-    )
-    max_clipped_share: float = Field(0.05, ge=0, le=1, description="the same, above which an utterance is dropped")
-    dev_share: float = Field(0.0, ge=0, le=1, description="share of speakers (split_by) in the split dev")
-    test_share: float = Field(0.0, ge=0, le=1, description="share of speakers (split_by) in the split test")
+    clean_clipped_share: Share = Field(0.001, description="largest share of clipped samples in the tier clean")
+    max_clipped_share: Share = Field(0.05, description="the same, above which an utterance is dropped")
+    dev_share: Share = Field(0.0, description="share of speakers (split_by) in the split dev")
+    test_share: Share = Field(0.0, description="share of speakers (split_by) in the split test")
     split_by: Literal["speaker", "recording", "source"] = Field(
         "speaker",
         description="what is held out whole, by its hash; recordings where it is unknown. Others who speak in a "

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from megahour.core.config import LATER, Params
+from megahour.models.params import BatchFrames, Precision
 
 
 class GraphParams(Params):
@@ -140,12 +141,8 @@ class DecodeParams(Params):
         "arcs that cross a frame, more for a first pass that is weak. Texts and `nbest` are then theirs. 0: none",
         json_schema_extra=LATER,
     )
-    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32",
-        description="of the model's products and convolutions; bf16 for GPUs that have it",
-        json_schema_extra=LATER,
-    )
+    batch_frames: BatchFrames = 4096
+    precision: Precision = "fp32"
 
 
 class LatticesParams(Params):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
 
 UNIT = 1 / 32768
 """Of int16 samples in -1 … 1; a power of two, so features change by a constant and nothing is rounded."""
@@ -68,34 +68,30 @@ class WaveformParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    speed: float = Field(
+    speed: Share = Field(
         0.0,
-        ge=0,
-        le=1,
         description="share played at one of `speeds`, with the pitch: other voices from few speakers; 0.67 is usual. "
         "For ctc and transducer: frame labels have times",
     )
     speeds: list[float] = Field([0.9, 1.1], min_length=1, description="speeds, each as likely; from 0.5 to 2")
-    noise: float = Field(0.0, ge=0, le=1, description="share with noise added; raise it for noisy places")
+    noise: Share = Field(0.0, description="share with noise added; raise it for noisy places")
     snr_db: Range = Field((5.0, 20.0), description="speech over noise, in dB, from and to; lower is harder")
-    reverb: float = Field(0.0, ge=0, le=1, description="share heard in a room; raise it for distant microphones")
+    reverb: Share = Field(0.0, description="share heard in a room; raise it for distant microphones")
     rt60_s: Range = Field(
         (0.2, 0.7), description="reverberation time of generated rooms, from and to; not with the input `rooms`"
     )
     direct_db: Range = Field(
         (0.0, 10.0), description="direct over reverberant sound in generated rooms, in dB; lower is farther away"
     )
-    codec: float = Field(
-        0.0, ge=0, le=1, description="share that goes through one of `codecs`; raise it for telephones and calls"
-    )
+    codec: Share = Field(0.0, description="share that goes through one of `codecs`; raise it for telephones and calls")
     codecs: list[Codec] = Field(
         ["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"],
         min_length=1,
         description="codecs, each as likely: leave those that your users do not have. mu-law, a-law, gsm and adpcm are "
         "of a telephone, 8 kHz",
     )
-    volume: float = Field(
-        0.0, ge=0, le=1, description="share that is louder or softer than the speaker before; for moving speakers"
+    volume: Share = Field(
+        0.0, description="share that is louder or softer than the speaker before; for moving speakers"
     )
     volume_db: Range = Field((-12.0, 6.0), description="by how much, in dB, from and to")
 
@@ -142,8 +138,8 @@ class ImportFeaturesParams(Params):
     speaker_pattern: str = Field(
         r"([^/]+)/[^/]+$", description="regular expression whose group finds the speaker in a file's path"
     )
-    labelled: float = Field(
-        0.2, ge=0, le=1, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
+    labelled: Share = Field(
+        0.2, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
     )
     tune: float = Field(0.0, ge=0, lt=1, description="share of the training speakers in `tune`, kept from the others")
     folds: int = Field(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from megahour.core.config import LATER, Params
+
+BatchFrames = Annotated[
+    int, Field(ge=1, description="stacked frames of an inference batch; halve it when memory runs out")
+]
+Precision = Annotated[
+    Literal["fp32", "bf16", "fp16"],
+    Field(
+        description="of the model's products and convolutions; bf16 for GPUs that have it",
+        json_schema_extra=LATER,
+    ),
+]
 
 
 class ImportAlignerParams(Params):

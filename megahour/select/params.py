@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
 
 
 class SetRule(BaseModel):
@@ -54,7 +54,7 @@ class SelectParams(Params):
         "locale; empty: all",
         json_schema_extra=LATER,
     )
-    min_confidence: float = Field(0.0, ge=0, le=1, description="drop utterances of a lower alignment confidence")
+    min_confidence: Share = Field(0.0, description="drop utterances of a lower alignment confidence")
     from_s: int = Field(0, description="earliest time of recording, Unix seconds")
     until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
     draw_hours: dict[str, float] = Field(

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
+from megahour.models.params import BatchFrames, Precision
 
 
 class TargetsParams(Params):
@@ -22,12 +23,8 @@ class TargetsParams(Params):
         "teacher is unsure of them; `mean_top1` of the summary says how sure it is of those kept. 0: keep all",
         json_schema_extra=LATER,
     )
-    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32",
-        description="of the model's products and convolutions; bf16 for GPUs that have it",
-        json_schema_extra=LATER,
-    )
+    batch_frames: BatchFrames = 4096
+    precision: Precision = "fp32"
 
     @model_validator(mode="after")
     def _offsets_rise(self) -> TargetsParams:
@@ -73,7 +70,7 @@ class RealignParams(Params):
     unknown: str = Field(
         "", description="phone of words that the lexicon lacks, if the units have one: as `unknown` of senones"
     )
-    batch_frames: int = Field(4096, ge=1, description="stacked frames of an inference batch")
+    batch_frames: BatchFrames = 4096
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="of the model's products and convolutions; bf16 for GPUs that have it"
     )
@@ -83,10 +80,8 @@ class PseudoLabelParams(Params):
     """Texts that a recogniser is sure of, for `train` to learn from beside the true ones."""
 
     sets: list[str] = Field(["unlabelled"], description="sets that get pseudo-labels, of those that were decoded")
-    min_confidence: float = Field(
+    min_confidence: Share = Field(
         0.0,
-        ge=0,
-        le=1,
         description="texts of a lower confidence are dropped; what it means depends on the recogniser, so look at the "
         "word error rate of some with known texts. 0: all stay, also those without a confidence",
     )

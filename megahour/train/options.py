@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from megahour.core.config import Share
+
 IN_FEATURES = ("speaker", "condition")
 """Tags that features have; others are of the selection."""
 
@@ -81,10 +83,8 @@ class AttentionOptions(CriterionOptions):
         le=1000,
         description="weight of the tag's cross entropy beside the loss of all of an utterance's tokens",
     )
-    tag_told: float = Field(
+    tag_told: Share = Field(
         0.0,
-        ge=0,
-        le=1,
         description="share of the utterances whose tag the model is told in training, so that `tell` of decode and "
         "transcribe can; 0.5 for a model that is also asked without, 1 where it is always told. 0: it cannot be told",
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from megahour.core.config import LATER, Params, parse
+from megahour.core.config import LATER, Params, Share, parse
 from megahour.core.errors import ConfigError
 from megahour.features.params import WaveformParams
 from megahour.sync.build import options_of
@@ -162,9 +162,7 @@ class TrainParams(Params):
     final_learning_rate: float = Field(
         1e-4, gt=0.0, description="learning rate at the end, reached by exponential decay"
     )
-    warm_up: float = Field(
-        0.02, ge=0.0, le=1.0, description="share of the steps over which the learning rate rises from zero"
-    )
+    warm_up: Share = Field(0.02, description="share of the steps over which the learning rate rises from zero")
     schedule: Schedule = Field(
         "exponential",
         description="how the learning rate falls after its rise; cosine or stable suit transformers, and stable a run "
@@ -205,9 +203,7 @@ class TrainParams(Params):
         description="largest change of tempo, up or down; try 0.1 on few speakers",
         json_schema_extra=LATER,
     )
-    noise: float = Field(
-        0.0, ge=0.0, le=1.0, description="share of pieces that get a noise floor; raise it for noisy test audio"
-    )
+    noise: Share = Field(0.0, description="share of pieces that get a noise floor; raise it for noisy test audio")
     channel: float = Field(
         0.0,
         ge=0.0,

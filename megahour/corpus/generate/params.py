@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
 
 
 class ComposeParams(Params):
@@ -48,9 +48,9 @@ class ComposeParams(Params):
     longest_clip_s: float = Field(30.0, gt=0, description="clips longer than this are left out")
     drift_s: float = Field(3.0, ge=0, description="largest linear drift of cue times over a recording, seconds")
     jitter_s: float = Field(0.25, ge=0, description="standard deviation of each cue time, seconds")
-    missing: float = Field(0.0, ge=0, le=1, description="share of strings without text")
-    extra: float = Field(0.0, ge=0, le=1, description="share of lines that were never spoken")
-    misheard: float = Field(0.0, ge=0, le=1, description="share of words left out or misheard by the transcriber")
+    missing: Share = Field(0.0, description="share of strings without text")
+    extra: Share = Field(0.0, description="share of lines that were never spoken")
+    misheard: Share = Field(0.0, description="share of words left out or misheard by the transcriber")
     unspoken_share: tuple[float, float] = Field(
         (0.0, 0.0), description="part [from, to) of the clips, by a hash of their names, that lends texts never spoken"
     )
@@ -114,9 +114,9 @@ class SynthesiseParams(Params):
     )
     drift_s: float = Field(3.0, ge=0, description="largest linear drift of cue times over a recording, seconds")
     jitter_s: float = Field(0.25, ge=0, description="standard deviation of each cue time, seconds")
-    missing: float = Field(0.04, ge=0, le=1, description="share of spoken sentences without text")
-    extra: float = Field(0.04, ge=0, le=1, description="share of lines that were never spoken")
-    misheard: float = Field(0.01, ge=0, le=1, description="share of words left out or misheard by the transcriber")
+    missing: Share = Field(0.04, description="share of spoken sentences without text")
+    extra: Share = Field(0.04, description="share of lines that were never spoken")
+    misheard: Share = Field(0.01, description="share of words left out or misheard by the transcriber")
     markup: bool = Field(True, description="speaker labels, [music] cues and tags in the transcripts")
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
         ["clean", "office", "room", "noisy", "far"], min_length=1, description="room conditions, taken in turn"

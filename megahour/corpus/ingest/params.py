@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER, Params, Share
 from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
 
@@ -47,8 +47,8 @@ class IngestParams(Params):
         "drop", description="transcripts in another language or script than the declared one"
     )
     text_languages: list[str] = Field([], description="languages that a text may be in; empty: all that are known")
-    min_language_probability: float = Field(
-        0.8, ge=0, le=1, description="probability below which a text's language counts as unknown"
+    min_language_probability: Share = Field(
+        0.8, description="probability below which a text's language counts as unknown"
     )
     audio_language: str = Field(
         "", description="package.module:function that identifies the language of (samples int16 [T], rate_hz)"
@@ -63,7 +63,7 @@ class IngestParams(Params):
     max_bytes: int = Field(8 << 30, gt=0, description="largest media file, and largest archive once unpacked")
     max_channels: int = Field(16, ge=1, description="most channels of a recording")
     silent_peak: float = Field(0.001, ge=0, lt=1, description="a recording that stays below is silent (1 = full scale)")
-    max_clipped: float = Field(0.05, ge=0, le=1, description="largest share of samples at full scale")
+    max_clipped: Share = Field(0.05, description="largest share of samples at full scale")
     shard_mb: float = Field(
         256.0,
         gt=0,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import Params, Share
 from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
 Format = Literal["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm", "textgrid", "srt", "files"]
@@ -69,7 +69,7 @@ class ImportParams(Params):
     min_seconds: float = Field(0.1, ge=0, description="shortest utterance, seconds")
     max_bytes: int = Field(8 << 30, gt=0, description="largest file, once unpacked")
     silent_peak: float = Field(0.001, ge=0, lt=1, description="audio that stays below is silent (1 = full scale)")
-    max_clipped: float = Field(0.05, ge=0, le=1, description="largest share of samples at full scale")
+    max_clipped: Share = Field(0.05, description="largest share of samples at full scale")
 
     @model_validator(mode="after")
     def _parts_fit(self) -> ImportParams:
