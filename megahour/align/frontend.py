@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import soxr
@@ -32,8 +32,7 @@ ReadSamples = Callable[[int, int], NDArray[np.int16]]
 Rows = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A recording to be read: `read(start, stop)` gives its int16 samples."""
 
     samples: int

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import int32
 from numba.extending import overload
+from numpy.typing import NDArray
 
 from megahour.core.compiled import compiled, put
 
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
 UNREACHABLE = np.float32(-1e30)
 TILE = 512  # columns whose rows fit the first-level cache
 GROUP = 4  # frames whose 8-bit costs fit an int32
 LANES = 64  # columns of an unrolled vector loop, at most
+
+
+class Lattice(NamedTuple):
+    """A `ctc.Problem` as the kernels want it. repeat (U,): what it costs to go on to each token from the one before
+    without silence, which is UNREACHABLE where they are the same."""
+
+    blank: int
+    free: int
+    star_nats: np.float32
+    tokens: Int32
+    repeat: Float32
+    boundaries: Int32
+    star: NDArray[np.bool_]
+    skip_nats: Float32
 
 
 @compiled
@@ -168,23 +187,7 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def forward(  # type: ignore[no-untyped-def]
-    posteriors,
-    scale,
-    blank,
-    free,
-    star_nats,
-    tokens,
-    repeat,
-    boundaries,
-    star,
-    skip_nats,
-    every,
-    table,
-    rests,
-    emits,
-    peaks,
-):
+def forward(posteriors, scale, lattice, every, table, rests, emits, peaks):  # type: ignore[no-untyped-def]
     """Fill rests, emits (blocks+1, U+1): the rows before frame block*every; row u of emits is token u-1.
 
     table: space for a block's costs, (every / GROUP, V) int32 for 8-bit posteriors, (every, V) float32 for others. A
@@ -192,6 +195,7 @@ def forward(  # type: ignore[no-untyped-def]
     columns are worked through tile by tile, each over all frames, so that rows stay in the cache; the last tile is
     filled up to whole vectors with columns that nothing depends on.
     """
+    blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats = lattice
     n = tokens.shape[0]
     rests[0], emits[0] = UNREACHABLE, UNREACHABLE
     rests[0, 0] = np.float32(0.0)

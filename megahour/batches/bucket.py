@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(NamedTuple):
     """Pieces of utterances: `utterance` (an index), `start` and `length` in stacked frames, each (n,)."""
 
     utterance: Index

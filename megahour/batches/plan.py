@@ -21,14 +21,14 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from megahour.core.records import key_of
 
 
-@dataclass(frozen=True)
-class ShardSize:
+class ShardSize(NamedTuple):
     """Utterances of a shard and the sum of their frames (at 10 ms)."""
 
     utterances: int

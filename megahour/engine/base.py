@@ -69,6 +69,30 @@ class Engine(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+class EngineBase:
+    """What all engines do in the same way: report results, and close at the end of `with`."""
+
+    def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
+        """See `Engine.map`."""
+        for index, result in self._each(call, items):
+            if on_done is not None:
+                on_done(index, result)
+            yield index, result
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _each(self, call: Call, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        raise NotImplementedError
+
+
 class EngineError(MegahourError):
     """An engine cannot start or go on."""
 

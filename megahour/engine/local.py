@@ -15,19 +15,19 @@ from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
 from megahour.core.errors import ConfigError
-from megahour.engine.base import Call, EngineError, Failure, OnDone, Outcome, TaskFailed, Tree, in_order, shown
+from megahour.engine.base import Call, EngineBase, EngineError, Failure, Outcome, TaskFailed, Tree, in_order, shown
 from megahour.engine.pool import Attempt, PoolWorker, WorkerDied
 
 LOG = logging.getLogger(__name__)
 MEMORY_CHECK_S = 0.5
 
 
-class LocalEngine:
+class LocalEngine(EngineBase):
     """`map`, `exchange` and `reduce` over worker processes that stay warm between calls.
 
     Parameters
@@ -65,24 +65,15 @@ class LocalEngine:
         # multiprocessing joins its children when the interpreter ends: an engine that no one closed must go first.
         self._at_exit = Finalize(self, _stop, args=(self._pool,), exitpriority=10)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop all workers; a later call starts new ones."""
         if self._flow is not None:
             self._flow.stop()
         _stop(self._pool)
 
-    def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
-        """See `Engine.map`. Items may come from an endless generator: at most `in_flight` are taken ahead."""
-        for index, result in self._run("task", call, items):
-            if on_done is not None:
-                on_done(index, result)
-            yield index, result
+    def _each(self, call: Call, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Items may come from an endless generator: at most `in_flight` are taken ahead."""
+        return self._run("task", call, items)
 
     def exchange(
         self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str

@@ -15,16 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from megahour.core.extras import missing
 from megahour.engine import ray_tasks as tasks
 from megahour.engine.base import (
     THREAD_VARIABLES,
     Call,
+    EngineBase,
     EngineError,
     Failure,
-    OnDone,
     Outcome,
     TaskFailed,
     Tree,
@@ -42,7 +42,7 @@ REFRESH_S = 10.0  # between looks at how many cores there are: a cluster may gro
 Task = Callable[[int, Any], Any]  # (index, item) → Ray's reference, or its stream of references
 
 
-class RayEngine:
+class RayEngine(EngineBase):
     """`map`, `exchange` and `reduce` on Ray. It is started, or connected to, with the first call.
 
     Parameters
@@ -63,12 +63,6 @@ class RayEngine:
         self._cores = workers
         self._ray: Any = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     @property
     def workers(self) -> int:
         """Tasks at the same time, as far as Ray knows by now; 1 before it is connected."""
@@ -80,13 +74,10 @@ class RayEngine:
             self._ray.shutdown()
             self._ray = None
 
-    def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
-        """See `Engine.map`. One Ray task an item; items may come from an endless generator."""
+    def _each(self, call: Call, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """One Ray task an item; items may come from an endless generator."""
         run = self._remote(tasks.run_task)
-        for index, result in self._results("task", partial(run.remote, call, self.task_timeout_s), items):
-            if on_done is not None:
-                on_done(index, result)
-            yield index, result
+        return self._results("task", partial(run.remote, call, self.task_timeout_s), items)
 
     def exchange(
         self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str = ""

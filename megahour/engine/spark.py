@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from megahour.engine import spark_session
 from megahour.engine import spark_tasks as tasks
-from megahour.engine.base import THREAD_VARIABLES, Call, EngineError, Failure, OnDone, Outcome, Tree
+from megahour.engine.base import THREAD_VARIABLES, Call, EngineBase, EngineError, Failure, Outcome, Tree
 from megahour.engine.paths import own_paths
 
 
-class SparkEngine:
+class SparkEngine(EngineBase):
     """`map`, `exchange` and `reduce` on a Spark master. The session starts with the first call.
 
     Parameters
@@ -48,12 +48,6 @@ class SparkEngine:
         self.conf = dict(conf or {})
         self._context: Any = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     @property
     def workers(self) -> int:
         """Tasks at the same time, as far as Spark knows by now; 1 before the session starts."""
@@ -65,18 +59,15 @@ class SparkEngine:
             self._context.stop()
             self._context = None
 
-    def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
-        """See `Engine.map`. One Spark task an item."""
+    def _each(self, call: Call, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """One Spark task an item."""
         pairs = list(enumerate(items))
         if not pairs:
             return
         inbox = spark_session.Inbox(self._session())
         source = self._session().parallelize(pairs, len(pairs))
         done = source.mapPartitions(partial(tasks.map_partition, call, self.task_timeout_s, inbox.posts))
-        for index, result in self._results(done, inbox, len(pairs), items=[item for _, item in pairs]):
-            if on_done is not None:
-                on_done(index, result)
-            yield index, result
+        yield from self._results(done, inbox, len(pairs), items=[item for _, item in pairs])
 
     def exchange(
         self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ DECIBELS = 10 / np.log(10) * np.sqrt(2)
 Float64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class HeardSpeech:
+class HeardSpeech(NamedTuple):
     """One recording: mel-cepstra (T, 14) and pitch (T,) in Hz, 0 where nothing is voiced, every 5 ms."""
 
     cepstra: Float64

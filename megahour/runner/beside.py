@@ -15,7 +15,9 @@ from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Stage,
 from megahour.runner.params import BesideParams
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from megahour.core.receipts import Receipt
     from megahour.core.store import Artifact
@@ -70,9 +72,7 @@ class MeetByKey(Stage[BesideParams]):
         # The hash of Knuth's multiplicative method: keys may be any numbers.
         mixed = (table["key"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
         places = (mixed % np.uint64(count)).astype(np.int64)
-        for place in np.unique(places).tolist():
-            for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
-                yield place, batch
+        yield from _by_place(table, places)
 
     def merge(
         self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
@@ -90,9 +90,7 @@ class MeetByKey(Stage[BesideParams]):
         row = np.repeat(np.arange(len(wanted)), times)
         at = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
         found = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
-        out.came_in(found.num_rows)
-        out.kept(found.num_rows)
-        out.table(found.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
+        _write_sorted(found, out)
 
 
 class GatherByShard(Stage[BesideParams]):
@@ -107,26 +105,33 @@ class GatherByShard(Stage[BesideParams]):
         return max(1, len(runs(inputs["owners"].manifest.shards, p.most)))
 
     def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        import numpy as np
-
         table = inputs["met"].read_table(task["shard"])
-        places = table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards, p.most)
-        for place in np.unique(places).tolist():
-            for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
-                yield place, batch
+        yield from _by_place(table, table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards, p.most))
 
     def merge(
         self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         import pyarrow as pa
 
-        table = pa.Table.from_batches(list(batches), inputs["met"].read_table(0).schema)
-        out.came_in(table.num_rows)
-        out.kept(table.num_rows)
-        out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
+        _write_sorted(pa.Table.from_batches(list(batches), inputs["met"].read_table(0).schema), out)
 
     def finish(self, p: BesideParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {"run": _run(inputs["owners"].manifest.shards, p.most)}
+
+
+def _by_place(table: pa.Table, places: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, its rows), of rows that go to `places` (rows,)."""
+    import numpy as np
+
+    for place in np.unique(places).tolist():
+        for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
+            yield place, batch
+
+
+def _write_sorted(table: pa.Table, out: ShardWriter) -> None:
+    out.came_in(table.num_rows)
+    out.kept(table.num_rows)
+    out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
 
 
 def _run(shards: int, most: int) -> int:

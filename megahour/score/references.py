@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,7 @@ from megahour.core.store import Artifact
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """One utterance that a system should have recognised."""
 
     key: int
@@ -65,7 +63,7 @@ def true_references(
         # doubled times stay integers: the middle of [a, b) is (a + b) / 2
         scale = (own_rate_hz if rate_hz == 0 else rate_hz, own_rate_hz)
         inside = (middles * scale[1] >= 2 * start * scale[0]) & (middles * scale[1] < 2 * end * scale[0])
-        result.append(replace(reference, text=" ".join(words[inside])))
+        result.append(reference._replace(text=" ".join(words[inside])))
     return result
 
 

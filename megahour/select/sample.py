@@ -13,13 +13,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from megahour.core.records import key_of
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """One output shard: its set, and the hash of its first speaker."""
 
     set: str

@@ -60,6 +60,19 @@ def client(service: ServiceAddress | str, token: str = "") -> FlightSession:
     return FlightSession(service if isinstance(service, ServiceAddress) else ServiceAddress(service, token))
 
 
+class Link(Protocol):
+    """A way to one service or to several, for one thread."""
+
+    def send(self, sequence: wire.Keyed, window_frames: int) -> None:
+        """Hand a sequence over."""
+
+    def done(self) -> None:
+        """Nothing more will be sent."""
+
+    def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
+        """Answers that have come; waits for one at least when `block`."""
+
+
 class SendWindow:
     """What is in flight: bounds it, and restores the order when asked."""
 
@@ -76,6 +89,23 @@ class SendWindow:
 
     def has_room(self, frames: int) -> bool:
         return not self._frames or self._total + frames <= self.limit_frames
+
+    def through(self, link: Link, sequences: Sequences) -> Iterator[tuple[int, wire.Outputs]]:
+        """Results that come while sequences go out, each as soon as there is room, and after the last one."""
+        for key, features in sequences:
+            sequence = as_sequence(key, features)
+            while not self.has_room(sequence.frames):
+                yield from self._arrived(link, block=True)
+            self.depart(sequence)
+            link.send(sequence, self.limit_frames)
+            yield from self._arrived(link, block=False)
+        link.done()
+        while self:
+            yield from self._arrived(link, block=True)
+
+    def _arrived(self, link: Link, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
+        for key, result in link.receive(block=block):
+            yield from self.arrive(key, result)
 
     def depart(self, sequence: wire.Keyed) -> None:
         if sequence.key in self._frames:
@@ -136,24 +166,11 @@ class FlightSession:
         window = SendWindow(**options)
         call = Call(self._client, self._options, self.service.address)
         try:
-            for key, features in sequences:
-                sequence = as_sequence(key, features)
-                while not window.has_room(sequence.frames):
-                    yield from self._arrived(call, window, block=True)
-                window.depart(sequence)
-                call.send(sequence, window.limit_frames)
-                yield from self._arrived(call, window, block=False)
-            call.done()
-            while window:
-                yield from self._arrived(call, window, block=True)
+            yield from window.through(call, sequences)
         except BaseException:  # GeneratorExit too: the caller may stop early
             call.cancel()
             raise
         call.finish()
-
-    def _arrived(self, call: Call, window: SendWindow, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
-        for key, result in call.receive(block=block):
-            yield from window.arrive(key, result)
 
     def call(self, arrived: Callable[[], None]) -> Call:
         """A call of one's own; `arrived` hears of each message, in a thread of the call."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from megahour.serve import wire
 from megahour.serve.call import Call
-from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences, as_sequence
+from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences
 from megahour.serve.registry import Registry
 from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ServiceAddress, ServicePool
 
@@ -51,21 +51,9 @@ class SpreadSession:
         """See `client.Session.infer`; AcceleratorError when no service has answered for `PATIENCE_S`."""
         window, spread = SendWindow(**options), _Spread(self)
         try:
-            for key, features in sequences:
-                sequence = as_sequence(key, features)
-                while not window.has_room(sequence.frames):
-                    yield from self._arrived(spread, window, block=True)
-                window.depart(sequence)
-                spread.send(sequence, window.limit_frames)
-                yield from self._arrived(spread, window, block=False)
-            while window:
-                yield from self._arrived(spread, window, block=True)
+            yield from window.through(spread, sequences)
         finally:
             spread.close()
-
-    def _arrived(self, spread: _Spread, window: SendWindow, *, block: bool) -> Iterator[tuple[int, wire.Outputs]]:
-        for key, result in spread.receive(block=block):
-            yield from window.arrive(key, result)
 
     def metrics(self) -> dict[str, float]:
         """Counters of all services together."""
@@ -144,6 +132,9 @@ class _Spread:
         self._unanswered[sequence.key] = wire.Keyed(sequence.key, sequence.features.copy())
         self._waiting.append(sequence.key)
         self._hand_out()
+
+    def done(self) -> None:
+        """See `client.Link`. Calls stay open until `close`: what a lost service held may still go to them."""
 
     def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
         """Answers that have come; waits for one at least when `block`."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import fsspec
 
@@ -28,8 +28,7 @@ _NAME = re.compile(r"\s(\w+(?:[-/_]\w+)+):\s")  # no word: a clip's name that ha
 _UNSPEAKABLE = re.compile(r"[*#&@<>\[\](){}=|\\]")
 
 
-@dataclass(frozen=True)
-class Clip:
+class Clip(NamedTuple):
     """A clip with its place: `name` below the source, its `speaker`, its cleaned written `text`."""
 
     name: str

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsspec.utils import glob_translate
 
@@ -31,8 +31,7 @@ class Found:
     unread: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class _Folder:
+class _Folder(NamedTuple):
     path: str
     level: int
     above: frozenset[Identity]  # the folders on the way to it

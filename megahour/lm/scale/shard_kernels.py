@@ -69,15 +69,21 @@ def move_children(tokens, positions, distance, slots, cursors, out):  # type: ig
 
 
 @compiled
+def _count(word, counts, words, known):  # type: ignore[no-untyped-def]
+    """Counts a word, and lists it when it is new; how many are listed now."""
+    counts[word] += 1
+    if counts[word] > 1:
+        return known
+    words[known] = word
+    return known + 1
+
+
+@compiled
 def appearances_before(tokens, positions, distance, counts, words):  # type: ignore[no-untyped-def]
     """`appearances` of the words so far before positions (m,) of a text."""
     known = 0
     for i in range(len(positions)):
-        word = tokens[positions[i] - distance]
-        if counts[word] == 0:
-            words[known] = word
-            known += 1
-        counts[word] += 1
+        known = _count(tokens[positions[i] - distance], counts, words, known)
     return known
 
 
@@ -88,11 +94,7 @@ def appearances(rows, column, counts, words, known):  # type: ignore[no-untyped-
     Returns how many are listed.
     """
     for i in range(len(rows)):
-        word = rows[i, column]
-        if counts[word] == 0:
-            words[known] = word
-            known += 1
-        counts[word] += 1
+        known = _count(rows[i, column], counts, words, known)
     return known
 
 

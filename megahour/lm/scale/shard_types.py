@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,7 @@ class Counted:
     dropped: Int64
 
 
-@dataclass(frozen=True)
-class Shared:
+class Shared(NamedTuple):
     """p(w|h) of the context that a shard's histories share: words (n,), p (n,)."""
 
     words: Int32

@@ -7,7 +7,7 @@ every shard below a split must know, and nothing else of the corpus.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ from megahour.lm.text.tokenise import BOUNDARY, END
 Shares = npt.NDArray[np.void]
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(NamedTuple):
     """A split's n-grams (`SHARE`, in order of their lines), the sums of its context, and its tally."""
 
     grams: Shares
