@@ -68,13 +68,18 @@ def model(
                 parameter.mul_(LOUD[name])
             if name.startswith("tag_"):
                 parameter.normal_(generator=torch.Generator().manual_seed(7))  # not told anything yet, they are zeros
+    return stored(folder, module, config, "labelled")
+
+
+def stored(folder: Path, module: torch.nn.Module, config: Mapping[str, Any], learnt_from: str) -> Artifact:
+    """A *model* artifact of a module, which has learnt from a set."""
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
         out.json(config, ".model.json")
         with out.open(".safetensors") as file:
             file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
         receipts = [out.commit()]
-    return closed(artifact, receipts, "train", {"sets": ["labelled"]})
+    return closed(artifact, receipts, "train", {"sets": [learnt_from]})
 
 
 def closed(artifact: Artifact, receipts: list[Receipt], stage: str, params: dict[str, Any]) -> Artifact:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from gloo import run_workers
 from torch import Tensor, nn
 
 from megahour import sync
@@ -18,6 +19,11 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.parallel import trainer_of
 from megahour.train.params import TrainParams
 from megahour.train.step import Trainer
+
+Case = tuple[dict[str, Any], dict[str, Any], str]
+"""What `build` takes, other parameters of the training, and the criterion."""
+Learnt = tuple[list[Any], dict[str, Tensor], int]
+"""What the steps gave, the model (of the first worker), and the bytes of weights and optimiser state."""
 
 OUTPUTS, NO_CLIP = 5, 1e9
 COUNTS = (4, 4, 1)  # batches of the steps: in the last one most workers have none
@@ -70,7 +76,7 @@ def steps(own: Trainer, group: Group, criterion: str, counts: tuple[int, ...] = 
     return [*found, summed(group, list(own.evaluate(batch(number, criterion) for number in shares)))]
 
 
-def in_parts(cases: list[tuple[dict[str, Any], dict[str, Any], str]]) -> list[tuple[list[Any], dict[str, Tensor], int]]:
+def in_parts(cases: list[Case]) -> list[Learnt]:
     """What each case's steps give on these workers, the model, and the bytes of weights and optimiser state here."""
     group, found = TorchGroup(), []
     for model, settings, criterion in cases:
@@ -82,7 +88,7 @@ def in_parts(cases: list[tuple[dict[str, Any], dict[str, Any], str]]) -> list[tu
     return found
 
 
-def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> tuple[list[Any], dict[str, Tensor], int]:
+def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> Learnt:
     """The same by one process: its replicas' shares of a batch are the parts of a pipeline."""
     parts = settings.get("parallel", {}).get("microbatches", 1)
     p = TrainParams(**{"threads": parts, "clip": 0.5} | settings | {"parallel": {}})
@@ -92,7 +98,7 @@ def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> tu
         return curve, own.model(), sum(tensor.nbytes for tensor in own.tensors().values())
 
 
-def near(found: tuple[list[Any], dict[str, Tensor], int], expected: tuple[list[Any], dict[str, Tensor], int]) -> None:
+def near(found: Learnt, expected: Learnt) -> None:
     """The same losses to 1e-5, and weights as near as Adam's quotients of small gradients let them be.
 
     Where a gradient is nothing but rounding, its weight may go anywhere within a step: one in ten thousand at most.
@@ -104,3 +110,16 @@ def near(found: tuple[list[Any], dict[str, Tensor], int], expected: tuple[list[A
         apart = ~torch.isclose(found[1][name], tensor, rtol=1e-3, atol=2e-4)
         assert apart.sum() <= tensor.numel() / 10_000, name
         torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=3e-3)
+
+
+def learn_as_one(cases: list[Case], workers: int) -> Iterator[tuple[int, list[int], int]]:
+    """Checks that the workers learn in each case what one process does.
+
+    Yields the workers of one model, the bytes that each worker holds, and those of the process.
+    """
+    found = run_workers(in_parts, workers, cases)
+    for i, case in enumerate(cases):
+        expected = alone(*case)
+        near(found[0][i], expected)
+        assert all(one[i][1] == {} for one in found[1:]), "the first worker has the model"
+        yield case[1]["parallel"]["shard"], [one[i][2] for one in found], expected[2]

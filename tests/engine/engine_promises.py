@@ -15,6 +15,40 @@ from megahour.engine.base import Engine, TaskFailed
 from megahour.runner.runner import run_stage
 
 
+def map_gives_every_result_with_its_index(engine: Engine, count: int) -> None:
+    heard: list[int] = []
+    results = dict(engine.map(toy_tasks.square, range(count), on_done=lambda index, result: heard.append(index)))
+    assert results == {n: n * n for n in range(count)}
+    assert sorted(heard) == list(range(count))
+    assert list(engine.map(toy_tasks.square, [])) == []
+    assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
+    assert engine.workers == 2
+
+
+def reduce_has_the_same_tree(engine: Engine, local: Engine, count: int) -> None:
+    expected = local.reduce(toy_tasks.square, range(count), toy_tasks.bracket)
+    assert engine.reduce(toy_tasks.square, range(count), toy_tasks.bracket) == expected
+    with pytest.raises(ValueError, match="nothing to reduce"):
+        engine.reduce(toy_tasks.square, [], toy_tasks.bracket)
+
+
+def exceptions_come_with_item_and_traceback_and_are_not_retried(engine: Engine) -> None:
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
+        list(engine.map(partial(toy_tasks.fail_on, 2), range(4)))
+    assert caught.value.item == 2
+    assert "in fail_on" in caught.value.traceback
+    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one"):
+        engine.reduce(partial(toy_tasks.fail_on, 2), range(4), toy_tasks.bracket)
+
+
+def a_failing_split_stops_the_exchange_before_any_merge(engine: Engine, tmp_path: Path) -> None:
+    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
+    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
+        list(engine.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2, spill=str(tmp_path / "spill")))
+    assert caught.value.item == 2
+    assert not list(tmp_path.glob("*.merged"))
+
+
 def exchange_writes_the_same_bytes(engine: Engine, local: Engine, tmp_path: Path) -> None:
     digests = []
     for name, each in {"local": local, "other": engine}.items():

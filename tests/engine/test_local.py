@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import engine_promises
 import psutil
 import pytest
 import toy_tasks
@@ -29,19 +30,14 @@ def engine() -> Iterator[LocalEngine]:
 
 
 def test_map_gives_every_result_with_its_index(engine: LocalEngine) -> None:
-    heard: list[int] = []
-    results = dict(engine.map(toy_tasks.square, range(20), on_done=lambda index, result: heard.append(index)))
-    assert results == {n: n * n for n in range(20)}
-    assert sorted(heard) == list(range(20))
-    assert list(engine.map(toy_tasks.square, [])) == []
+    engine_promises.map_gives_every_result_with_its_index(engine, 20)
 
 
-def test_workers_stay_between_calls_and_have_one_thread(engine: LocalEngine) -> None:
+def test_workers_stay_between_calls(engine: LocalEngine) -> None:
     first = {pid for _, pid in engine.map(toy_tasks.worker_pid, range(6))}
     assert {pid for _, pid in engine.map(toy_tasks.worker_pid, range(6))} <= first
     assert len(first) == 2
     assert os.getpid() not in first
-    assert dict(engine.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
 
 
 def test_the_environment_of_the_driver_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +118,7 @@ def test_a_task_that_always_kills_its_worker_is_named(engine: LocalEngine) -> No
 
 
 def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(engine: LocalEngine) -> None:
-    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
-        list(engine.map(partial(toy_tasks.fail_on, 2), range(5)))
-    assert caught.value.item == 2
-    assert "in fail_on" in caught.value.traceback
+    engine_promises.exceptions_come_with_item_and_traceback_and_are_not_retried(engine)
 
 
 def test_an_error_for_the_user_keeps_its_words_and_shows_no_traceback(engine: LocalEngine) -> None:
@@ -339,11 +332,7 @@ def test_a_partition_larger_than_memory_is_merged_block_by_block(engine: LocalEn
 
 
 def test_a_failing_split_stops_the_exchange_before_any_merge(engine: LocalEngine, tmp_path: Path) -> None:
-    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
-    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
-        list(engine.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2, spill=str(tmp_path / "spill")))
-    assert caught.value.item == 2
-    assert not list(tmp_path.glob("*.merged"))
+    engine_promises.a_failing_split_stops_the_exchange_before_any_merge(engine, tmp_path)
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

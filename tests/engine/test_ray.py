@@ -14,7 +14,7 @@ import pytest
 import toy_tasks
 from loopback import free_port
 
-from megahour.engine.base import EngineError, TaskFailed
+from megahour.engine.base import EngineError
 from megahour.engine.local import LocalEngine
 from megahour.engine.ray import RayEngine
 
@@ -36,13 +36,7 @@ def ray() -> Iterator[RayEngine]:
 
 
 def test_map_gives_every_result_with_its_index(ray: RayEngine) -> None:
-    heard: list[int] = []
-    results = dict(ray.map(toy_tasks.square, range(8), on_done=lambda index, result: heard.append(index)))
-    assert results == {n: n * n for n in range(8)}
-    assert sorted(heard) == list(range(8))
-    assert list(ray.map(toy_tasks.square, [])) == []
-    assert dict(ray.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
-    assert ray.workers == 2
+    engine_promises.map_gives_every_result_with_its_index(ray, 8)
 
 
 def test_items_are_taken_as_they_are_needed_and_closing_stops_tasks(ray: RayEngine) -> None:
@@ -60,11 +54,7 @@ def test_items_are_taken_as_they_are_needed_and_closing_stops_tasks(ray: RayEngi
 
 
 def test_reduce_has_the_tree_of_the_local_engine(ray: RayEngine, local: LocalEngine) -> None:
-    items = range(11)
-    expected = local.reduce(toy_tasks.square, items, toy_tasks.bracket)
-    assert ray.reduce(toy_tasks.square, items, toy_tasks.bracket) == expected
-    with pytest.raises(ValueError, match="nothing to reduce"):
-        ray.reduce(toy_tasks.square, [], toy_tasks.bracket)
+    engine_promises.reduce_has_the_same_tree(ray, local, 11)
 
 
 def test_exchange_writes_the_bytes_of_the_local_engine(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
@@ -109,20 +99,11 @@ def dying_merge(folder: str, partition: int, batches: Iterator[object]) -> objec
 
 
 def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(ray: RayEngine) -> None:
-    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
-        list(ray.map(partial(toy_tasks.fail_on, 2), range(4)))
-    assert caught.value.item == 2
-    assert "in fail_on" in caught.value.traceback
-    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one"):
-        ray.reduce(partial(toy_tasks.fail_on, 2), range(4), toy_tasks.bracket)
+    engine_promises.exceptions_come_with_item_and_traceback_and_are_not_retried(ray)
 
 
 def test_a_failing_split_stops_the_exchange_before_any_merge(ray: RayEngine, tmp_path: Path) -> None:
-    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
-    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
-        list(ray.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2))
-    assert caught.value.item == 2
-    assert not list(tmp_path.glob("*.merged"))
+    engine_promises.a_failing_split_stops_the_exchange_before_any_merge(ray, tmp_path)
 
 
 @pytest.mark.faults

@@ -20,7 +20,7 @@ from loopback import free_port
 from spark_marks import NEEDS_SPARK
 
 from megahour.engine import spark_session
-from megahour.engine.base import Call, Engine, EngineError, TaskFailed
+from megahour.engine.base import Call, Engine, EngineError
 from megahour.engine.local import LocalEngine
 from megahour.engine.spark import SparkEngine
 from megahour.engine.spark_session import LOCAL_JAVA
@@ -41,13 +41,7 @@ def spark() -> Iterator[SparkEngine]:
 
 
 def test_map_gives_every_result_with_its_index(spark: SparkEngine) -> None:
-    heard: list[int] = []
-    results = dict(spark.map(toy_tasks.square, range(8), on_done=lambda index, result: heard.append(index)))
-    assert results == {n: n * n for n in range(8)}
-    assert sorted(heard) == list(range(8))
-    assert list(spark.map(toy_tasks.square, [])) == []
-    assert dict(spark.map(toy_tasks.threads_allowed, [0])) == {0: ("1", "1")}
-    assert spark.workers == 2
+    engine_promises.map_gives_every_result_with_its_index(spark, 8)
 
 
 def test_results_arrive_while_other_tasks_run_and_closing_stops_those(spark: SparkEngine) -> None:
@@ -60,11 +54,7 @@ def test_results_arrive_while_other_tasks_run_and_closing_stops_those(spark: Spa
 
 
 def test_reduce_has_the_tree_of_the_local_engine(spark: SparkEngine, local: LocalEngine) -> None:
-    items = range(19)  # more than one task combines, and a second level
-    expected = local.reduce(toy_tasks.square, items, toy_tasks.bracket)
-    assert spark.reduce(toy_tasks.square, items, toy_tasks.bracket) == expected
-    with pytest.raises(ValueError, match="nothing to reduce"):
-        spark.reduce(toy_tasks.square, [], toy_tasks.bracket)
+    engine_promises.reduce_has_the_same_tree(spark, local, 19)  # more than one task combines, and a second level
 
 
 def test_exchange_writes_the_bytes_of_the_local_engine(spark: SparkEngine, local: LocalEngine, tmp_path: Path) -> None:
@@ -85,20 +75,11 @@ def test_killed_python_workers_are_retried_and_then_named(spark: SparkEngine, tm
 
 
 def test_an_exception_comes_with_item_and_traceback_and_is_not_retried(spark: SparkEngine, tmp_path: Path) -> None:
-    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one") as caught:
-        list(spark.map(partial(toy_tasks.fail_on, 2), range(4)))
-    assert caught.value.item == 2
-    assert "in fail_on" in caught.value.traceback
-    with pytest.raises(TaskFailed, match=r"task 2 \(2\): ValueError: 2 is the bad one"):
-        spark.reduce(partial(toy_tasks.fail_on, 2), range(4), toy_tasks.bracket)
+    engine_promises.exceptions_come_with_item_and_traceback_and_are_not_retried(spark)
 
 
 def test_a_failing_split_stops_the_exchange_before_any_merge(spark: SparkEngine, tmp_path: Path) -> None:
-    merge = partial(toy_tasks.merge_leaves_trace, str(tmp_path))
-    with pytest.raises(TaskFailed, match=r"split task 2 \(2\): ValueError") as caught:
-        list(spark.exchange(partial(toy_tasks.split_fails, 2), range(4), merge, 2))
-    assert caught.value.item == 2
-    assert not list(tmp_path.glob("*.merged"))
+    engine_promises.a_failing_split_stops_the_exchange_before_any_merge(spark, tmp_path)
 
 
 def test_a_task_over_its_time_is_stopped(spark: SparkEngine, tmp_path: Path) -> None:

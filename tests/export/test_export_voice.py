@@ -13,12 +13,11 @@ import numpy as np
 import onnx
 import pyarrow as pa
 import pytest
-import safetensors.torch
 import soundfile
 import torch
 import yaml
 from click.testing import CliRunner
-from exported import closed
+from exported import closed, stored
 from numpy.typing import NDArray
 
 from megahour.cli.main import app
@@ -63,13 +62,7 @@ def voice(folder: Path, **settings: Any) -> Artifact:
     module = build(config, seed=3)
     with torch.no_grad():
         module.get_parameter("symbol.weight").mul_(3.0)
-    artifact = Artifact(folder)
-    with ShardWriter(artifact, 0, "made") as out:
-        out.json(config, ".model.json")
-        with out.open(".safetensors") as file:
-            file.write(safetensors.torch.save({k: v.contiguous() for k, v in module.state_dict().items()}))
-        receipts = [out.commit()]
-    return closed(artifact, receipts, "train", {"sets": ["own"]})
+    return stored(folder, module, config, "own")
 
 
 def run(folder: Path) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from gloo import run_workers
-from trained_in_parts import NO_CLIP, alone, config, in_parts, made, near, steps
+from trained_in_parts import NO_CLIP, Case, config, learn_as_one, made, steps
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.params import TrainParams
 from megahour.train.pipeline import PipelineTrainer, balanced
-
-Case = tuple[dict[str, Any], dict[str, Any], str]
 
 
 def pipeline(workers: int, **more: Any) -> dict[str, Any]:
@@ -41,14 +39,9 @@ CASES: dict[int, list[Case]] = {
 @pytest.mark.parametrize("workers", CASES)
 def test_losses_are_those_of_one_process_whatever_the_lengths_of_batches(workers: int) -> None:
     """The last case of four workers is two pipelines, with `dense` between them."""
-    found = run_workers(in_parts, workers, CASES[workers])
-    for i, case in enumerate(CASES[workers]):
-        expected = alone(*case)
-        near(found[0][i], expected)
-        assert all(one[i][1] == {} for one in found[1:]), "the first worker has the model"
-        shard = case[1]["parallel"]["shard"]
-        assert sum(one[i][2] for one in found[:shard]) == pytest.approx(expected[2], rel=0.01)
-        assert max(one[i][2] for one in found) < 0.85 * expected[2]
+    for shard, held, alone in learn_as_one(CASES[workers], workers):
+        assert sum(held[:shard]) == pytest.approx(alone, rel=0.01)
+        assert max(held) < 0.85 * alone
 
 
 def loses_its_peer() -> None:

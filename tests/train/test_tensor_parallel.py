@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from gloo import run_workers
-from trained_in_parts import NO_CLIP, alone, config, in_parts, made, near
+from trained_in_parts import NO_CLIP, Case, config, learn_as_one, made
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.params import TrainParams
 from megahour.train.tensor_parallel import TensorTrainer
 
-Case = tuple[dict[str, Any], dict[str, Any], str]
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
 
 
@@ -51,10 +50,5 @@ def test_what_does_not_share_out_is_named(model: dict[str, Any], message: str) -
 @pytest.mark.parametrize("workers", CASES)
 def test_losses_are_those_of_one_process(workers: int) -> None:
     """With dropout and drawn contexts; the 5 outputs do not share out evenly. The last case is two groups."""
-    found = run_workers(in_parts, workers, CASES[workers])
-    for i, case in enumerate(CASES[workers]):
-        expected = alone(*case)
-        near(found[0][i], expected)
-        assert all(one[i][1] == {} for one in found[1:]), "the first worker has the model"
-        shard = case[1]["parallel"]["shard"]
-        assert max(one[i][2] for one in found) < expected[2] * (1 / shard + 0.1)
+    for shard, held, alone in learn_as_one(CASES[workers], workers):
+        assert max(held) < alone * (1 / shard + 0.1)
