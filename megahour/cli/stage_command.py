@@ -169,8 +169,8 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 def _trainers() -> list[str]:
     from megahour.features.params import WaveformParams
     from megahour.sync.params import TRAINERS
+    from megahour.train.machine_params import CHOICES
     from megahour.train.options import CRITERIA, OPTIMISERS, Parallel
-    from megahour.train.params import CHOICES
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
     lines += ["`waveform`:", "", _summary(WaveformParams), "", *_table_of(WaveformParams)]

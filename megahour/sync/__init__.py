@@ -18,7 +18,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from megahour.sync.build import build, from_config, trainer_function
-from megahour.sync.params import TRAINERS, TrainerOptions
+from megahour.sync.params import TRAINERS
+from megahour.sync.trainer_options import TrainerOptions
 
 if TYPE_CHECKING:
     from megahour.sync.group import virtual as virtual

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, nearest
-from megahour.sync.params import TRAINERS, TrainerOptions
+from megahour.sync.params import TRAINERS
+from megahour.sync.trainer_options import TrainerOptions
 
 if TYPE_CHECKING:
     import torch

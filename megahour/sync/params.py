@@ -2,72 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-if TYPE_CHECKING:
-    import torch
-
-    from megahour.sync.group.base import Group
-    from megahour.sync.trainers.base import Synchroniser
-
-
-class TrainerOptions(BaseModel):
-    """What all trainers have."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    implementation: ClassVar[str]
-    """Module and name below `sync.trainers` of what takes (model, optimiser, group, options)."""
-    in_step: ClassVar[bool] = True
-    """Whether all workers take every step together."""
-    wraps_model: ClassVar[bool] = False
-    """Whether the model must be called as `model(batch)` after the trainer is made: torch's own trainers."""
-    in_blocks: ClassVar[bool] = False
-    """Whether workers step alone for a block, and meet at its edge: `regrouping.InBlocks`."""
-
-    clip_norm: float | None = Field(
-        None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
-    )
-
-    @property
-    def node_workers(self) -> int:
-        """Consecutive ranks that count as one."""
-        return 1
-
-    @property
-    def own_optimiser(self) -> bool:
-        """Whether each worker's optimiser has a state of its own."""
-        return self.in_blocks
-
-    @property
-    def needs_all(self) -> str:
-        """Why a run cannot go on without a lost worker; empty: it can (`regrouping.Regrouping`)."""
-        return ""
-
-    def for_run(self, total_steps: int) -> Self:
-        """These options for a run whose workers take `total_steps` steps."""
-        return self
-
-    def make(
-        self, model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, group: Group | None = None
-    ) -> Synchroniser:
-        """The synchroniser of `model` and `optimiser`; a collective call.
-
-        group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
-
-        Raises ConfigError for a model or an optimiser that the trainer cannot take.
-        """
-        base = importlib.import_module("megahour.sync.trainers.base")
-        wrapped = importlib.import_module("megahour.sync.trainers.wrapped")
-        module, _, name = self.implementation.partition(".")
-        wrapped.check_model(model)
-        base.check_optimiser(optimiser)
-        call = getattr(importlib.import_module(f"megahour.sync.trainers.{module}"), name)
-        made: Synchroniser = call(model, optimiser, base.default_group(group), self)
-        return made
+from megahour.sync.torch_params import DdpBf16Options, DdpOptions, DdpPowersgdOptions, FsdpOptions, ZeroOptions
+from megahour.sync.trainer_options import TrainerOptions
 
 
 class DenseOptions(TrainerOptions):
@@ -321,48 +261,6 @@ class LocalSgdOptions(TrainerOptions):
 
     period_steps: int = Field(16, ge=1, description="steps from mean to mean; more save bandwidth and cost accuracy")
     warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each")
-
-
-class DdpOptions(TrainerOptions):
-    """torch's DistributedDataParallel: the plain mean of gradients, summed during backward by gloo or NCCL."""
-
-    implementation = "ddp.Ddp"
-    wraps_model = True
-    hook: ClassVar[Literal["", "bf16", "powersgd"]] = ""
-
-    backwards: int = Field(1, ge=1, description="forward and backward calls of a step, the last of which sums")
-    find_unused_parameters: bool = Field(False, description="as DDP's: set it where a step leaves parameters out")
-
-
-class DdpPowersgdOptions(DdpOptions):
-    """`ddp` with torch's PowerSGD hook (Vogels et al., NeurIPS 2019), error feedback and warm start."""
-
-    hook = "powersgd"
-
-    rank: int = Field(1, ge=1, description="rank of the approximation of each matrix; more is closer and larger")
-    start_step: int = Field(10, ge=2, description="step from which on gradients are compressed")
-    min_compression_rate: float = Field(2.0, gt=0, description="matrices that shrink by less travel whole")
-
-
-class DdpBf16Options(DdpOptions):
-    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic."""
-
-    hook = "bf16"
-
-
-class ZeroOptions(DdpOptions):
-    """ZeRO stage 1 (Rajbhandari et al., SC 2020): each worker holds the optimiser's state of a part of the model."""
-
-    implementation = "zero.zero"
-
-
-class FsdpOptions(TrainerOptions):
-    """torch's `fully_shard`: each worker holds a part of every parameter; forward and backward gather them."""
-
-    implementation = "fsdp.Fsdp"
-    wraps_model = True
-
-    modules: tuple[str, ...] = Field((), description="submodules that are gathered on their own, to save memory")
 
 
 TRAINERS: dict[str, type[TrainerOptions]] = {

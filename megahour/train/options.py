@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from megahour.core.config import Share
 
+POLICY: dict[str, JsonValue] = {"policy": True}
+"""`json_schema_extra` of a parameter that says how a training runs, not what it learns."""
 IN_FEATURES = ("speaker", "condition")
 """Tags that features have; others are of the selection."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from megahour.train.params import Schedule
+from megahour.train.learning_params import Schedule
 
 Data = Literal["labelled", "unlabelled"]
 DECAY = 0.2  # share of the steps over which the schedule `stable` falls

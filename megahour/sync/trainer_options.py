@@ -1,0 +1,70 @@
+"""What the options of all trainers have, and how a trainer is made of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import torch
+
+    from megahour.sync.group.base import Group
+    from megahour.sync.trainers.base import Synchroniser
+
+
+class TrainerOptions(BaseModel):
+    """What all trainers have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    implementation: ClassVar[str]
+    """Module and name below `sync.trainers` of what takes (model, optimiser, group, options)."""
+    in_step: ClassVar[bool] = True
+    """Whether all workers take every step together."""
+    wraps_model: ClassVar[bool] = False
+    """Whether the model must be called as `model(batch)` after the trainer is made: torch's own trainers."""
+    in_blocks: ClassVar[bool] = False
+    """Whether workers step alone for a block, and meet at its edge: `regrouping.InBlocks`."""
+
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
+    )
+
+    @property
+    def node_workers(self) -> int:
+        """Consecutive ranks that count as one."""
+        return 1
+
+    @property
+    def own_optimiser(self) -> bool:
+        """Whether each worker's optimiser has a state of its own."""
+        return self.in_blocks
+
+    @property
+    def needs_all(self) -> str:
+        """Why a run cannot go on without a lost worker; empty: it can (`regrouping.Regrouping`)."""
+        return ""
+
+    def for_run(self, total_steps: int) -> Self:
+        """These options for a run whose workers take `total_steps` steps."""
+        return self
+
+    def make(
+        self, model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, group: Group | None = None
+    ) -> Synchroniser:
+        """The synchroniser of `model` and `optimiser`; a collective call.
+
+        group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
+
+        Raises ConfigError for a model or an optimiser that the trainer cannot take.
+        """
+        base = importlib.import_module("megahour.sync.trainers.base")
+        wrapped = importlib.import_module("megahour.sync.trainers.wrapped")
+        module, _, name = self.implementation.partition(".")
+        wrapped.check_model(model)
+        base.check_optimiser(optimiser)
+        call = getattr(importlib.import_module(f"megahour.sync.trainers.{module}"), name)
+        made: Synchroniser = call(model, optimiser, base.default_group(group), self)
+        return made
