@@ -24,13 +24,9 @@ from megahour.core.transfer import is_local, publish, publish_lines, publish_tex
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions
 from megahour.runner.job import Job, Origin
+from megahour.runner.monitor import Monitor
 from megahour.runner.runner import (
-    Monitor,
     Planned,
-    alone_at_work,
-    claimed_by,
-    clear,
-    clear_durable,
     close,
     job_of,
     make_missing,
@@ -38,6 +34,7 @@ from megahour.runner.runner import (
     stage_fingerprint,
     with_layouts,
 )
+from megahour.runner.scratch import alone_at_work, claimed_by, clear, clear_durable
 
 SHOWN = 20  # numbers of shards in a message
 SCRATCH = "tmp/repair"  # in the artifact's folder; what a killed repair has made there is used by the next

@@ -30,7 +30,9 @@ from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
 from megahour.engine.base import Engine
 from megahour.runner import log
-from megahour.runner.runner import Models, Monitor, claimed_by, run_stage, stage_fingerprint
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import Models, run_stage, stage_fingerprint
+from megahour.runner.scratch import claimed_by
 
 
 @dataclass(frozen=True)

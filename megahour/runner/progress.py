@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.receipts import Counts, Manifest, Receipt
 from megahour.runner.console import count, duration
 from megahour.runner.log import bars, say
+from megahour.runner.monitor import Monitor
 from megahour.runner.pace import Pace, run_left
-from megahour.runner.runner import Monitor
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,12 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fsspec.implementations.local import LocalFileSystem
-
 from megahour.core.config import Params
 from megahour.core.errors import DamagedError, MegahourError
 from megahour.core.kinds import check_kinds, check_roles
-from megahour.core.locks import MARKS, alone, check
+from megahour.core.locks import alone, check
 from megahour.core.receipts import Counts, Manifest, PackedReceipts, Receipt, packed
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
@@ -34,38 +30,15 @@ from megahour.core.versions import versions
 from megahour.engine.base import Failure
 from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, split_task, timed
 from megahour.runner.loss_limits import BadShare, check_kept
+from megahour.runner.monitor import Monitor
 from megahour.runner.rounds import learn_in_rounds
+from megahour.runner.scratch import alone_at_work, claim, clear, clear_durable, scratch_of
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
     from megahour.serve.spec import ModelSpec, ServiceAddress, ServicePool
 
 LOG = logging.getLogger(__name__)
-KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
-
-
-class Monitor:
-    """Hears what a stage does; the terminal's progress display overrides what it shows."""
-
-    def begins(self, stage: str, job: Job, engine: Engine) -> None:
-        """The output is this run's, and the job has its places; its tasks are not known yet."""
-
-    def started(self, stage: str, tasks: int, done: int) -> None: ...
-
-    def took(self, seconds: float) -> None:
-        """A shard was made in so many seconds of a worker; its `task_done` comes next."""
-
-    def task_done(self, receipt: Receipt) -> None: ...
-
-    def progress(self, done: float, total: float, unit: str, **fields: Any) -> None: ...
-
-    def hint(self, text: str) -> None:
-        """Something that a user may want to change, after `finished`."""
-
-    def stopped(self) -> None:
-        """No more progress comes, whether the stage is done, failed or was interrupted."""
-
-    def finished(self, manifest: Manifest, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -140,7 +113,7 @@ def run_stage(
     places = explaining(output.url, *job.disks())
     with places, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
-        _claim(output, origin.fingerprint)
+        claim(output, origin.fingerprint)
         monitor.begins(stage.name, job, engine)
         with _watched(output, job, engine, monitor):
             receipts = _make_shards(origin, output, job, engine, monitor, models or Models())
@@ -164,24 +137,9 @@ def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) ->
         inputs=addresses(origin.inputs),
         output=_address(output),
         fingerprint=origin.fingerprint,
-        work=str((work or _scratch_of(output)).absolute() / origin.fingerprint),
+        work=str((work or scratch_of(output)).absolute() / origin.fingerprint),
         threads=threads,
     )
-
-
-def _scratch_of(output: Artifact) -> Path:
-    """Where an output's scratch directories are by default: equal jobs with other outputs do not meet there."""
-    return Path(tempfile.gettempdir()) / "megahour-work" / fingerprint(output.url)[:16]
-
-
-@contextmanager
-def alone_at_work(job: Job) -> Iterator[None]:
-    """The scratch directory of a job, for one run: equal jobs that are given the same `work` would share it."""
-    folder = Path(job.work)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
 
 
 @contextmanager
@@ -207,41 +165,6 @@ def addresses(inputs: Mapping[str, Artifact]) -> dict[str, str]:
 def _address(artifact: Artifact) -> str:
     """A URL that means the same in every process: workers of a cluster have working directories of their own."""
     return artifact.root if is_local(artifact.fs) else artifact.url
-
-
-def clear(work: Path) -> None:
-    """Remove a finished stage's scratch files: checkpoints, spilled batches."""
-    for path in work.iterdir():
-        if path.is_dir() and path.name not in KEPT:
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.is_file():
-            path.unlink(missing_ok=True)
-    if not any(work.iterdir()):
-        work.rmdir()
-
-
-def clear_durable(output: Artifact) -> None:
-    """Remove what the stage kept beside its output. A store that refuses costs room, not the finished artifact."""
-    path = output.path(SCRATCH)
-    try:
-        if output.fs.exists(path):
-            output.fs.rm(path, recursive=True)
-    except OSError as error:
-        LOG.warning("%s is not needed any more and could not be removed: %s", path, error)
-
-
-def _claim(output: Artifact, job_fingerprint: str) -> None:
-    """Clear what another version of the job left; keep the shards of the same job."""
-    if claimed_by(output) == job_fingerprint:
-        return
-    output.delete()
-    publish_text(output.fs, output.path("claim.txt"), job_fingerprint)
-
-
-def claimed_by(output: Artifact) -> str:
-    """Fingerprint of the job that an artifact's shards belong to; empty when there is none."""
-    path = output.path("claim.txt")
-    return str(output.fs.cat_file(path).decode("utf-8", "replace")) if output.fs.exists(path) else ""
 
 
 def _make_shards(

@@ -25,7 +25,7 @@ from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.models.import_stage import ImportAligner
 from megahour.models.params import ImportAlignerParams
-from megahour.runner.runner import Monitor
+from megahour.runner.monitor import Monitor
 
 SHARDS, RECORDINGS = 4, 3
 

@@ -16,7 +16,7 @@ from megahour.cli.run import execute, plan
 from megahour.core.errors import DamagedError, StoreError
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact
-from megahour.runner.runner import Monitor
+from megahour.runner.monitor import Monitor
 
 THREE = """
 run: {run}

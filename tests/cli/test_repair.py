@@ -16,7 +16,7 @@ from megahour.cli.recipe import load_recipe
 from megahour.cli.run import execute, plan
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
-from megahour.runner.runner import Monitor
+from megahour.runner.monitor import Monitor
 
 TEXT = """
 run: {run}

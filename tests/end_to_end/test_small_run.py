@@ -17,7 +17,7 @@ from small_run import SMALL, contents, megahour, run
 
 from megahour.core.store import Artifact
 from megahour.corpus.transcripts.speaker_names import one_name
-from megahour.runner.runner import KEPT
+from megahour.runner.scratch import KEPT
 
 WAIT_S = 400.0
 Disturbance = Callable[[subprocess.Popen[str]], None]

@@ -11,7 +11,8 @@ from megahour.core.store import Artifact
 from megahour.report.page import build
 from megahour.report.params import ReportParams
 from megahour.report.provenance import provenance, recipe
-from megahour.runner.runner import Monitor, stage_fingerprint
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import stage_fingerprint
 
 STEPS = """
 steps:

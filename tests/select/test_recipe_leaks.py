@@ -13,7 +13,7 @@ from megahour.cli.leaks import kept_apart
 from megahour.cli.recipe import Recipe, load_recipe
 from megahour.cli.run import execute
 from megahour.core.errors import StageError
-from megahour.runner.runner import Monitor
+from megahour.runner.monitor import Monitor
 
 TALK = ("ann", 1), ("bob", 2), ("cy", 3)
 SETS = [{"name": "test", "named": ["ann"]}, {"name": "labelled", "named": ["bob"]}, {"name": "unlabelled"}]
