@@ -8,7 +8,8 @@ from megahour.align.params import AlignParams
 from megahour.align.stage import Align
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
-from megahour.runner.runner import Monitor, run_stage
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import run_stage
 
 PARAMS = AlignParams(
     window_s=4.0, margin_s=0.3, anchor_every_s=10.0, anchor_length=6, batch_frames=512, write_posteriors=True

@@ -20,7 +20,8 @@ from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.metrics.run import RunBoard
 from megahour.runner.job import Job
-from megahour.runner.runner import Monitor, run_stage
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import run_stage
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "runbooks.md").read_text("utf-8")

@@ -13,7 +13,8 @@ from trainings import training_data
 
 from megahour.core.store import SCRATCH, Artifact
 from megahour.engine.local import LocalEngine
-from megahour.runner.runner import Monitor, run_stage
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import run_stage
 from megahour.sync.checkpoint import set_aside
 from megahour.train.params import TrainParams
 from megahour.train.stage import Train

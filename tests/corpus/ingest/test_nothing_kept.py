@@ -20,7 +20,8 @@ from megahour.corpus.interchange.params import ImportParams
 from megahour.cut.params import CutParams
 from megahour.cut.stage import Cut
 from megahour.engine.local import LocalEngine
-from megahour.runner.runner import Monitor, run_stage
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
 

@@ -19,7 +19,8 @@ from megahour.core.verify import verify
 from megahour.corpus.interchange.export_stage import Export
 from megahour.corpus.interchange.params import ExportParams
 from megahour.engine.local import LocalEngine
-from megahour.runner.runner import Monitor, run_stage
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import run_stage
 from megahour.select.duplicates_stage import Duplicates
 from megahour.select.params import DuplicatesParams
 
