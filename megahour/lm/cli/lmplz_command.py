@@ -101,16 +101,22 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 @click.option("--limit_vocab_file", default="", metavar="FILE", help="drop n-grams with words that are not in FILE")
 @click.option(
     "--discount_fallback", type=Numbers(float), metavar="[D1 D2 D3]",
-    help="discounts of orders that the text gives none for, which is an error without it; by default 0.5 1 1.5",
+    help="discounts for orders whose counts give none, an error without this option; without numbers 0.5 1 1.5",
 )  # fmt: skip
 @click.option(
-    "--interpolate_unigrams", type=bool, default=True, show_default=True, metavar="[0|1]",
-    help="0: what discounts free goes to <unk>, as SRILM does it",
+    "--interpolate_unigrams", type=bool, default=True, metavar="[0|1]",
+    help="0: what discounts free goes to <unk>, as SRILM does it; default: 1",
 )  # fmt: skip
-@click.option("--vocab_pad", type=click.IntRange(0), default=0, help="take the vocabulary for this large, at least")
-@click.option("--skip_symbols", is_flag=True, help="leave <s>, </s> and <unk> out of the text, which are errors else")
+@click.option("--vocab_pad", type=click.IntRange(0), default=0, help="assume a vocabulary of at least this many words")
+@click.option("--skip_symbols", is_flag=True, help="skip <s>, </s> and <unk> in the text; without it they are errors")
 @click.option("--verbose_header", is_flag=True, help="name text, tokens and smoothing at the head of the file")
-@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True, help="changes no number")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=2,
+    show_default=True,
+    help="threads; the numbers do not depend on it",
+)
 @click.option("--minimum_block", "--sort_block", "--block_count", "--vocab_estimate", "idle", help=IDLE)
 @click.option("--renumber", is_flag=True, help="accepted; the order of lines in an ARPA file means nothing")
 @click.option("--intermediate", hidden=True)
@@ -119,8 +125,8 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 def lmplz(**values: Any) -> None:
     """Estimate an n-gram model by the options of KenLM's lmplz: text on standard input, ARPA on standard output.
 
-    The numbers are lmplz's, in another order of lines. Every line is a sentence, the last one too where it lacks its
-    end. `megahour lm train` does the same with other names, and writes compressed and mapped models.
+    The numbers are lmplz's, in another order of lines. Every line is a sentence, also a last line without its
+    newline. `megahour lm train` does the same with other names, and writes compressed and mapped models.
 
     \b
     megahour lmplz -o 5 -S 80% -T /tmp --prune 0 0 1 < text > lm.arpa
