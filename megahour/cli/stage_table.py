@@ -109,6 +109,50 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.lm.scale.distributed_stage:JoinArpa",
         "One ARPA file and its word list out of the lines of `lm-estimate`.",
     ),
+    "lm-union": (
+        "megahour.lm.sharded.mix_stage:MakeUnion",
+        "Words of several models, and what each model says of them: the first step of mixing and pruning on an engine.",
+    ),
+    "lm-ranges": (
+        "megahour.lm.sharded.mix_stage:CutRanges",
+        "Where the partitions of models begin: ranges of words, as even as a sample of the n-grams makes them.",
+    ),
+    "lm-gather": (
+        "megahour.lm.sharded.prune_stage:Gather",
+        "n-grams of models by what they end in, so that all that a probability is computed from is together.",
+    ),
+    "lm-weights": (
+        "megahour.lm.sharded.mix_stage:Weigh",
+        "Weights of models by expectation maximisation on held-out text, and each model's perplexity.",
+    ),
+    "lm-mix": (
+        "megahour.lm.sharded.mix_stage:Mix",
+        "The mixture of several models, as lines of an ARPA file.",
+    ),
+    "lm-sort": (
+        "megahour.lm.sharded.prune_stage:SortNgrams",
+        "n-grams of a model in the order of its file, with the probabilities of contexts: the first step of pruning.",
+    ),
+    "lm-history-counts": (
+        "megahour.lm.sharded.prune_stage:CountHistories",
+        "How often contexts occur in a text: what entropy pruning weighs losses by.",
+    ),
+    "lm-losses": (
+        "megahour.lm.sharded.prune_stage:Lose",
+        "What a model would lose with each n-gram and all that begin with it: entropy pruning (Stolcke 1998).",
+    ),
+    "lm-threshold": (
+        "megahour.lm.sharded.prune_stage:Choose",
+        "Which n-grams stay: by a threshold, or the size that the model is to have.",
+    ),
+    "lm-renormalise": (
+        "megahour.lm.sharded.prune_stage:Renormalise",
+        "What stays of a pruned model with its new back-off weights, as lines of an ARPA file.",
+    ),
+    "lm-join": (
+        "megahour.lm.sharded.mix_stage:JoinLines",
+        "One ARPA file and its word list out of the lines of `lm-mix` or `lm-renormalise`.",
+    ),
     "lexicon": (
         "megahour.units.lexicon_stage:MakeLexicon",
         "Pronunciations of all words, by rule, by spelling or from a dictionary.",

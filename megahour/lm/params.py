@@ -283,25 +283,30 @@ class InterpolateParams(SeveralModels):
         return {**super().identity(), "heldout_sha256": digest_of(self.heldout)}
 
 
-class PruneParams(Params):
-    """Entropy pruning: a language model without the n-grams that change it least (Stolcke 1998)."""
+class PruneSize(_Options):
+    """How much of a model stays."""
 
     threshold: float = Field(
         0.0, ge=0.0, description="drop n-grams that change the perplexity by less than this share, such as 1e-8"
     )
     ngrams: int = Field(0, ge=0, description="or: keep at most this many n-grams, to meet a size")
-    shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
-    history_text: list[str] = Field(
-        [],
-        description="count contexts in this text, best the training text: Kneser-Ney models lose less then; or give "
-        "the input `text`, or another model as the input `history`",
-    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
         if (self.threshold > 0) == (self.ngrams > 0):
             raise ValueError("give one of threshold (such as 1e-8) and ngrams, above 0")
         return self
+
+
+class PruneParams(PruneSize, Params):
+    """Entropy pruning: a language model without the n-grams that change it least (Stolcke 1998)."""
+
+    shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
+    history_text: list[str] = Field(
+        [],
+        description="count contexts in this text, best the training text: Kneser-Ney models lose less then; or give "
+        "the input `text`, or another model as the input `history`",
+    )
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""

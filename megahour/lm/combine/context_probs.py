@@ -41,6 +41,13 @@ def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
     return _shares(trie, counts)
 
 
+def add_histories(trie: Trie, keys: Int32, often: Int64, counts: Int64) -> None:
+    """Add how `often` (n,) histories occur to counts (N,) of the n-grams that they end in; keys (n, D): last word
+    first, up to the first -1; a word that the trie lacks is any number from V on."""
+    _count_histories(keys, often, *trie.links, trie.words, counts)
+    _add_suffixes(trie.links.fail, counts)
+
+
 def contexts_of_model(trie: Trie, vocabulary: Vocabulary, history: NgramModel) -> Float64:
     """`from_model` of another model's file; vocabulary: of `trie`."""
     return from_model(trie, walker(build(history), history.vocabulary, vocabulary, "share"))
@@ -84,3 +91,25 @@ def _add_suffixes(fail, counts):  # type: ignore[no-untyped-def]
     """Where a context occurs, its suffixes do."""
     for node in range(len(counts) - 1, 0, -1):
         counts[fail[node]] += counts[node]
+
+
+@compiled
+def _count_histories(keys, often, word, parent, first, fail, words, counts):  # type: ignore[no-untyped-def]
+    """Add `often` to the longest suffix of each history that is a node."""
+    for i in range(len(keys)):
+        length = 0
+        while length < keys.shape[1] and keys[i, length] >= 0:
+            length += 1
+        state = 0
+        for back in range(length - 1, -1, -1):
+            asked = keys[i, back]
+            if asked >= words:
+                state = 0
+                continue
+            while state:
+                result, there = child(word, first, state, asked)
+                if there:
+                    break
+                state = fail[state]
+            state = result if state else asked + 1
+        counts[state] += often[i]

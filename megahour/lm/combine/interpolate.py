@@ -60,12 +60,17 @@ def interpolate(members: Members, weights: Sequence[float]) -> Trie:
 
     Raises MegahourError as `mixture.check_weights`.
     """
-    lambdas = check_weights(weights, len(members.walkers))
+    return merge(members.walkers, members.own_words, len(members.vocabulary), weights)
+
+
+def merge(walkers: Sequence[Walker], own_words: Sequence[Int32], words: int, weights: Sequence[float]) -> Trie:
+    """`interpolate` of walkers over a union of `words` words; own_words: as of `Members`."""
+    lambdas = check_weights(weights, len(walkers))
     used = np.flatnonzero(lambdas).tolist()
-    merged = _union_trie([members.walkers[i] for i in used], [members.own_words[i] for i in used], members.vocabulary)
+    merged = _union_trie([walkers[i] for i in used], [own_words[i] for i in used], words)
     total = np.zeros(len(merged.links.word))
     for i in used:
-        _add_weighted(members.walkers[i].nodes(merged), lambdas[i], total)
+        _add_weighted(walkers[i].nodes(merged), lambdas[i], total)
     with np.errstate(divide="ignore"):
         merged.log10_prob[1:] = np.maximum(np.log10(total[1:]), NEVER)
     merged.log10_prob[BOS + 1] = NEVER  # a history only; models disagree on what to print
@@ -79,8 +84,8 @@ def _add_weighted(logp, weight, total):  # type: ignore[no-untyped-def]
         total[i] += weight * 10.0 ** logp[i]
 
 
-def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], vocabulary: Vocabulary) -> Trie:
-    """All words, and the longer n-grams of all members, without probabilities; own_words: as of `Members`.
+def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], size: int) -> Trie:
+    """All `size` words, and the longer n-grams of all members, without probabilities; own_words: as of `Members`.
 
     Level by level. A node's key is its context's place in the level above, and its word.
     """
@@ -91,7 +96,7 @@ def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], vocabular
             _level_keys(member.trie, k, place, numbers)
             for member, place, numbers in zip(members, places, own_words, strict=True)
         ]
-        keys = reduce(_union, (key for key, _ in sorted_keys)) if k > 1 else np.arange(len(vocabulary))
+        keys = reduce(_union, (key for key, _ in sorted_keys)) if k > 1 else np.arange(size)
         places = [_places(keys, *of_member) for of_member in sorted_keys]
         word.append((keys & 0xFFFFFFFF).astype(np.int32))
         parent.append((keys >> 32).astype(np.int32) + np.int32(levels[-2]))

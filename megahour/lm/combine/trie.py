@@ -8,6 +8,7 @@ Corasick 1975): backing off is following it. SRILM's pruned models lack some suf
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ from megahour.lm.text.vocabulary import Vocabulary
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
+
+Spell = Callable[[Int32], str]
+"""The text of an n-gram (k,), for messages."""
 
 MAX_NODES = 2**31 - 2
 
@@ -64,30 +68,43 @@ class Trie:
 
 
 def build(model: NgramModel) -> Trie:
-    """The trie of a model.
+    """The trie of a model. Raises MegahourError as `trie_of`."""
+    return trie_of(
+        model.grams,
+        model.log10_prob,
+        model.log10_backoff,
+        lambda row: " ".join(model.vocabulary.words[word] for word in row),
+    )
+
+
+def trie_of(
+    grams: Sequence[Int32], log10_prob: Sequence[Float64], log10_backoff: Sequence[Float64], spell: Spell
+) -> Trie:
+    """The trie of n-grams by order, (n, k) each; unigram i is word i.
 
     Raises MegahourError when an n-gram is listed twice, when the context of an n-gram is not listed, or when there are
     more n-grams than 32-bit numbers count.
     """
-    levels = np.cumsum([0, 1, *model.sizes]).astype(np.int64)
+    levels = np.cumsum([0, 1, *map(len, grams)]).astype(np.int64)
     if levels[-1] > MAX_NODES:
         raise MegahourError(f"{levels[-1] - 1} n-grams, {MAX_NODES} fit in one trie", remedy="prune by count first")
     word, parent, logp, backoff = (np.zeros(levels[-1], kind) for kind in (np.int32, np.int32, np.float64, np.float64))
     above = np.zeros((1, 0), np.int32)
-    for k, grams in enumerate(model.grams, 1):
+    for k, own in enumerate(grams, 1):
         level = slice(levels[k], levels[k + 1])
-        rows, order = sort_rows(grams, model.sizes[0])
+        rows, order = sort_rows(own, len(grams[0]))
         wrong = _attach(rows, above, int(levels[k - 1]), parent[level])
         if wrong >= 0:
-            raise _misfit(model.vocabulary, rows, int(wrong))
+            raise misfit(rows, int(wrong), spell)
         word[level] = rows[:, -1]
-        logp[level], backoff[level] = model.log10_prob[k - 1][order], model.log10_backoff[k - 1][order]
+        logp[level], backoff[level] = log10_prob[k - 1][order], log10_backoff[k - 1][order]
         above = rows
     return Trie(levels, link(levels, word, parent), logp, backoff)
 
 
-def _misfit(vocabulary: Vocabulary, rows: Int32, at: int) -> MegahourError:
-    text = " ".join(vocabulary.words[word] for word in rows[at])
+def misfit(rows: Int32, at: int, spell: Spell) -> MegahourError:
+    """What is wrong with a sorted row (n, k): it is there twice, or its context is not."""
+    text = spell(rows[at])
     if at and np.array_equal(rows[at], rows[at - 1]):
         return MegahourError(f"the {rows.shape[1]}-gram {text!r} is listed twice")
     return MegahourError(
@@ -105,16 +122,24 @@ def link(levels: Int64, word: Int32, parent: Int32) -> Links:
 
 def unpack(trie: Trie, vocabulary: Vocabulary) -> NgramModel:
     """The model of a trie; n-grams come sorted by their words' numbers."""
+    edges = trie.levels[2:-1]
+    return NgramModel(
+        vocabulary,
+        grams_of(trie),
+        np.split(trie.log10_prob[1:], edges - 1),
+        np.split(trie.log10_backoff[1:], edges - 1),
+    )
+
+
+def grams_of(trie: Trie) -> list[Int32]:
+    """n-grams (n, k) of a trie by order, sorted."""
     grams: list[Int32] = []
     above = np.zeros((1, 0), np.int32)
     for k in range(1, trie.order + 1):
         level = slice(trie.levels[k], trie.levels[k + 1])
         above = np.column_stack([above[trie.links.parent[level] - trie.levels[k - 1]], trie.links.word[level]])
         grams.append(above)
-    edges = trie.levels[2:-1]
-    return NgramModel(
-        vocabulary, grams, np.split(trie.log10_prob[1:], edges - 1), np.split(trie.log10_backoff[1:], edges - 1)
-    )
+    return grams
 
 
 def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:

@@ -54,6 +54,12 @@ class Walker:
         _walk_tokens(tokens, begin, self.number, self.added, *self._arrays(), result)
         return result
 
+    def after(self, histories: Int32, words: Int32) -> Float64:
+        """(n,) log10 p by this model of words (n,) after histories (n, D), which are of words up to the first -1."""
+        result = np.empty(len(words))
+        _walk_histories(histories, words, self.number, self.added, *self._arrays(), result)
+        return result
+
     def distribution(self, state: int) -> Float64:
         """(U,) log10 p of every word in a state, a node of the trie."""
         links, trie = self.trie.links, self.trie
@@ -101,11 +107,16 @@ def walker(trie: Trie, own: Vocabulary, asked: Vocabulary, unknown: Unknown) -> 
     """
     number = np.array([own.ids.get(word, UNK) for word in asked.words], np.int32)
     missing = number == UNK
-    added = np.zeros(len(number))
-    added[missing] = -np.inf if unknown == "zero" else -np.log10(missing.sum())
+    return Walker(trie, number, log10_added(missing, unknown, int(missing.sum())))
+
+
+def log10_added(missing: npt.NDArray[np.bool_], unknown: Unknown, count: int) -> Float64:
+    """`Walker.added` of words of which some are missing, `<unk>` among them; count: how many of all words are."""
+    added = np.zeros(len(missing))
+    added[missing] = -np.inf if unknown == "zero" else -np.log10(count)
     if unknown == "zero":
         added[UNK] = 0.0
-    return Walker(trie, number, added)
+    return added
 
 
 def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
@@ -170,3 +181,17 @@ def _walk_tokens(tokens, begin, number, added, word, first, fail, logp, backoff,
         results, total = _follow(word, first, fail, backoff, state, asked, total)
         out[i] = total + logp[results]
         state = begin if tokens[i] == EOS else results
+
+
+@compiled
+def _walk_histories(  # type: ignore[no-untyped-def]
+    histories, words, number, added, word, first, fail, logp, backoff, out
+):
+    for i in range(len(words)):
+        state, total = np.int32(0), 0.0
+        for j in range(histories.shape[1]):
+            if histories[i, j] < 0:
+                break
+            state, total = _follow(word, first, fail, backoff, state, number[histories[i, j]], 0.0)
+        result, total = _follow(word, first, fail, backoff, state, number[words[i]], added[words[i]])
+        out[i] = total + logp[result]

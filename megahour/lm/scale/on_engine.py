@@ -58,7 +58,7 @@ def estimate_on(
 ) -> tuple[Artifact, list[Cost]]:
     """The artifact with `.arpa` in `folder`/arpa, and what each stage took. What is finished is not made again, and
     took what it took when it was made: each artifact keeps that in timings/cost.json."""
-    job = _Steps(engine, folder, work)
+    job = Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
     job.run("words", stages.CountWords(), words, given)
     job.run("vocabulary", stages.MakeVocabulary(), vocabulary, job.made("words"))
@@ -78,7 +78,9 @@ def estimate_on(
     return Artifact(f"{folder}/arpa"), job.costs
 
 
-class _Steps:
+class Steps:
+    """Stages that run one after the other on an engine, each in a folder of its own; costs: what each took."""
+
     def __init__(self, engine: Engine, folder: str, work: Path | None) -> None:
         self._engine, self._folder, self._work = engine, folder, work
         self.costs: list[Cost] = []

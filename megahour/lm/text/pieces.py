@@ -57,7 +57,7 @@ def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
             begin, end = _line_at(file, piece["begin"]), _line_at(file, piece["end"])
             if end > begin:
                 file.seek(begin)
-                yield from file_blocks(_Range(file, end - begin), piece["source"], 8 << 20)
+                yield from file_blocks(ByteRange(file, end - begin), piece["source"], 8 << 20)
 
 
 def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:
@@ -75,7 +75,7 @@ def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *,
         yield tokens[:count]
 
 
-class _Range(io.RawIOBase):
+class ByteRange(io.RawIOBase):
     """The next `left` bytes of a file."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:

@@ -1,0 +1,123 @@
+"""How often histories occur in a text: what entropy pruning weighs losses by (`combine.context_probs`), by partitions.
+
+A history is sent to every partition that has a suffix of it, and counted there for its longest suffix that the model
+lists and for the suffixes of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from megahour.lm.combine.context_probs import add_histories
+from megahour.lm.combine.trie import Trie
+from megahour.lm.combine.walk import encode_sentences
+from megahour.lm.estimate.reading import lines_of
+from megahour.lm.sharded.local import LocalWords
+from megahour.lm.sharded.mix import Batch, histories_of
+from megahour.lm.sharded.ranges import Ranges
+from megahour.lm.sharded.rows import NO_WORD, Float64, Int32, Int64
+from megahour.lm.sharded.union import Union
+from megahour.lm.text.pieces import read_piece
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Batches
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+SENTENCES = 50_000  # counted together
+
+
+def count_histories(
+    union: Union, suffix: Ranges, piece: Mapping[str, Any], inputs: Mapping[str, Artifact]
+) -> Iterator[Batch]:
+    """(last word first, how often) of the histories in a piece of text, by the partitions that want them."""
+    vocabulary, longest = union.vocabulary(), max(1, union.order - 1)
+    lines = (words for line in lines_of(read_piece(piece, inputs)) if (words := line.split()))
+    while part := list(islice(lines, SENTENCES)):
+        tokens = encode_sentences(part, vocabulary)
+        keys, counts = _counted(histories_of(tokens, longest)[0], np.ones(len(tokens), np.int64))
+        yield len(suffix), _batch(np.full((1, longest), NO_WORD, np.int32), np.array([len(tokens)]))
+        wanted = [np.full(len(keys), -1)]
+        for length in range(1, longest + 1):
+            held = keys.copy()
+            held[:, length:] = NO_WORD
+            place = suffix.places(held)
+            for number in np.unique(place[place > wanted[-1]]).tolist():
+                own = (place == number) & (place > wanted[-1])
+                yield number, _batch(keys[own], counts[own])
+            wanted.append(np.maximum(place, wanted[-1]))
+
+
+def _batch(keys: Int32, counts: Int64) -> pa.RecordBatch:
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(keys).reshape(-1)), keys.shape[1])
+    return pa.record_batch([values, pa.array(counts)], names=["key", "count"])
+
+
+def _counted(keys: Int32, counts: Int64) -> tuple[Int32, Int64]:
+    """Keys (n, D), sorted, each once, and the sums of their counts."""
+    order = np.lexsort(keys.T[::-1])
+    ordered = keys[order]
+    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(keys)]
+    starts = np.flatnonzero(new)
+    return ordered[starts], np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
+
+
+def write_counts(union: Union, batches: Batches, out: ShardWriter) -> None:
+    """`.keys.npy`, `.counts.npy`: histories of a partition, each once."""
+    held: list[tuple[Int32, Int64]] = [_empty(max(1, union.order - 1))]
+    pending = 0
+    for batch in batches:
+        held.append(_of(batch))
+        pending += len(batch)
+        if pending > 2 * len(held[0][0]) + (1 << 20):  # so that memory is that of the different histories
+            held, pending = [_joined(held)], 0
+    keys, counts = _joined(held)
+    for suffix, array in ((".keys.npy", keys), (".counts.npy", counts)):
+        with out.open(suffix) as file:
+            np.save(file, array)
+    out.stats["occurrences"] = int(counts.sum())
+    out.came_in(len(keys))
+    out.kept(len(keys))
+
+
+def _empty(width: int) -> tuple[Int32, Int64]:
+    return np.zeros((0, width), np.int32), np.zeros(0, np.int64)
+
+
+def _of(batch: pa.RecordBatch) -> tuple[Int32, Int64]:
+    column = batch.column(0)
+    return column.flatten().to_numpy().reshape(len(column), -1), batch.column(1).to_numpy()
+
+
+def _joined(held: Iterable[tuple[Int32, Int64]]) -> tuple[Int32, Int64]:
+    keys, counts = zip(*held, strict=True)
+    return _counted(np.concatenate(keys), np.concatenate(counts))
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """keys (n, D): histories, last word first; counts (n,); tokens: of the whole text."""
+
+    keys: Int32
+    counts: Int64
+    tokens: int
+
+    @staticmethod
+    def read(artifact: Artifact, shard: int, union: Union) -> Occurrences:
+        with artifact.open(shard, ".keys.npy") as keys, artifact.open(shard, ".counts.npy") as counts:
+            return Occurrences(np.load(keys), np.load(counts), artifact.summary["tokens"])
+
+    def contexts(self, words: LocalWords, trie: Trie) -> Float64:
+        """(N,) log10 of each n-gram's share of the contexts in the text, as `context_probs.from_text`."""
+        counts = np.zeros(len(trie.links.word), np.int64)
+        local = words.local(self.keys)
+        local[~np.isin(self.keys, words.numbers) & (self.keys != NO_WORD)] = len(words)
+        add_histories(trie, local, self.counts, counts)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log10(counts) - np.log10(self.tokens), np.float64)

@@ -1,0 +1,75 @@
+"""Partitions of n-grams by prefix, which follow each other in the file: sorted, spelled, joined."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa.model import PART
+from megahour.lm.arpa.write import format_lines, room_for
+from megahour.lm.sharded.local import LocalWords, sorted_level
+from megahour.lm.sharded.rows import NGRAM, all_rows
+from megahour.lm.sharded.union import Union
+from megahour.lm.text.vocabulary import SPECIALS
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Batches
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+
+def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) -> None:
+    """Lines of a partition to `.1.txt`, `.2.txt`, …; highest: the order that has no back-off weights.
+
+    Raises MegahourError: an n-gram whose context no model lists.
+    """
+    rows = all_rows(batches, union.order)
+    words = LocalWords.of(union, [rows["words"]])
+    arena, starts = words.spelled()
+    lengths, sizes = np.diff(starts), [0] * highest
+    for k in range(1, highest + 1):
+        grams, roles, values = sorted_level(words, k, rows[rows["length"] == k])
+        if len(grams) == 0:
+            continue
+        lacking = np.flatnonzero((roles & NGRAM) == 0)
+        if len(lacking):
+            message = f"{words.spell(grams[lacking[0]])!r} begins a longer n-gram, but is not listed"
+            raise MegahourError(message, remedy="check that the models are whole ARPA files")
+        sizes[k - 1] = len(grams)
+        logp, weight, _ = values
+        with out.open(f".{k}.txt") as file:
+            for begin in range(0, len(grams), PART):
+                end = min(begin + PART, len(grams))
+                text = np.empty(room_for(grams[begin:end], lengths), np.uint8)
+                used = format_lines(grams, begin, end, logp, weight, k == highest, arena, starts, text)
+                file.write(text[:used].data)
+    out.stats["sizes"] = sizes
+    out.came_in(sum(sizes))
+    out.kept(sum(sizes))
+
+
+def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
+    """`.arpa` and `.vocab.txt` out of all lines, whose shards are in the order of the file."""
+    receipts = lines.receipts()
+    sizes = np.array([receipt.stats["sizes"] for receipt in receipts]).sum(axis=0).tolist()
+    with out.open(".arpa") as file:
+        file.write(b"\\data\\\n")
+        file.write(b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1)))
+        for k in range(1, len(sizes) + 1):
+            file.write(b"\n\\%d-grams:\n" % k)
+            for receipt in receipts:
+                if f".{k}.txt" in receipt.files:
+                    with lines.open(receipt.shard, f".{k}.txt") as part:
+                        shutil.copyfileobj(part, file, 1 << 20)
+        file.write(b"\n\\end\\\n")
+    arena, starts = union.spelled()
+    with out.open(".vocab.txt") as file:
+        for begin in range(len(SPECIALS), union.size, PART):
+            end = min(begin + PART, union.size)
+            file.write(b"".join(arena[starts[n] : starts[n + 1]].tobytes() + b"\n" for n in range(begin, end)))
+    out.stats["ngrams"] = sizes
+    out.came_in(sum(sizes))
+    out.kept(sum(sizes))

@@ -1,0 +1,148 @@
+"""The n-grams of one partition as a trie: what `combine` computes on a whole model, it computes here on a part.
+
+Words get numbers of their own, in the order of the union's, so that memory is that of the partition. Histories are
+there with all n-grams that they begin with, which say how a model walks to them; those that no n-gram was sent for have
+no values, and none are asked of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megahour.core.compiled import compiled
+from megahour.lm.combine.trie import Trie, misfit, sort_rows, trie_of
+from megahour.lm.combine.walk import Unknown, Walker, log10_added
+from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, Float64, Int32, Int64, Records
+from megahour.lm.sharded.union import Union
+from megahour.lm.text.tokenise import PADDING, Bytes
+from megahour.lm.text.vocabulary import SPECIALS, UNK
+
+Level = tuple[Int32, npt.NDArray[np.uint8], tuple[Float64, Float64, Float64]]
+
+
+@dataclass(frozen=True)
+class LocalWords:
+    """numbers (L,): of the union, ascending; the specials come first here too. values (M, L, 2): as of `Union`."""
+
+    union: Union
+    numbers: Int32
+    values: Float64
+
+    @staticmethod
+    def of(union: Union, words: Sequence[npt.NDArray[np.integer[Any]]]) -> LocalWords:
+        """The words that occur in arrays, and the specials."""
+        found = np.unique(np.concatenate([np.arange(len(SPECIALS)), *(array.reshape(-1) for array in words)]))
+        numbers = found[found != NO_WORD].astype(np.int32)
+        return LocalWords(union, numbers, union.values(numbers))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def local(self, words: Int32) -> Int32:
+        """Numbers here of the union's, all of which are here; NO_WORD stays."""
+        result = np.searchsorted(self.numbers, words).astype(np.int32)
+        result[words == NO_WORD] = NO_WORD
+        return result
+
+    def spelled(self) -> tuple[Bytes, Int64]:
+        """arena, starts of these words, as of `Union.spelled`."""
+        arena, starts = self.union.spelled()
+        sizes = starts[self.numbers + 1] - starts[self.numbers]
+        own = np.concatenate([[0], np.cumsum(sizes)])
+        place = np.repeat(starts[self.numbers] - own[:-1], sizes) + np.arange(own[-1])
+        return np.concatenate([arena[place], np.zeros(PADDING, np.uint8)]), own
+
+    def spell(self, row: Int32) -> str:
+        return self.union.spell(self.numbers[row].tolist())
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """trie: of `LocalWords`; context (N,): of the records, 0 where none came."""
+
+    trie: Trie
+    context: Float64
+
+
+def local_model(words: LocalWords, rows: Records, model: int) -> LocalModel:
+    """One model's n-grams of two words and more, and what they begin with; unigrams by the union's table.
+
+    Raises MegahourError: an n-gram is there twice.
+    """
+    own = rows[rows["model"] == model]
+    lengths = own["length"]
+    levels: list[tuple[Int32, Float64, Float64, Float64]] = []
+    begun = np.zeros((0, int(lengths.max(initial=1))), np.int32)
+    for k in range(int(lengths.max(initial=1)), 1, -1):
+        part = own[lengths == k]
+        level = sorted_level(words, k, part, begun[:, :k])
+        levels.append((level[0], *level[2]))
+        begun = level[0][:, : k - 1]
+    unigrams = words.values[model]
+    zeros = np.zeros(len(words))
+    present = np.where(np.isnan(unigrams), 0.0, unigrams)
+    numbers = np.arange(len(words), dtype=np.int32)[:, None]
+    levels.append((numbers, present[:, 0], present[:, 1], zeros))
+    grams, logp, weight, context = zip(*levels[::-1], strict=True)
+    return LocalModel(trie_of(grams, logp, weight, words.spell), np.concatenate([[0.0], *context]))
+
+
+def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown) -> Walker:
+    """A model that is asked about the words of the partition."""
+    missing = np.isnan(words.values[model, :, 0])
+    missing[UNK] = True
+    number = np.where(missing, UNK, np.arange(len(words))).astype(np.int32)
+    added = log10_added(missing, unknown, words.union.missing[model])
+    return Walker(local_model(words, rows, model).trie, number, added)
+
+
+def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None = None) -> Level:
+    """Sorted k-grams (n, k) of records and of what longer ones begin with, by their numbers here; (n,) the roles that
+    each was sent in; log10 p, log10 α, context (n,).
+
+    Raises MegahourError: an n-gram is there twice.
+    """
+    grams = words.local(np.ascontiguousarray(rows["words"][:, :k]))
+    if begun is not None:
+        grams = np.concatenate([grams, begun])
+    ordered, origin = sort_rows(grams, len(words))
+    out, roles = np.empty((len(ordered), k), np.int32), np.zeros(len(ordered), np.uint8)
+    values = np.zeros((3, len(ordered)))
+    given = np.stack([rows[name] for name in ("logp", "weight", "context")])
+    count, twice = _collapse(ordered, origin, np.ascontiguousarray(rows["role"]), given, out, roles, values)
+    if twice >= 0:
+        raise misfit(ordered[[twice, twice]], 1, words.spell)
+    logp, weight, context = values[:, :count]
+    return out[:count], roles[:count], (logp, weight, context)
+
+
+@compiled
+def _collapse(ordered, origin, role, given, out, roles, values):  # type: ignore[no-untyped-def]
+    """Sorted rows, each once, with the values of the records among them: (how many, a row that is there twice or -1).
+
+    origin: records, then rows without values.
+    """
+    count = -1
+    for i in range(len(ordered)):
+        same = count >= 0
+        for j in range(ordered.shape[1]):
+            same = same and ordered[i, j] == out[count, j]
+        if not same:
+            count += 1
+            for j in range(ordered.shape[1]):
+                out[count, j] = ordered[i, j]
+        at = origin[i]
+        if at < len(role):
+            if roles[count] & role[at]:
+                return count + 1, i
+            roles[count] |= role[at]
+            if role[at] & NGRAM:
+                values[0, count] = given[0, at]
+            if role[at] & CONTEXT:
+                values[1, count], values[2, count] = given[1, at], given[2, at]
+    return count + 1, -1

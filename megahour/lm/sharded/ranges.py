@@ -1,0 +1,173 @@
+"""Which partition holds an n-gram: ranges of sorted words, as even as a sample makes them, however skewed the model.
+
+By *suffix*: histories are sorted from their last word backwards and cut into ranges. A range holds the n-grams of its
+histories and the back-off weights of these, so p(w|h) and the sums over a history's words need nothing else but
+
+- unigrams, which all tasks read, and
+- n-grams of histories that are proper suffixes of where the range begins: at most `order` - 2 of them. They are sent to
+  it too; the range where they lie is the one that writes them.
+
+By *prefix*: n-grams in the order of the file, cut into ranges. A range holds the n-grams that begin with another of
+its, but for those that begin with a proper prefix of where the range begins, which are sent to it too.
+
+A boundary is as short as it may be, so that little is sent twice: frequent words are cut within, others between
+(progressive sharding, Patil & Zheng 2017, in one round).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megahour.core.compiled import compiled
+from megahour.lm.sharded.rows import NO_WORD, Int32, Int64, Records
+
+if TYPE_CHECKING:
+    from megahour.core.stage import Batches
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+SAMPLES = 64  # of a shard's n-grams: its size is right to an eighth
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """bounds (B, D): where the partitions 1 … B begin, sorted; words as of `rows`."""
+
+    bounds: Int32
+
+    def __len__(self) -> int:
+        return len(self.bounds) + 1
+
+    def places(self, keys: Int32) -> Int64:
+        """(n,) the partition of each of keys (n, ≤ D)."""
+        return self._found(keys)[0]
+
+    def all_places(self, keys: Int32) -> tuple[Int64, Int64]:
+        """(m,) of each key and partition that wants it, m ≥ n: the number of the key, and the partition."""
+        first, more = self._found(keys)
+        repeats = more + 1
+        number = np.repeat(np.arange(len(keys)), repeats)
+        begin = np.repeat(np.cumsum(repeats) - repeats, repeats)
+        return number, first[number] + np.arange(len(number)) - begin
+
+    def first_words(self, partition: int, words: int) -> tuple[int, int]:
+        """Words begin .. end - 1 of the `words` whose own place is in a partition."""
+        return self._first_word(partition - 1, 0), self._first_word(partition, words)
+
+    def above(self, partition: int) -> list[Int32]:
+        """Proper prefixes of where a partition begins: what it shares with those before it, shortest first."""
+        if partition == 0:
+            return []
+        bound = self.bounds[partition - 1]
+        return [bound[:k] for k in range(1, int((bound != NO_WORD).sum()))]
+
+    def _first_word(self, number: int, otherwise: int) -> int:
+        """The first word that is not before a boundary."""
+        if not 0 <= number < len(self.bounds):
+            return otherwise
+        bound = self.bounds[number]
+        return int(bound[0]) + int((bound[1:] != NO_WORD).any())
+
+    def _found(self, keys: Int32) -> tuple[Int64, Int64]:
+        padded = np.full((len(keys), self.bounds.shape[1]), NO_WORD, np.int32)
+        padded[:, : keys.shape[1]] = keys
+        first, more = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+        _locate(padded, self.bounds, first, more)
+        return first, more
+
+
+def read_ranges(artifact: Artifact, shard: int) -> Ranges:
+    """Ranges that a shard of `lm-ranges` holds: 0 by suffix, 1 by prefix."""
+    with artifact.open(shard, ".npy") as file:
+        return Ranges(np.load(file))
+
+
+def cut_ranges(samples: Int32, per_range: int) -> Ranges:
+    """Ranges of about `per_range` of samples (n, D) each."""
+    ordered = samples[np.lexsort(samples.T[::-1])]
+    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(ordered)]
+    run_starts = np.maximum.accumulate(np.where(new, np.arange(len(ordered)), 0))
+    bounds: list[Int32] = []
+    for at in np.unique(run_starts[per_range::per_range]).tolist():
+        if at > 0:
+            bound = np.full(samples.shape[1], NO_WORD, np.int32)
+            differ = int(np.argmax(ordered[at] != ordered[at - 1])) + 1
+            bound[:differ] = ordered[at, :differ]
+            bounds.append(bound)
+    return Ranges(np.array(bounds, np.int32).reshape(len(bounds), samples.shape[1]))
+
+
+def write_ranges(batches: Batches, width: int, shard_rows: int, out: ShardWriter) -> None:
+    """`.npy`: where partitions begin, of sampled keys (n, width)."""
+    held = [np.zeros((0, width), np.int32)]
+    held += [batch.column(0).flatten().to_numpy().reshape(-1, width) for batch in batches]
+    samples = np.concatenate(held)
+    ranges = cut_ranges(samples, min(SAMPLES, shard_rows))
+    with out.open(".npy") as file:
+        np.save(file, ranges.bounds)
+    out.stats["partitions"] = len(ranges)
+    out.came_in(len(samples))
+    out.kept(len(samples))
+
+
+def history_keys(rows: Records) -> Int32:
+    """(n, order - 1) histories of n-grams, last word first."""
+    return _reversed(rows, 1)
+
+
+def context_keys(rows: Records) -> Int32:
+    """(n, order - 1) n-grams of less than the highest order, last word first: the histories that they are."""
+    return _reversed(rows, 0)
+
+
+def reversed_words(grams: Int32) -> Int32:
+    """n-grams (n, k) of one length, last word first."""
+    return np.ascontiguousarray(grams[:, ::-1])
+
+
+def _reversed(rows: Records, without: int) -> Int32:
+    words = np.ascontiguousarray(rows["words"])
+    keys = np.full((len(rows), max(1, words.shape[1] - 1)), NO_WORD, np.int32)
+    _turn(words, rows["length"].astype(np.int64) - without, keys)
+    return keys
+
+
+@compiled
+def _turn(words, lengths, keys):  # type: ignore[no-untyped-def]
+    for i in range(len(words)):
+        for j in range(min(lengths[i], keys.shape[1])):
+            keys[i, j] = words[i, lengths[i] - 1 - j]
+
+
+@compiled
+def _locate(keys, bounds, first, more):  # type: ignore[no-untyped-def]
+    """first: how many bounds are at most the key; more: how many of the following begin with the key and go on."""
+    for i in range(len(keys)):
+        low, high = 0, len(bounds)
+        while low < high:
+            middle = (low + high) // 2
+            above = False
+            for j in range(keys.shape[1]):
+                if bounds[middle, j] != keys[i, j]:
+                    above = bounds[middle, j] > keys[i, j]
+                    break
+            if above:
+                high = middle
+            else:
+                low = middle + 1
+        first[i], end = low, low
+        while end < len(bounds):
+            begins = True
+            for j in range(keys.shape[1]):
+                if keys[i, j] < 0:
+                    break
+                if bounds[end, j] != keys[i, j]:
+                    begins = False
+                    break
+            if not begins:
+                break
+            end += 1
+        more[i] = end - low

@@ -1,0 +1,163 @@
+"""Words of several models and what each model says of them: the 0-shard, which every task reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from megahour.core.errors import MegahourError
+from megahour.lm.arpa import parse
+from megahour.lm.arpa.read import UNSEEN
+from megahour.lm.sharded.models import Inputs, Piece, check_code, padded, pieces_of, read_piece
+from megahour.lm.sharded.rows import Float64, Int64
+from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, Bytes, WordTable, encode
+from megahour.lm.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+PIECES = ".pieces.json"
+
+
+def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: ShardWriter) -> None:
+    """Words of all models in order of their first mention, `.values.npy` (M, U, 2): log10 p and log10 α, NaN where a
+    model lacks a word, and the pieces in which the models are read.
+
+    Raises MegahourError: a model without words, a line that is none.
+    """
+    pieces, table = pieces_of(names, inputs, piece_bytes), WordTable()
+    models = [_read_words(number, name, pieces, inputs, table) for number, name in enumerate(names)]
+    values = np.full((len(names), len(table), 2), np.nan)
+    for own, found in zip(values, models, strict=True):
+        own[: len(found)] = found
+    capitals = [_capital(own, table) for own in values]
+    orders = [max(_orders(pieces, model, inputs)) for model in range(len(names))]
+    for own, order in zip(values, orders, strict=True):
+        if order == 1:  # some programs write weights where there is nothing to back off from
+            own[~np.isnan(own[:, 1]), 1] = 0.0
+    with out.open(".values.npy") as file:
+        np.save(file, values)
+    out.table(pa.table({"word": pa.array(table.words(), pa.binary())}), ".arrow")
+    out.json(pieces, PIECES)
+    out.stats.update(models=list(names), words=len(table), orders=orders, capital_unknown=capitals)
+    out.came_in(len(table))
+    out.kept(len(table))
+
+
+def _orders(pieces: Sequence[Piece], model: int, inputs: Inputs) -> list[int]:
+    own = [piece for piece in pieces if piece["model"] == model]
+    return [k for piece in own for k in ([piece["order"]] if piece["order"] else _packed_orders(piece, inputs))]
+
+
+def _packed_orders(piece: Piece, inputs: Inputs) -> list[int]:
+    return sorted({order for order, _ in read_piece(piece, inputs)})
+
+
+def _read_words(model: int, name: str, pieces: Sequence[Piece], inputs: Inputs, table: WordTable) -> Float64:
+    """(n, 2) values of a model's words; of others of the table, NaN; new words go to the table's end."""
+    values = np.full((1 << 10, 2), np.nan)
+    values[: len(RESERVED)] = parse.NEVER, 0.0
+    values[UNKNOWN, 0] = UNSEEN
+    seen, found = np.zeros(len(values), np.bool_), 0
+    for piece in pieces:
+        if piece["model"] != model or piece["order"] > 1:
+            continue
+        for order, data in read_piece(piece, inputs):
+            if order > 1:
+                break
+            table.make_room(len(data))
+            room = table.size + data.count(b"\n") + 1 - len(values)
+            if room > 0:
+                room = max(room, len(values))
+                values = np.concatenate([values, np.full((room, 2), np.nan)])
+                seen = np.concatenate([seen, np.zeros(room, np.bool_)])
+            logp, weight = np.ascontiguousarray(values[:, 0]), np.ascontiguousarray(values[:, 1])
+            at, rows, _, table.size, code = parse.parse_unigrams(
+                padded(data), 0, len(data), 0, data.count(b"\n"), table.table, table.arena, table.starts,
+                table.size, seen, logp, weight,
+            )  # fmt: skip
+            check_code(code, data, at, name)
+            values[:, 0], values[:, 1] = logp, weight
+            found += rows
+    if not found:
+        raise MegahourError("no unigrams", where=name, remedy="check that it is a whole ARPA file")
+    return values[: table.size]
+
+
+def _capital(values: Float64, table: WordTable) -> int:
+    """The number of `<UNK>` where it stands for a model's `<unk>`, which then has its values; else 0."""
+    number = np.zeros(2, np.int32)
+    encode(padded(b"<UNK>\n"), 6, table, number, frozen=True)
+    capital = int(number[0])
+    if capital == UNKNOWN or np.isnan(values[capital, 0]) or values[UNKNOWN, 0] != UNSEEN:
+        return 0
+    values[UNKNOWN] = values[capital]
+    return capital
+
+
+class Union:
+    """The artifact of `lm-union` as tasks read it."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        stats = artifact.receipt_of(0).stats
+        self.models: list[str] = stats["models"]
+        self.size: int = stats["words"]
+        self.orders: list[int] = stats["orders"]
+        self.capital_unknown: list[int] = stats["capital_unknown"]
+
+    @property
+    def order(self) -> int:
+        """The longest n-gram of all models."""
+        return max(self.orders)
+
+    @cached_property
+    def pieces(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.artifact.read_bytes(0, PIECES))
+        return found
+
+    def values(self, words: npt.NDArray[np.integer[Any]]) -> Float64:
+        """(M, n, 2) log10 p and log10 α of some words by each model, NaN where it lacks them."""
+        with self.artifact.local(0, ".values.npy") as path:
+            return np.array(np.load(path, mmap_mode="r")[:, words])
+
+    @cached_property
+    def missing(self) -> list[int]:
+        """How many words each model lacks, and `<unk>`."""
+        with self.artifact.local(0, ".values.npy") as path:
+            lacks = np.isnan(np.load(path, mmap_mode="r")[:, :, 0]).sum(axis=1)
+        return [int(count) + 1 for count in lacks]
+
+    def spelled(self) -> tuple[Bytes, Int64]:
+        """arena, starts: the bytes of all words, with PADDING behind them, and where each begins."""
+        column = self.artifact.read_table(0, ".arrow")["word"].combine_chunks().cast(pa.large_binary())
+        _, offsets, data = column.buffers()
+        starts = np.frombuffer(offsets, np.int64)[: len(column) + 1]
+        arena = np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)])
+        return arena, starts
+
+    def table(self) -> WordTable:
+        """The words for compiled code that looks them up."""
+        table = WordTable()
+        arena, starts = self.spelled()
+        table.arena, table.starts, table.size = arena, np.concatenate([starts, np.zeros(2, np.int64)]), self.size
+        table.table = np.zeros(2, np.uint64)
+        table.make_room(0)  # numbers the words in a table of the right size
+        return table
+
+    def vocabulary(self) -> Vocabulary:
+        """The words as text."""
+        words = self.artifact.read_table(0, ".arrow")["word"].to_pylist()
+        return Vocabulary(word.decode("utf-8", "surrogateescape") for word in words)
+
+    def spell(self, numbers: Sequence[int]) -> str:
+        """Words as one line, for messages."""
+        arena, starts = self.spelled()
+        return b" ".join(arena[starts[n] : starts[n + 1]].tobytes() for n in numbers).decode("utf-8", "replace")
