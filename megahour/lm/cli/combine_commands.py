@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megahour.lm.cli.command_parts import parsed, say_model, stoppable
+from megahour.lm.cli.on_engine import OPTIONS, engine_options, interpolate_on, prune_on_engine
 from megahour.lm.params import InterpolateParams, PruneParams
 from megahour.runner import log
 from megahour.runner.options import OptionCommand, options
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
     from megahour.lm.combine.mixture import Fit
 
 MODEL = click.Path(exists=True, dir_okay=False)
+STEPS = click.Path(exists=True)
 _models = click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL…")
-_out = click.option(
-    "--out", required=True, type=click.Path(dir_okay=False), help="the new model: .arpa, .arpa.gz .xz .zst, or .mlm"
-)
+_out = click.option("--out", required=True, type=click.Path(), help="the new model: .arpa, .arpa.gz .xz .zst, or .mlm")
 
 
 @options(InterpolateParams, but=("files", "heldout"))
 @click.command("interpolate", cls=OptionCommand)
-@_models
+@click.argument("models", nargs=-1, required=True, type=STEPS, metavar="MODEL…")
 @_out
+@engine_options
 @click.option("--heldout", multiple=True, metavar="FILE", help="(repeatable) text to tune weights on, or to judge them")
 @log.logged
 def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
@@ -33,6 +34,7 @@ def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
 
     Back-off weights are recomputed, so that every context sums to one.
     """
+    engine = {key: values.pop(key) for key in OPTIONS}
     from megahour.lm.combine.interpolate import gather, tune
     from megahour.lm.combine.interpolate import interpolate as merge
     from megahour.lm.combine.trie import unpack
@@ -43,6 +45,9 @@ def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
     chosen = parsed(InterpolateParams, values, "interpolate")
     if not chosen.weights and not chosen.heldout:
         raise click.UsageError("give --weights, or --heldout text to tune them on")
+    if engine["engine"]:
+        interpolate_on(models, out.rstrip("/"), chosen, engine)
+        return
     form_to_write(out)
     with stoppable():
         members, weights = gather([read_model(path) for path in models], chosen.unknown), chosen.weights
@@ -87,8 +92,9 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 
 @options(PruneParams, but=("history_text",))
 @click.command("prune", cls=OptionCommand)
-@click.argument("model", type=MODEL, metavar="MODEL")
+@click.argument("model", type=STEPS, metavar="MODEL")
 @_out
+@engine_options
 @click.option("--history", type=MODEL, default=None, help="another model for the probabilities of contexts")
 @click.option(
     "--history-text",
@@ -103,6 +109,7 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
 
     Kneser-Ney models lose less with --history-text: their short contexts do not have the probability of occurring.
     """
+    engine = {key: values.pop(key) for key in OPTIONS}
     from megahour.lm.combine.context_probs import contexts_of_model, contexts_of_text
     from megahour.lm.combine.prune import prune as make_smaller
     from megahour.lm.combine.trie import build, unpack
@@ -113,6 +120,11 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
     chosen = parsed(PruneParams, values, "prune")
     if history and chosen.history_text:
         raise click.UsageError("give one of --history and --history-text")
+    if engine["engine"]:
+        if history or heldout:
+            raise click.UsageError("with --engine: contexts by --history-text; perplexities by megahour lm score")
+        prune_on_engine(model, out.rstrip("/"), chosen, engine)
+        return
     form_to_write(out)
     with stoppable():
         text = list(sentences(heldout)) if heldout else []

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from megahour.lm.cli.command_parts import fast_numba_import, orders_table, parsed, say_model, stoppable
+from megahour.lm.cli.on_engine import engine_of
 from megahour.lm.params import (
     CountOptions,
     ModelOptions,
@@ -129,7 +130,7 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     ]
     parsed(ModelOptions, {key: values[key] for key in ("order", "prune")}, "cluster")
     with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
-        running = stack.enter_context(_engine(engine, master, workers))
+        running = stack.enter_context(engine_of(engine, master, workers))
         work = Path(out) / ".work" if "://" not in out else None
         model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work)
     summary = model.summary
@@ -157,13 +158,3 @@ def _shard_rows(folder: str) -> int:
     from megahour.core.store import Artifact
 
     return int(Artifact(f"{folder}/vocabulary").receipts()[0].stats["shard_rows"])
-
-
-def _engine(kind: str, master: str, workers: int) -> Any:
-    if kind == "spark":
-        from megahour.engine.spark import SparkEngine
-
-        return SparkEngine(master or f"local[{workers}]")
-    from megahour.engine.local import LocalEngine
-
-    return LocalEngine(workers)

@@ -230,40 +230,46 @@ def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, 
 
 def choose_words(words: Artifact, most_frequent: int, min_count: int) -> pa.Table:
     """Words of the artifact of `lm-words` that occur `min_count` times, and of these the `most_frequent` (0: all), in
-    order of appearance; ties go to the word whose bytes sort first."""
-    table = _all_words(words)
-    table = table.filter(pa.compute.greater_equal(table["count"], min_count))
-    if most_frequent:
-        table = table.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
-    return table.sort_by("first")
+    order of appearance; ties go to the word whose bytes sort first. Memory: of a partition, and of what stays."""
+    held = WORDS.empty_table()
+    for table in each_partition(words):
+        held = pa.concat_tables([held, table.filter(pa.compute.greater_equal(table["count"], min_count))])
+        if most_frequent:
+            held = held.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
+            held = held.combine_chunks().take(np.arange(len(held)))  # not a view of all
+    return held.sort_by("first")
 
 
 def listed_words(words: Artifact, path: str) -> pa.Table:
     """The words of a list in its order, those that do not occur too. Raises ConfigError: no such list."""
     listed = vocabulary_of(blocks([path])).words()[len(RESERVED) :]
     numbered = pa.table({"word": pa.array(listed, pa.binary()), "number": np.arange(len(listed))})
-    result = numbered.join(_all_words(words), "word", join_type="left outer").sort_by("number")
+    parts = [table.filter(pa.compute.is_in(table["word"], numbered["word"])) for table in each_partition(words)]
+    result = numbered.join(pa.concat_tables(parts), "word", join_type="left outer").sort_by("number")
     count = pa.compute.fill_null(result["count"], 0)
     return result.set_column(result.schema.get_field_index("count"), "count", count).select(WORDS.names)
 
 
 def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order: int, limit: int) -> None:
     """Words by number with their counts, offsets of the pieces' tokens, and the first shards; others are `<unk>`."""
-    every = _all_words(words)
+    sizes = [(len(table), pa.compute.sum(table["count"]).as_py() or 0) for table in each_partition(words)]
+    types, occurrences = (sum(column) for column in zip(*sizes, strict=True))
     pieces = next(receipt.stats["pieces"] for receipt in words.each_receipt() if receipt.shard == 0)
     offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
     counts = np.zeros(len(RESERVED) + len(chosen), np.int64)
     counts[len(RESERVED) :] = chosen["count"].to_numpy()
-    counts[UNKNOWN] = (pa.compute.sum(every["count"]).as_py() or 0) - counts.sum()
+    counts[UNKNOWN] = occurrences - counts.sum()
     counts[BOUNDARY] = offsets[-1] - LEAD - counts.sum()
     spelled = pa.table({"word": [word.encode() for word in RESERVED] + chosen["word"].to_pylist(), "count": counts})
     out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
     tree, kept = first_tree(counts, offsets[-1], order, limit), int((counts[len(RESERVED) :] > 0).sum())
-    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=tree.limit, types=len(every))
-    out.came_in(len(every))
+    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=tree.limit, types=types)
+    out.came_in(types)
     out.kept(kept)
-    out.drop("rare", len(every) - kept)
+    out.drop("rare", types - kept)
 
 
-def _all_words(words: Artifact) -> pa.Table:
-    return pa.concat_tables([words.read_table(receipt.shard, ".arrow") for receipt in words.each_receipt()])
+def each_partition(words: Artifact) -> Iterator[pa.Table]:
+    """Words of the partitions of `lm-words`, one after the other."""
+    for receipt in words.each_receipt():
+        yield words.read_table(receipt.shard, ".arrow")

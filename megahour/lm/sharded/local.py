@@ -7,7 +7,7 @@ no values, and none are asked of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.core.errors import MegahourError
 from megahour.lm.combine.trie import Trie, misfit, sort_rows, trie_of
 from megahour.lm.combine.walk import Unknown, Walker, log10_added
 from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, Float64, Int32, Int64, Records
@@ -22,6 +23,7 @@ from megahour.lm.sharded.union import Union
 from megahour.lm.text.tokenise import PADDING, Bytes
 from megahour.lm.text.vocabulary import SPECIALS, UNK
 
+Own = Callable[[Int32], npt.NDArray[np.bool_]]
 Level = tuple[Int32, npt.NDArray[np.uint8], tuple[Float64, Float64, Float64]]
 
 
@@ -69,18 +71,22 @@ class LocalModel:
     context: Float64
 
 
-def local_model(words: LocalWords, rows: Records, model: int) -> LocalModel:
+def local_model(words: LocalWords, rows: Records, model: int, own: Own | None = None) -> LocalModel:
     """One model's n-grams of two words and more, and what they begin with; unigrams by the union's table.
 
-    Raises MegahourError: an n-gram is there twice.
+    own: which of histories, last word first, are the partition's: it has their n-grams.
+
+    Raises MegahourError: an n-gram is there twice, or one is not that others begin with.
     """
-    own = rows[rows["model"] == model]
-    lengths = own["length"]
+    held = rows[rows["model"] == model]
+    lengths = held["length"]
     levels: list[tuple[Int32, Float64, Float64, Float64]] = []
     begun = np.zeros((0, int(lengths.max(initial=1))), np.int32)
     for k in range(int(lengths.max(initial=1)), 1, -1):
-        part = own[lengths == k]
+        part = held[lengths == k]
         level = sorted_level(words, k, part, begun[:, :k])
+        if own is not None:
+            _check_listed(words, level[0][(level[1] & NGRAM) == 0], own)
         levels.append((level[0], *level[2]))
         begun = level[0][:, : k - 1]
     unigrams = words.values[model]
@@ -92,13 +98,20 @@ def local_model(words: LocalWords, rows: Records, model: int) -> LocalModel:
     return LocalModel(trie_of(grams, logp, weight, words.spell), np.concatenate([[0.0], *context]))
 
 
-def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown) -> Walker:
+def _check_listed(words: LocalWords, begun: Int32, own: Own) -> None:
+    lacking = begun[own(np.ascontiguousarray(words.numbers[begun[:, -2::-1]]))] if len(begun) else begun
+    if len(lacking):
+        message = f"{words.spell(lacking[0])!r} begins a longer n-gram, but is not listed"
+        raise MegahourError(message, remedy="check that the models are whole ARPA files")
+
+
+def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown, own: Own | None = None) -> Walker:
     """A model that is asked about the words of the partition."""
     missing = np.isnan(words.values[model, :, 0])
     missing[UNK] = True
     number = np.where(missing, UNK, np.arange(len(words))).astype(np.int32)
     added = log10_added(missing, unknown, words.union.missing[model])
-    return Walker(local_model(words, rows, model).trie, number, added)
+    return Walker(local_model(words, rows, model, own).trie, number, added)
 
 
 def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None = None) -> Level:

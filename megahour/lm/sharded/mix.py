@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from megahour.lm.combine.interpolate import merge
@@ -52,7 +53,7 @@ def rows_of(union: Union, piece: Piece, inputs: Inputs) -> Iterator[Records]:
 
 
 def sample_rows(union: Union, piece: Piece, inputs: Inputs, shard_rows: int) -> Iterator[Batch]:
-    """Keys of every so many-th n-gram: by suffix to partition 0, by prefix to partition 1."""
+    """Keys of every so many-th n-gram: by suffix to partition 0, by prefix to partition 1; to 2, how many there are."""
     step, offset = max(1, shard_rows // SAMPLES), 0
     for rows in rows_of(union, piece, inputs):
         sample = rows[(-offset) % step :: step]
@@ -61,6 +62,8 @@ def sample_rows(union: Union, piece: Piece, inputs: Inputs, shard_rows: int) -> 
         keys = np.concatenate([history_keys(sample), context_keys(contexts)])
         yield 0, _keys_batch(keys)
         yield 1, _keys_batch(np.ascontiguousarray(sample["words"]))
+        counts = np.bincount(rows["length"], minlength=union.order + 1)
+        yield 2, pa.record_batch({"model": np.full(len(counts), piece["model"]), "count": counts})
 
 
 def _keys_batch(keys: Int32) -> pa.RecordBatch:
@@ -97,7 +100,11 @@ def mixed(
     """The mixture of a partition's n-grams, by prefix."""
     words, own = words_of(union, suffix, partition, rows)
     everything = [np.arange(len(words), dtype=np.int32)] * len(union.models)
-    walkers = [local_walker(words, rows, model, unknown) for model in range(len(union.models))]
+
+    def owned(histories: Int32) -> npt.NDArray[np.bool_]:
+        return np.equal(suffix.places(histories), partition)
+
+    walkers = [local_walker(words, rows, model, unknown, owned) for model in range(len(union.models))]
     merged = merge(walkers, everything, len(words), weights)
     yield from written(merged, words, own, union.order, suffix, prefix, partition)
 

@@ -52,14 +52,14 @@ class OfModels(Stage[P]):
 
 
 class CutRanges(OfModels[RangesParams]):
-    """Writes `.npy`: where partitions begin, by suffix (shard 0) and by prefix (shard 1)."""
+    """Writes `.npy`: where partitions begin, by suffix (shard 0) and by prefix (1); shard 2: the models' sizes."""
 
     name = "lm-ranges"
     params = RangesParams
     inputs = (Input("union"), *MODELS)
 
     def partitions(self, p: RangesParams, inputs: Inputs) -> int:
-        return 2
+        return 3
 
     def split(self, p: RangesParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         from megahour.lm.sharded.mix import sample_rows
@@ -70,12 +70,17 @@ class CutRanges(OfModels[RangesParams]):
         self, p: RangesParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         from megahour.lm.sharded.ranges import write_ranges
+        from megahour.lm.sharded.union import write_sizes
 
         order = union_of(inputs).order
+        if partition == 2:
+            write_sizes(union_of(inputs), batches, out)
+            return
         write_ranges(batches, max(1, order - 1) if partition == 0 else order, p.shard_rows, out)
 
     def finish(self, p: RangesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        return {"by_suffix": receipts[0].stats["partitions"], "by_prefix": receipts[1].stats["partitions"]}
+        by_suffix, by_prefix, sizes = (receipt.stats for receipt in receipts)
+        return {"by_suffix": by_suffix["partitions"], "by_prefix": by_prefix["partitions"], "ngrams": sizes["ngrams"]}
 
 
 class Weigh(Stage[WeightsParams]):
@@ -149,11 +154,11 @@ class Mix(WritesLines[MixParams]):
 
     name = "lm-mix"
     params = MixParams
-    inputs = (Input("gathered"), Input("union"), Input("ranges"), Input("weights", optional=True))
+    inputs = (Input("gathered"), Input("union"), Input("ranges"), Input("tuned", optional=True, kinds=("weights",)))
 
     def check(self, p: MixParams, roles: Collection[str]) -> None:
-        if not p.weights and "weights" not in roles:
-            raise ConfigError("no weights", where=self.name, remedy="give `weights`, or the input `weights`")
+        if not p.weights and "tuned" not in roles:
+            raise ConfigError("no weights", where=self.name, remedy="give `weights`, or the input `tuned`")
 
     def split(self, p: MixParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         from megahour.lm.sharded.mix import mixed
@@ -185,7 +190,7 @@ class JoinLines(SingleShard[JoinParams]):
 def _weights(p: MixParams, inputs: Inputs) -> list[float]:
     from megahour.lm.combine.mixture import check_weights
 
-    given = p.weights or inputs["weights"].receipt_of(0).stats["weights"]
+    given = p.weights or inputs["tuned"].receipt_of(0).stats["weights"]
     check_weights(given, len(union_of(inputs).models))
     return list(given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megahour.core.store import Artifact
 from megahour.engine.base import Engine
@@ -23,6 +24,9 @@ from megahour.lm.sharded.params import (
     UnionParams,
     WeightsParams,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Models = Sequence[Artifact | str]
 
@@ -44,9 +48,9 @@ def mix_on(
     if p.heldout:
         judged = WeightsParams.model_validate({"weights": weights, "heldout": p.heldout})
         job.run("weights", mix_stage.Weigh(), judged, job.made(*inputs))
-        inputs.append("weights")
         weights = []
-    job.run("lines", mix_stage.Mix(), MixParams.model_validate({"weights": weights}), job.made(*inputs))
+    tuned = {"tuned": Artifact(f"{folder}/weights")} if p.heldout else {}
+    job.run("lines", mix_stage.Mix(), MixParams.model_validate({"weights": weights}), {**job.made(*inputs), **tuned})
     job.run("arpa", mix_stage.JoinLines(), JoinParams.model_validate({}), job.made("lines", "union"))
     return Artifact(f"{folder}/arpa"), job.costs
 
@@ -82,6 +86,30 @@ def prune_on(
     job.run("lines", prune_stage.Renormalise(), RenormaliseParams.model_validate({}), left)
     job.run("arpa", mix_stage.JoinLines(), JoinParams.model_validate({}), job.made("lines", "union"))
     return Artifact(f"{folder}/arpa"), job.costs
+
+
+def model_table(folder: str) -> Table:
+    """A line for each model of a mixture in `folder`: its n-grams by order, weight, perplexity of the held-out text.
+
+    Perplexities are over the tokens that all models allow, so that they compare; the last line is the mixture's.
+    """
+    from rich.table import Table
+
+    union, ranges = Artifact(f"{folder}/union"), Artifact(f"{folder}/ranges")
+    judged = Artifact(f"{folder}/weights")
+    found = judged.summary if judged.complete else {}
+    names, sizes = union.summary["models"], ranges.summary["ngrams"]
+    weights = found.get("weights") or Artifact(f"{folder}/lines").manifest.params["weights"]
+    perplexities = found.get("shared_perplexities", [None] * len(names))
+    table = Table()
+    for heading in ("model", "n-grams", "by order", "weight", "perplexity"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    mixed = Artifact(f"{folder}/lines").summary["ngrams"]
+    rows = [*zip(names, sizes, weights, perplexities, strict=True)]
+    for name, size, weight, perplexity in [*rows, ("mixture", mixed, sum(weights), found.get("shared_perplexity"))]:
+        shown = f"{perplexity:.3f}" if perplexity is not None else ""
+        table.add_row(name, f"{sum(size):,}", " ".join(f"{n:,}" for n in size), f"{weight:.6f}", shown)
+    return table
 
 
 def _given(models: Models) -> dict[str, Artifact]:

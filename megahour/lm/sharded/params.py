@@ -55,7 +55,7 @@ class MixParams(Params):
     """The mixture of several models, as lines of an ARPA file."""
 
     weights: list[float] = Field(
-        [], description="one weight ≥ 0 per model, summing to 1; empty: those of the input `weights`"
+        [], description="one weight ≥ 0 per model, summing to 1; empty: those of the input `tuned`, of `lm-weights`"
     )
 
 

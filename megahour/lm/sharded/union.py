@@ -20,6 +20,7 @@ from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, Bytes, WordTab
 from megahour.lm.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from megahour.core.stage import Batches
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
@@ -100,6 +101,19 @@ def _capital(values: Float64, table: WordTable) -> int:
         return 0
     values[UNKNOWN] = values[capital]
     return capital
+
+
+def write_sizes(union: Union, batches: Batches, out: ShardWriter) -> None:
+    """`.json`: numbers of n-grams of each model by order, of `mix.sample_rows`."""
+    sizes = np.zeros((len(union.models), union.order + 1), np.int64)
+    for batch in batches:
+        sizes[batch["model"].to_numpy(), np.arange(union.order + 1)] += batch["count"].to_numpy()
+    sizes[:, 1] = [union.size + 1 - lacks for lacks in union.missing]
+    found = [own[1 : order + 1].tolist() for own, order in zip(sizes, union.orders, strict=True)]
+    out.json(dict(zip(union.models, found, strict=True)))
+    out.stats["ngrams"] = found
+    out.came_in(int(sizes.sum()))
+    out.kept(int(sizes.sum()))
 
 
 class Union:

@@ -1,0 +1,114 @@
+"""`megahour lm interpolate` and `prune` with `--engine`: the stages of `lm.sharded`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from megahour.core.errors import ConfigError
+from megahour.lm.cli.command_parts import stoppable
+from megahour.runner import log
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.engine.base import Engine
+    from megahour.lm.params import InterpolateParams, PruneParams
+    from megahour.lm.scale.on_engine import Cost
+
+F = TypeVar("F", bound=Callable[..., Any])
+KINDS = ("local", "spark")
+OPTIONS = ("engine", "master", "workers", "shard_rows")
+
+
+def engine_options(command: F) -> F:
+    """The options of OPTIONS, for a command that can do without."""
+    for option in (
+        click.option(
+            "--shard-rows", type=click.IntRange(1), default=1 << 20, help="with --engine: n-grams of a partition"
+        ),
+        click.option("--workers", type=click.IntRange(1), default=2, help="with --engine local: processes"),
+        click.option("--master", default="", metavar="URL", help="with --engine spark: default: local[WORKERS]"),
+        click.option(
+            "--engine",
+            type=click.Choice(KINDS),
+            default=None,
+            help="compute by stages, in memory bounded by --shard-rows; --out is then a directory for all steps, and "
+            "MODEL also one of `lm cluster`, `lm interpolate` or `lm prune` with --engine",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_of(kind: str, master: str, workers: int) -> Engine:
+    """An engine by the name that a user gives it."""
+    if kind == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        return SparkEngine(master or f"local[{workers}]")
+    from megahour.engine.local import LocalEngine
+
+    return LocalEngine(workers)
+
+
+def model_of(path: str) -> Artifact | str:
+    """The lines of a directory of steps, or a file. Raises ConfigError: a directory of something else."""
+    from megahour.core.store import Artifact
+
+    if not Path(path).is_dir():
+        return path
+    lines = Artifact(f"{path}/lines")
+    if not lines.complete:
+        remedy = "give an ARPA file, or the --out of lm cluster, lm interpolate --engine or lm prune --engine"
+        raise ConfigError("no lines of a model in this directory", where=path, remedy=remedy)
+    return lines
+
+
+def interpolate_on(models: Sequence[str], out: str, p: InterpolateParams, engine: dict[str, Any]) -> None:
+    """Mix models on an engine, and say what they weigh."""
+    from megahour.lm.sharded.on_engine import mix_on, model_table
+
+    _check_order(models)
+    given = [model_of(path) for path in models]
+    _run(lambda running, **where: mix_on(running, out, given, p, **where), out, engine, lambda: [model_table(out)])
+
+
+def prune_on_engine(model: str, out: str, p: PruneParams, engine: dict[str, Any]) -> None:
+    """Prune a model on an engine."""
+    from megahour.lm.sharded.on_engine import prune_on
+
+    _run(lambda running, **where: prune_on(running, out, model_of(model), p, **where), out, engine, lambda: [])
+
+
+def _check_order(models: Sequence[str]) -> None:
+    """Raises ConfigError: a file before a directory, whose words would be numbered after its."""
+    kinds = [Path(path).is_dir() for path in models]
+    if kinds != sorted(kinds, reverse=True):
+        remedy = "name directories first: words are numbered, and weights given, in the order of the models"
+        raise ConfigError("a file stands before a directory", where=" ".join(models), remedy=remedy)
+
+
+def _run(
+    call: Callable[..., tuple[Artifact, list[Cost]]],
+    out: str,
+    engine: dict[str, Any],
+    tables: Callable[[], list[Any]],
+) -> None:
+    from megahour.lm.scale.on_engine import cost_table
+    from megahour.lm.sharded.params import RangesParams
+    from megahour.runner.console import output_console
+
+    ranges = RangesParams.model_validate({"shard_rows": engine["shard_rows"]})
+    with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
+        running = stack.enter_context(engine_of(engine["engine"], engine["master"], engine["workers"]))
+        work = Path(out) / ".work" if "://" not in out else None
+        model, costs = call(running, ranges=ranges, work=work)
+    if not log.quiet():
+        for table in (*tables(), cost_table(costs)):
+            output_console().print(table)
+    sizes, path = model.summary["ngrams"], model.path("shards/00000.arpa")
+    log.say_last(f"{path}: {sum(sizes):,} n-grams", facts={"path": path, "ngrams": sizes})
