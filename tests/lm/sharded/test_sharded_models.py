@@ -129,29 +129,32 @@ def test_a_size_below_what_must_stay_is_refused_as_on_one_machine(folder: Path, 
         prune_on(EngineHere(), str(tmp_path), paths(folder)[1], p, RangesParams.model_validate({}))
 
 
-def test_the_commands_chain_and_worker_processes_that_die_change_nothing(folder: Path, tmp_path: Path) -> None:
-    """Mixed by `--engine local`, pruned from the lines of that; one worker is killed in the middle."""
-    mixed = tmp_path / "mixed"
-    weights = ["--weights", "0.5,0.2,0.3", "--engine", "local", "--shard-rows", "2000", "--workers", "1"]
-    said = CliRunner().invoke(interpolate_command, [*paths(folder), *weights, "--out", str(mixed)])
-    assert said.exit_code == 0, said.output
+def test_the_commands_chain(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixed by the command, pruned by the other from the lines of that."""
+    monkeypatch.setattr("megahour.lm.cli.on_engine.engine_of", lambda *asked: EngineHere())
+    mixed, small, on = (str(tmp_path / name) for name in ("mixed", "small.arpa", "on"))
+    engine = ["--engine", "local", "--shard-rows", "1000"]
+    asked = [*paths(folder), "--weights", "0.5,0.2,0.3", *engine, "--out", mixed]
+    said = CliRunner().invoke(interpolate_command, asked, catch_exceptions=False)
     assert "m1.arpa" in said.output
-    assert (mixed / "arpa" / "shards" / "00000.arpa").read_bytes() == mixed_here(
-        folder, tmp_path, "zero", [0.5, 0.2, 0.3]
-    )
-    with LocalEngine(2) as engine:
+    model = (tmp_path / "mixed" / "arpa" / "shards" / "00000.arpa").read_bytes()
+    assert model == mixed_here(folder, tmp_path, "zero", [0.5, 0.2, 0.3])
+    for arguments in ([mixed, *engine, "--out", on], [str(tmp_path / "mixed.arpa"), "--out", small]):
+        CliRunner().invoke(prune_command, [*arguments, "--ngrams", "400"], catch_exceptions=False)
+    assert (tmp_path / "on" / "arpa" / "shards" / "00000.arpa").read_bytes() == Path(small).read_bytes()
+    said = CliRunner().invoke(prune_command, [mixed, *engine, "--out", on, "--ngrams", "9", "--history", small])
+    assert "contexts by --history-text" in said.output
+
+
+@pytest.mark.faults
+def test_a_worker_that_dies_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    ranges = RangesParams.model_validate({"shard_rows": 1000})
+    p = InterpolateParams(weights=[0.5, 0.2, 0.3])
+    with LocalEngine(1) as engine:
         _kill_the_first(engine)
-        lines_of_mixture = Artifact(mixed / "lines")
-        p = PruneParams.model_validate({"ngrams": 400})
-        found, _ = prune_on(
-            engine, str(tmp_path / "on"), lines_of_mixture, p, RangesParams.model_validate({"shard_rows": 1000})
-        )
+        found, _ = mix_on(engine, str(tmp_path / "on"), paths(folder), p, ranges)
         assert engine.lost > 0
-    said = CliRunner().invoke(
-        prune_command, [str(tmp_path / "mixed.arpa"), "--ngrams", "400", "--out", str(tmp_path / "small.arpa")]
-    )
-    assert said.exit_code == 0, said.output
-    assert found.read_bytes(0, ".arpa") == (tmp_path / "small.arpa").read_bytes()
+    assert found.read_bytes(0, ".arpa") == mixed_here(folder, tmp_path, "zero", [0.5, 0.2, 0.3])
 
 
 def _kill_the_first(engine: LocalEngine) -> None:
