@@ -137,6 +137,8 @@ DROPPED = pa.schema(
     ]
 )
 
+LEFT_OUT_S = "left_out_s."  # before a reason: seconds that a shard of a selection lacks for it, in its statistics
+
 LEFT_OUT = pa.schema(
     [
         ("name", pa.string()),

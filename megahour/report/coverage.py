@@ -1,20 +1,22 @@
 """Hours by name of the artifacts of a run, and what its stages left out, as sums over shards.
 
 Each shard is counted by a task of its own; what the driver keeps is bounded counters (`Heaviest`), whatever the size of
-the corpus. What `select` left out is the difference of what it read and what it wrote: no keys are compared. The keys
-of duplicates are compared with those of the utterances, `MOST_KEYS` at a time.
+the corpus. What `select` left out is the difference of what it read and what it wrote: no keys are compared; its
+receipts say for which reasons. The keys of duplicates are compared with those of the utterances, `MOST_KEYS` at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from megahour.core.receipts import Receipt
+from megahour.core.schemas import LEFT_OUT_S
+from megahour.core.store import Artifact
 from megahour.engine.base import Engine, in_order
 from megahour.report.counters import Heaviest
-from megahour.report.coverage_counts import ALL, ShardCount, count_shard, wanted_columns
+from megahour.report.coverage_counts import ALL, REASON, ShardCount, count_shard, wanted_columns
 from megahour.report.coverage_family import CountedArtifact, Family, family
 from megahour.report.dimensions import TRANSCRIPT, Sums
 from megahour.report.survey import Advance, columns_of
@@ -197,7 +199,33 @@ def _subtract(found: Family, columns: list[Column]) -> None:
                 place.get((member.made_of["duplicates"].name, LEFT_OUT)) if "duplicates" in member.made_of else None
             )
             after = [place[member.name, KEPT], *([listed] if listed else [])]
-            place[member.name, LEFT_OUT].hours = difference(before, after)
+            left_out = place[member.name, LEFT_OUT]
+            left_out.hours = difference(before, after)
+            if reasons := reasons_of(member.artifact, {"duplicate"} if listed else set(), left_out):
+                left_out.hours[REASON] = reasons
+
+
+def reasons_of(selection: Artifact, beside: Collection[str], left_out: Column) -> Heaviest | None:
+    """Why `select` left out what it did; None of artifacts that do not say. What no set took is `no-set`.
+
+    beside: reasons that are counted in another column.
+    """
+    seconds: dict[str, float] = {}
+    for receipt in selection.each_receipt():
+        for name, value in receipt.stats.items():
+            if name.startswith(LEFT_OUT_S):
+                reason = name.removeprefix(LEFT_OUT_S)
+                seconds[reason] = seconds.get(reason, 0.0) + float(value)
+    dropped = selection.manifest.counts.dropped
+    if seconds.keys() != dropped.keys():
+        return None
+    rows = [(reason, float(dropped[reason]), seconds[reason], "") for reason in sorted(set(seconds) - set(beside))]
+    records = left_out.records - sum(row[1] for row in rows)
+    if records > 0:
+        rows.append(("no-set", records, max(0.0, left_out.seconds - sum(row[2] for row in rows)), ""))
+    found = Heaviest(CAPACITY)
+    found.add(rows)
+    return found
 
 
 def difference(before: Column, after: list[Column]) -> dict[str, Heaviest]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from megahour.core.schemas import SELECTION, UTTERANCES
+from megahour.core.schemas import LEFT_OUT_S, SELECTION, UTTERANCES
 from megahour.core.stage import Batches, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -176,35 +176,46 @@ def merge_shard(
     reasons = _reasons(p, table, sent[LISTED].to_numpy())
     for number, reason in enumerate(REASONS):
         if number != USABLE:
-            out.drop(reason, int((reasons == number).sum()))
+            _leave_out(out, reason, table, reasons == number)
     table = table.filter(pa.array(reasons == USABLE))
     table, names = _in_this_set(layout, name, table, out)
     if name in p.draw_hours:
         rows = rows_of(name, table, p.seed, p.period_s)
         evenly = name in layout.levels
         drawn = taken_of_speakers(rows, names, layout.levels[name]) if evenly else taken(rows, layout.limits)
-        out.drop("not-drawn", int((~drawn).sum()))
+        _leave_out(out, "not-drawn", table, ~drawn)
         table, names = table.filter(pa.array(drawn)), names[drawn]
     spelled = [layout.spellings.get(voice, own) for voice, own in zip(names, table["speaker"].to_pylist(), strict=True)]
     table = table.set_column(SELECTION.get_field_index("speaker"), "speaker", pa.array(spelled, pa.string()))
     table = table.sort_by([(column, "ascending") for column in ORDER])
     if p.speaker_hours and table.num_rows:
         within = _within_cap(table, p.speaker_hours * 3600)
-        out.drop("over-speaker-hours", table.num_rows - int(within.sum()))
+        _leave_out(out, "over-speaker-hours", table, ~within)
         table = table.filter(pa.array(within))
-    seconds = table["samples"].to_numpy() / np.maximum(table["rate_hz"].to_numpy(), 1)
     out.kept(table.num_rows)
-    out.stat("audio_s", round(float(seconds.sum()), 4))
+    out.stat("audio_s", round(float(_seconds(table).sum()), 4))
     out.stat("speakers", len(pc.unique(table["speaker"])))
     out.tags["set"] = name
     out.table(table)
+
+
+def _seconds(table: pa.Table) -> NDArray[np.float64]:
+    seconds: NDArray[np.float64] = table["samples"].to_numpy() / np.maximum(table["rate_hz"].to_numpy(), 1)
+    return seconds
+
+
+def _leave_out(out: ShardWriter, reason: str, table: pa.Table, rows: NDArray[np.bool_]) -> None:
+    """Drops these rows, and adds up their seconds for `coverage`."""
+    if rows.any():
+        out.drop(reason, int(rows.sum()))
+        out.stat(LEFT_OUT_S + reason, round(float(_seconds(table)[rows].sum()), 4))
 
 
 def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -> tuple[pa.Table, NDArray[np.object_]]:
     """The rows whose recording is no other set's, and their voices; the others are dropped."""
     names, places = voices(table)
     ours = _uncontested(layout, name, places)
-    out.drop(SHARED, int((~ours).sum()))
+    _leave_out(out, SHARED, table, ~ours)
     return table.filter(pa.array(ours)), names[ours]
 
 

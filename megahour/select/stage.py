@@ -30,7 +30,7 @@ class Select(Stage[SelectParams]):
     """
 
     name = "select"
-    version = 6
+    version = 7
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("duplicates", optional=True))
     exchange = True

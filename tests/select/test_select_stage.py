@@ -17,6 +17,8 @@ from made_utterances import merge_by_hand, utterance, write_utterances
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
+from megahour.report.coverage import Column, reasons_of
+from megahour.report.coverage_counts import ALL
 from megahour.runner.runner import run_stage
 from megahour.select.exchange import census
 from megahour.select.params import SelectParams
@@ -164,3 +166,31 @@ def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> No
         params(sets=[{"name": "test", "named": []}])  # would take everyone
     with pytest.raises(ValueError, match=r"\['s1'\] are named twice"):
         params(sets=[{"name": "test", "named": ["s1"]}, {"name": "tune", "named": ["s2", "s1"]}])
+
+
+def test_the_hours_that_it_leaves_out_are_known_by_reason(
+    rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine
+) -> None:
+    sure = {"created_s": 1500, "confidence": 1.0}  # of each speaker one: who has none is in no set
+    rows = [{**row, **(sure if i < 10 else {})} for i, row in enumerate(rows)]
+    utterances = write_utterances(tmp_path / "utterances", [rows[:31], rows[31:]])
+    p = params(sets=[{"name": "labelled"}], min_confidence=0.35, from_s=1200, speaker_hours=2.5 / 3600)
+    output = Artifact(tmp_path / "selection")
+    run_stage(Select(), p, {"utterances": utterances}, output, engine, work=tmp_path / "work")
+    kept = {key for shard in range(output.manifest.shards) for key in output.read_table(shard)["key"].to_pylist()}
+    expected: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        early = "before-from" if row["created_s"] < 1200 else "over-speaker-hours"
+        if row["key"] not in kept:
+            expected["low-confidence" if row["confidence"] < 0.35 else early].append(row["samples"] / 16_000)
+    expected["no-set"] = [2.0, 2.5, 2.5]  # as if there were more
+    left_out = Column("selection", "select", "left out", "selection")
+    left_out.add({ALL: [("", sum(map(len, expected.values())), sum(map(sum, expected.values())))]})
+    reasons = reasons_of(output, [], left_out)
+    assert reasons is not None
+    assert {name: tally.records for name, tally in reasons.tallies.items()} == {n: len(s) for n, s in expected.items()}
+    for name, seconds in expected.items():
+        assert reasons.tallies[name].seconds == pytest.approx(sum(seconds), abs=0.01), name
+    beside = reasons_of(output, ["low-confidence"], left_out)
+    assert beside is not None
+    assert "low-confidence" not in beside.tallies
