@@ -32,6 +32,17 @@ ROWS = 1 << 14  # of a column at a time
 _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
 _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
 _PARTS = tuple(b" \t\r\0")
+_UTF16 = ("UTF-16, whose every second byte would part words", "convert the file (iconv -f utf-16 -t utf-8 …)")
+_SOUND = ("sound", "give its transcript")
+_NO_TEXT = {
+    b"PAR1": ("a Parquet table", "name a column: FILE.parquet:COLUMN"),
+    b"PK\3\4": ("a zip archive", "unpack it; gzip, xz, bzip2 and zstd are read as they are"),
+    b"%PDF-": ("a PDF", "extract its text"),
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
+    **dict.fromkeys((b"fLaC\0", b"OggS\0", b"ID3\2", b"ID3\3", b"ID3\4", b"\xff\xfb"), _SOUND),
+}
+"""First bytes: what such a file is, and what to do. lmplz would estimate a model of it."""
 
 
 class Readable(Protocol):
@@ -179,9 +190,11 @@ def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _text(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """`unpacked`; raises ConfigError where it is a table, which is not text."""
-    if first_bytes(raw)[:4] == b"PAR1":
-        raise ConfigError("a Parquet table, not text", where=name, remedy="name a column: FILE.parquet:COLUMN")
+    """`unpacked`; raises ConfigError where the first bytes say that it is no text of bytes."""
+    magic = first_bytes(raw)
+    for begin, (what, remedy) in _NO_TEXT.items():
+        if magic.startswith(begin):
+            raise ConfigError(f"{what}, not text", where=name, remedy=remedy)
     with unpacked(raw, name) as file:
         yield cast(Readable, file)
 

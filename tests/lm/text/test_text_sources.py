@@ -100,6 +100,23 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         bytes_of(path)
 
 
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("one two\n".encode("utf-16"), r"UTF-16, .*\nRemedy: convert the file \(iconv -f utf-16"),
+        (b"PK\x03\x04....", "a zip archive, not text"),
+        (b"ID3\x04....", "sound, not text\nRemedy: give its transcript"),
+    ],
+)
+def test_what_the_first_bytes_tell_to_be_no_text_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+    """lmplz makes a model of any bytes."""
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ConfigError, match=what):
+        list(blocks([str(tmp_path / "file")]))
+    (tmp_path / "file").write_text("ID3 PK %PDF\n")
+    assert [block.tobytes() for block in blocks([str(tmp_path / "file")])] == [b"ID3 PK %PDF\n"]
+
+
 @pytest.mark.parametrize("url", ["nowhere://bucket/text", "memory://gone/*.txt"])
 def test_urls_that_cannot_be_opened_are_named(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
