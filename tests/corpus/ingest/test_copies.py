@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spark_marks import needs_spark
 from tones import RATE_HZ, write_recordings
 
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.copies_stage import Copies
 from megahour.corpus.ingest.params import CopiesParams
+from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
 
@@ -26,9 +28,11 @@ def made(seed: int, *cues: tuple[int, int, str]) -> tuple[str, Any, list[tuple[i
     return f"r{seed}", noise(seed), list(cues), []
 
 
-def copies(folder: Path, recordings: Artifact, workers: int = 1, partitions: int = 0) -> Artifact:
-    out = Artifact(folder)
-    run_stage(Copies(), CopiesParams(partitions=partitions), {"recordings": recordings}, out, LocalEngine(workers))
+def copies(
+    folder: Path, recordings: Artifact, workers: int = 1, partitions: int = 0, engine: Engine | None = None
+) -> Artifact:
+    out, runs = Artifact(folder), engine or LocalEngine(workers)
+    run_stage(Copies(), CopiesParams(partitions=partitions), {"recordings": recordings}, out, runs)
     return out
 
 
@@ -61,3 +65,14 @@ def test_the_best_transcript_stays(tmp_path: Path, recordings: Artifact) -> None
     again = copies(tmp_path / "again", recordings, workers=2)
     assert again.manifest.digest == found.manifest.digest
     assert listed(copies(tmp_path / "one", recordings, partitions=1)) == listed(found)
+
+
+@needs_spark
+def test_spark_makes_the_same_bytes(tmp_path: Path, recordings: Artifact) -> None:
+    """The digests of sound cross Spark's shuffle, and more partitions than shards are some of them empty."""
+    from megahour.engine.spark import SparkEngine
+
+    with SparkEngine("local[2]") as spark:
+        there = copies(tmp_path / "there", recordings, partitions=7, engine=spark)
+    assert listed(there) == {1: 4, 3: 4, 7: 4, 2: 6, 8: 6}
+    assert there.manifest.digest == copies(tmp_path / "here", recordings, partitions=7).manifest.digest
