@@ -26,7 +26,15 @@ WORDS = [
     {"word": "good", "punctuated_word": "Good", "start": 2.0, "end": 2.4},
     {"word": "day", "punctuated_word": "day.", "start": 2.5, "end": 3.0},
 ]
+PLAIN_WORDS = [{"word": w["word"], "start": w["start"], "end": w["end"]} for w in WORDS]
+OF_WHISPER = [{**w, "word": f" {shown['punctuated_word']}"} for w, shown in zip(PLAIN_WORDS, WORDS, strict=True)]
 SHAPES: dict[str, Any] = {
+    "faster-whisper's words": OF_WHISPER,
+    "WhisperX's words": {"word_segments": [{**w, "word": w["word"].strip(), "score": 0.9} for w in OF_WHISPER]},
+    "OpenAI's words": {
+        "text": "Hello there. Good day.",
+        "words": [{**w, "word": w["punctuated_word"].strip(".")} for w in WORDS],
+    },
     "a bare list": WHISPER,
     "Whisper": {"text": "Hello there. Good day.", "segments": WHISPER, "language": "en"},
     "nested": {"title": "A talk", "transcript": {"segments": WHISPER}},

@@ -25,7 +25,8 @@ def side_reference() -> Iterator[str]:
     """Lines of Markdown."""
     from megahour.corpus.ingest import tables
     from megahour.corpus.ingest.side_information import ALIASES
-    from megahour.corpus.transcripts.json_cues import SPEAKERS, WRAPPERS
+    from megahour.corpus.transcripts.json_cues import WRAPPERS
+    from megahour.corpus.transcripts.json_words import SPEAKERS
 
     yield from ("## What `ingest` reads beside media", "")
     yield from (

@@ -14,7 +14,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.sources import Item
 from megahour.corpus.media.audio import Decoder
-from megahour.corpus.transcripts.json_cues import seconds
+from megahour.corpus.transcripts.json_words import seconds
 
 SUFFIX = ".left_out.parquet"
 

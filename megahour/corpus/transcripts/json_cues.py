@@ -3,7 +3,7 @@
 The shape is found by its names, at the top or in an object that wraps it:
 
     cues, segments, subtitles, body    lists of cues: megahour, Whisper, WhisperX, the Podcast Index, Bilibili
-    a bare list                        of cues, or of texts
+    a bare list                        of cues, of texts, or of words, as faster-whisper has them
     chunks                             Hugging Face (`timestamp: [start, end]`)
     events                             YouTube's json3 (`tStartMs`, `segs`)
     transcription                      whisper.cpp (`offsets` in milliseconds)
@@ -12,6 +12,7 @@ The shape is found by its names, at the top or in an object that wraps it:
     monologues                         Rev
     utterances                         AssemblyAI (milliseconds)
     fragments                          aeneas
+    word_segments, words               WhisperX; OpenAI's service, whose `text` has the marks; Gentle
     text, content, sentence            no times
 
 Words that come one by one are joined to sentences.
@@ -20,41 +21,36 @@ Words that come one by one are joined to sentences.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import load_json
 from megahour.corpus.transcripts.cues import Cue
+from megahour.corpus.transcripts.json_words import (
+    ENDS,
+    STARTS,
+    TEXTS,
+    Fields,
+    Said,
+    are_words,
+    first_text,
+    seconds,
+    sentences,
+    speaker_of,
+    time_of,
+    with_marks,
+    word_of,
+    words_of,
+)
 from megahour.corpus.transcripts.sentences import in_sentences
 
 MAX_HOURS = 100
 WRAPPERS = ("transcript", "transcription", "result", "response", "data", "output", "captions")
 MAX_DEPTH = 4
 CUE_LISTS = ("cues", "segments", "subtitles", "body")
-TEXTS = ("text", "content", "sentence", "transcript", "body")
-SPEAKERS = ("speaker", "speaker_label", "name")
-STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
+WORD_LISTS = ("word_segments", "words")
 DURATIONS = ("duration", "dur")
-MAX_S = 1e18  # in ticks of 100 ns, three thousand years; an integer of JSON may be too long for a float
-SENTENCE_WORDS = 40  # words after which a cue of words ends, whatever they are
-SENTENCE_PAUSE_S = 1.0  # pause that ends it
-_CLOCK = re.compile(r"\s*(?:(?:(\d{1,3}):)?(\d{1,3}):)?(\d+(?:[.,]\d+)?)\s*s?\s*")
-_SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)]*$")
-Fields = Mapping[str, Any]
-
-
-class Said(NamedTuple):
-    """A cue, or a word, in seconds; NaN unknown. `joined`: without a space before it."""
-
-    start_s: float
-    end_s: float
-    text: str
-    speaker: str = ""
-    joined: bool = False
-
-
 Reader = Callable[[Any], Iterable[Said]]
 
 
@@ -94,6 +90,8 @@ def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
             return read, value
     if service := _service(value.get("results")):
         return service, value
+    if any(are_words(value.get(name)) for name in WORD_LISTS):
+        return _word_list, value
     for name in WRAPPERS if depth < MAX_DEPTH else ():
         if inner := find(value.get(name), depth + 1):
             return inner
@@ -108,13 +106,16 @@ def _is_cue(value: Any) -> bool:
 
 
 def _list(cues: list[Any]) -> Iterator[Said]:
+    if are_words(cues) and not _is_cue(cues[0]):
+        yield from sentences(words_of(cues))
+        return
     for item in cues:
         cue = {"text": item} if isinstance(item, str) else item
         if not isinstance(cue, dict):
             raise TypeError(f"a cue that is a JSON {type(item).__name__}")
-        start, end = _time(cue, STARTS), _time(cue, ENDS)
-        end = start + _time(cue, DURATIONS) if math.isnan(end) else end
-        yield Said(start, end, _first(cue, TEXTS), _who(cue))
+        start, end = time_of(cue, STARTS), time_of(cue, ENDS)
+        end = start + time_of(cue, DURATIONS) if math.isnan(end) else end
+        yield Said(start, end, first_text(cue, TEXTS), speaker_of(cue))
 
 
 def _cue_lists(value: Fields) -> Iterator[Said]:
@@ -122,8 +123,8 @@ def _cue_lists(value: Fields) -> Iterator[Said]:
 
 
 def _text(value: Fields) -> Iterator[Said]:
-    text = in_sentences(_first(value, TEXTS))
-    return _list([value] if len(text) == 1 else [{"text": part, "speaker": _who(value)} for part in text])
+    text = in_sentences(first_text(value, TEXTS))
+    return _list([value] if len(text) == 1 else [{"text": part, "speaker": speaker_of(value)} for part in text])
 
 
 def _chunks(value: Fields) -> Iterator[Said]:
@@ -157,8 +158,8 @@ def _amazon(value: Fields) -> Iterator[Said]:
     }
     words = (
         Said(
-            _time(item, STARTS),
-            _time(item, ENDS),
+            time_of(item, STARTS),
+            time_of(item, ENDS),
             item["alternatives"][0]["content"],
             item.get("speaker_label") or who.get(item.get("start_time"), ""),
             item.get("type") == "punctuation",
@@ -174,8 +175,8 @@ def _deepgram(value: Fields) -> Iterator[Said]:
         return _list(utterances)
     best = results["channels"][0]["alternatives"][0]
     if paragraphs := (best.get("paragraphs") or {}).get("paragraphs"):
-        return _list([{**each, "speaker": _who(part)} for part in paragraphs for each in part["sentences"]])
-    return _text(best) if not best.get("words") else sentences(map(_word, best["words"]))
+        return _list([{**each, "speaker": speaker_of(part)} for part in paragraphs for each in part["sentences"]])
+    return _text(best) if not best.get("words") else sentences(map(word_of, best["words"]))
 
 
 def _google(value: Fields) -> Iterator[Said]:
@@ -183,21 +184,25 @@ def _google(value: Fields) -> Iterator[Said]:
         best = (result.get("alternatives") or [{}])[0]
         words = best.get("words") or [{}]
         if best.get("transcript"):
-            yield Said(_time(words[0], STARTS), _time(words[-1], ENDS), best["transcript"])
+            yield Said(time_of(words[0], STARTS), time_of(words[-1], ENDS), best["transcript"])
 
 
 def _azure(value: Fields) -> Iterator[Said]:
     for phrase in value["recognizedPhrases"]:
         start = seconds(phrase.get("offsetInTicks")) / 1e7
         end = start + seconds(phrase.get("durationInTicks")) / 1e7
-        yield Said(start, end, phrase["nBest"][0]["display"], _who(phrase))
+        yield Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase))
 
 
 def _rev(value: Fields) -> Iterator[Said]:
     for turn in value["monologues"]:
         words = [
             Said(
-                seconds(e.get("ts")), seconds(e.get("end_ts")), e["value"].strip(), _who(turn), e.get("type") == "punct"
+                seconds(e.get("ts")),
+                seconds(e.get("end_ts")),
+                e["value"].strip(),
+                speaker_of(turn),
+                e.get("type") == "punct",
             )
             for e in turn["elements"]
         ]
@@ -206,16 +211,21 @@ def _rev(value: Fields) -> Iterator[Said]:
 
 def _assembly(value: Fields) -> Iterator[Said]:
     for each in value["utterances"]:
-        yield Said(seconds(each.get("start")) / 1000, seconds(each.get("end")) / 1000, each["text"], _who(each))
+        yield Said(seconds(each.get("start")) / 1000, seconds(each.get("end")) / 1000, each["text"], speaker_of(each))
 
 
 def _aeneas(value: Fields) -> Iterator[Said]:
     for part in value["fragments"]:
-        yield Said(_time(part, STARTS), _time(part, ENDS), " ".join(part["lines"]))
+        yield Said(time_of(part, STARTS), time_of(part, ENDS), " ".join(part["lines"]))
 
 
 def _vosk(value: Fields) -> Iterator[Said]:
-    return sentences(map(_word, value["result"]))
+    return sentences(map(word_of, value["result"]))
+
+
+def _word_list(value: Fields) -> Iterator[Said]:
+    words = next(value[name] for name in WORD_LISTS if are_words(value.get(name)))
+    return sentences(with_marks(list(words_of(words)), first_text(value, TEXTS)))
 
 
 _SHAPES: tuple[tuple[str, Reader], ...] = (
@@ -238,56 +248,6 @@ def _service(results: Any) -> Reader | None:
     if isinstance(results, dict) and ("items" in results or "audio_segments" in results):
         return _amazon
     return _deepgram if isinstance(results, dict) and ("channels" in results or "utterances" in results) else None
-
-
-def sentences(words: Iterable[Said]) -> Iterator[Said]:
-    """Words joined to cues, which end with a sentence, before a pause or another speaker, or after many words."""
-    pending: list[Said] = []
-    end_s = math.nan  # of the last word that has one: marks have none
-    for word in words:
-        if pending and not word.joined:
-            full = len(pending) >= SENTENCE_WORDS or bool(_SENTENCE_END.search(pending[-1].text))
-            if full or word.start_s - end_s >= SENTENCE_PAUSE_S or word.speaker != pending[0].speaker:
-                yield _joined(pending)
-                pending = []
-        pending.append(word)
-        end_s = end_s if math.isnan(word.end_s) else word.end_s
-    if pending:
-        yield _joined(pending)
-
-
-def _joined(words: list[Said]) -> Said:
-    text = "".join(f"{'' if word.joined else ' '}{word.text}" for word in words).strip()
-    ends = [word.end_s for word in words if not math.isnan(word.end_s)]
-    return Said(words[0].start_s, max(ends, default=math.nan), text, words[0].speaker)
-
-
-def _word(item: Fields) -> Said:
-    return Said(_time(item, STARTS), _time(item, ENDS), item.get("punctuated_word") or item["word"], _who(item))
-
-
-def _first(cue: Fields, names: Iterable[str]) -> str:
-    return next((value for name in names if isinstance(value := cue.get(name), str)), "")
-
-
-def _who(item: Fields) -> str:
-    """A speaker's name, or the number that stands for it."""
-    value = next((item[name] for name in SPEAKERS if isinstance(item.get(name), str | int)), "")
-    return "" if isinstance(value, bool) else str(value).strip()
-
-
-def _time(cue: Fields, names: Iterable[str]) -> float:
-    return seconds(next((cue[name] for name in names if name in cue), None))
-
-
-def seconds(value: Any) -> float:
-    """A number of seconds, or a string: "1.5", "1.5s", "0:01.5"; NaN for what is neither."""
-    if isinstance(value, str):
-        match = _CLOCK.fullmatch(value)
-        parts = [float((part or "0").replace(",", ".")) for part in match.groups()] if match else [math.nan] * 3
-        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < MAX_S else math.nan
 
 
 def _cue(said: Said, rate_hz: int) -> Cue:

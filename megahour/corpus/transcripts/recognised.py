@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.transcripts.json_cues import find, seconds
+from megahour.corpus.transcripts.json_cues import find
+from megahour.corpus.transcripts.json_words import seconds
 
 IDS = ("id", "key", "utt_id", "utterance_id", "audio_filepath", "audio", "file", "path", "wav", "name")
 CONFIDENCES = ("confidence", "probability", "conf", "score")

@@ -14,7 +14,8 @@ from json_shapes import AMAZON, HELLO, SHAPES, WHISPER
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.transcripts.cues import Cue
-from megahour.corpus.transcripts.json_cues import find, json_cues, seconds
+from megahour.corpus.transcripts.json_cues import find, json_cues
+from megahour.corpus.transcripts.json_words import seconds
 from megahour.corpus.transcripts.pairing import group_files
 from megahour.corpus.transcripts.read import read_transcript
 
@@ -56,6 +57,18 @@ def test_words_without_marks_are_parted_at_pauses() -> None:
     assert max(len(cue.raw.split()) for cue in cues({"result": [spoken[1]] * 200})) == 40
 
 
+def test_a_text_that_lacks_one_of_its_words_is_left_for_the_words() -> None:
+    spoken = [{"word": "one", "start": 0, "end": 0.4}, {"word": "two", "start": 0.5, "end": 1}]
+    assert [cue.raw for cue in cues({"text": "One, two.", "words": spoken})] == ["one two"]
+    assert [cue.raw for cue in cues({"text": "one, two.", "words": spoken})] == ["one, two."]
+    assert [cue.raw for cue in cues({"text": "No words.", "words": ["no", "words"]})] == ["No words."]
+
+
+def test_a_word_of_whisper_without_a_space_goes_on_with_the_one_before() -> None:
+    parts = [{"word": word, "start": i, "end": i + 0.9} for i, word in enumerate((" A", " co", "-op", " closed."))]
+    assert [cue.raw for cue in cues(parts)] == ["A co-op closed."]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -89,7 +102,9 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(["segments", "results", "items", "text", "start", "chunks", "timestamp", "events", "segs"])
-            | st.sampled_from(["utterances", "result", "word", "transcript", "channels", "alternatives", "speaker"]),
+            | st.sampled_from(
+                ["utterances", "result", "word", "words", "transcript", "channels", "alternatives", "speaker"]
+            ),
             inner,
             max_size=4,
         )
