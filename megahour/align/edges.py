@@ -6,7 +6,9 @@ All frames here are of 10 ms. What is loud is judged by the levels around, so th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +94,27 @@ def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     head = np.where(words.inner <= words.start, LONGEST_LETTER, LONGEST_HEAD)
     near = (preceding >= floor) & (start - preceding <= head)
     return np.where(near, np.minimum(preceding, start), start), new_end
+
+
+def main_parts(
+    word: NDArray[np.integer[Any]], start: Frames, end: Frames, loud: NDArray[np.bool_]
+) -> Iterator[tuple[int, int, int]]:
+    """Words that a pause parts although no one pauses in a word: (word, first and last token of its larger part).
+
+    word, start, end: (U,) word of each token, and its frames; -1 where it is not spoken. The path puts a token on
+    another's sound where it does not hear the word's own; the part with more tokens is the word's. Equal parts are left
+    to `narrow`, which looks at their probabilities.
+    """
+    quiet = np.concatenate([[0], np.cumsum(~loud)])
+    paused = quiet[np.clip(start[1:], 0, len(loud))] - quiet[np.clip(end[:-1], 0, len(loud))]
+    apart = (word[1:] == word[:-1]) & (end[:-1] >= 0) & (start[1:] >= 0) & (paused > LONGEST_GAP)
+    for one in np.unique(word[1:][apart]).tolist():
+        own = np.arange(np.searchsorted(word, one), np.searchsorted(word, one, "right"))
+        parts = np.split(own, np.flatnonzero(apart[own[:-1]]) + 1)  # words stand in order
+        sizes = sorted(map(len, parts))
+        if sizes[-1] > sizes[-2]:
+            (largest,) = (part for part in parts if len(part) == sizes[-1])
+            yield one, int(largest[0]), int(largest[-1])
 
 
 def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:

@@ -13,7 +13,8 @@ if
     z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
 
 where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript is another
-recording's if less than `MOSTLY` of what the path places is `SURE`.
+recording's if the `SURE` share of what the path places is less than `LEAST_SURE`, or not `BEYOND_CHANCE` deviations
+above what chance gives for as many cues: two lines are evidence only if both are sure.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ FEWEST_OTHERS = 10
 FEWEST_CUES = 12  # of a document whose own weights are used
 FEWEST_TOKENS = 4  # of a cue that tells a weight
 SURE = -4.0  # deviations: a text that is not said comes there by chance once in ten, whatever the model
-MOSTLY = 0.5
+CHANCE = 0.1
+LEAST_SURE = 0.3  # a weak model's right texts have 0.39 and more, wrong ones 0.17 and less (two voices of digits)
+BEYOND_CHANCE = 3.0
 SAMPLED = 40  # cues that tell what other texts cost
 MOST_CELLS = 4e5  # frames x tokens of a cue that is looked at
 MAD = 1.4826  # deviations in a median absolute deviation
@@ -113,11 +116,14 @@ def usual_quantile(values: Floats, share: float) -> float:
 
 
 def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:
-    """Whether the cues on the path, of `lengths` tokens, are mostly unsure, or the sure ones less than `least` of all.
+    """Whether the sure cues on the path, by their `lengths`, are no more than chance gives, or less than `least` of all.
 
     A text without enough to compare with is not judged.
     """
     judged = np.isfinite(z)
     sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())
     placed = float(lengths[judged].sum())
-    return placed > 0 and sure < max(MOSTLY * placed, least * float(lengths.sum()))
+    if not placed:
+        return False
+    by_chance = CHANCE + BEYOND_CHANCE * np.sqrt(CHANCE * (1 - CHANCE) / judged.sum())
+    return sure < max(max(LEAST_SURE, min(1.0, by_chance)) * placed, least * float(lengths.sum()))

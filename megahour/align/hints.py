@@ -5,6 +5,9 @@ of the subtitles there, and the median distance from the drift is their jitter. 
 either side is its own. A short cue, which a few sounds in a stretch of untranscribed speech may resemble, is off its
 hint beyond `REACH` jitters; it is then looked for where the hint says, and left out if it is not there. A long text
 that fits is evidence enough: it stays wherever it is, and so does everything where times are few or wild.
+
+A path that puts the text of minutes into seconds has neighbours whose residuals differ by seconds each. Subtitles jump
+at cuts, not at every cue, so only cues in a run of `IN_STEP` that agree with their neighbours tell the drift.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
 FEWEST = 12  # spoken cues with hints below which nothing is concluded
+IN_STEP = 4  # cues in a row
+LEAST_IN_STEP = 0.25  # share of the cues with hints below which times are wild, and all of them count
 REACH = 8.0  # jitters that a cue may be off
 SHORT_TOKENS = 20  # a cue of more tokens is not moved
 SIGMAS = 6.0  # standard deviations of cue times in the tolerance
@@ -53,11 +58,22 @@ def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Exp
     if len(known) < FEWEST or not np.isfinite(least_frames):
         return None
     residual = starts[known] - hints[known]
+    agree = _in_step(residual, least_frames)
+    if agree.mean() >= LEAST_IN_STEP:
+        known, residual = known[agree], residual[agree]
     half = NEIGHBOURS // 2
     around = np.pad(residual, half, mode="reflect")
     drift = np.median(np.lib.stride_tricks.sliding_window_view(around, NEIGHBOURS), axis=1)
     jitter = float(np.median(np.abs(residual - drift)))
     return Expected(hints + np.interp(np.arange(len(hints)), known, drift), max(least_frames, REACH * jitter))
+
+
+def _in_step(residual: Floats, tolerance: float) -> NDArray[np.bool_]:
+    """(N,) which cues are in a run of `IN_STEP` or more, each within `tolerance` frames of the one before it."""
+    turns = np.flatnonzero(np.abs(np.diff(residual)) > tolerance) + 1
+    edges = np.concatenate([[0], turns, [len(residual)]])
+    lengths = np.diff(edges)
+    return np.repeat(lengths >= IN_STEP, lengths)
 
 
 def heed_hints(

@@ -27,7 +27,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 7
+    version = 8
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.align.edges import EdgeWords, loud_frames, narrow, widen
+from megahour.align.confidence import Aligned, Costs, first_problem
+from megahour.align.ctc import AlignmentPath, spans
+from megahour.align.document import spell
+from megahour.align.edges import EdgeWords, loud_frames, main_parts, narrow, widen
+from megahour.align.tables import Clock, time_words
 
 
 def level_of(words: list[tuple[int, int]], frames: int, noise: float = 0.5, seed: int = 0) -> NDArray[np.float32]:
@@ -184,3 +188,31 @@ def test_words_keep_their_order_and_their_sense(
     assert (new_start[1:] >= new_end[:-1]).all()
     assert new_start[0] >= 0
     assert new_end[-1] <= len(loud)
+
+
+def test_the_larger_part_of_a_word_that_a_pause_parts() -> None:
+    """Word 1 has its first token, word 2 its last in another sound; word 3 has two in each, word 4 a closure only."""
+    word = np.repeat([1, 2, 3, 4], [4, 3, 4, 3])
+    start = ints(10, 100, 105, 110, 150, 160, 240, 300, 310, 360, 370, 400, 430, 440)
+    loud = loud_frames(
+        level_of([(5, 13), (95, 120), (145, 165), (235, 250), (295, 320), (355, 380), (395, 403), (425, 450)], 500)
+    )
+    assert list(main_parts(word, start, start + 3, loud)) == [(1, 1, 3), (2, 4, 5)]
+    assert list(main_parts(word, start, start + 3, np.ones(500, bool))) == []
+
+
+def test_tokens_that_are_not_spoken_part_nothing() -> None:
+    word, start = np.zeros(4, np.int64), ints(-1, 100, 105, 110)
+    assert list(main_parts(word, start, np.where(start < 0, -1, start + 3), np.zeros(200, bool))) == []
+
+
+def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> None:
+    """Its posterior is higher than that of the second token, but the other four are behind a pause of a second."""
+    document = spell([(0, np.nan, "three")], ["-", " ", *"ther"])
+    states = np.full(100, -1, np.int32)
+    states[[6, 41, 43, 45, 47]] = np.arange(5)
+    path = AlignmentPath(states, *spans(states, 5), 0.0)
+    sure = np.where(states == 0, 0.9, 0.5).astype(np.float32)
+    aligned = Aligned(path, first_problem(document, Costs()), 1.0, 1 - sure, sure, np.ones(1), np.zeros(1, bool))
+    timed = time_words(document, aligned, level_of([(5, 22), (120, 150)], 300), Clock(0.03, 8000, 24_000))
+    assert (timed.start.tolist(), timed.end.tolist()) == ([120], [150])

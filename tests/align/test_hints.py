@@ -58,6 +58,20 @@ def heard_elsewhere(seed: int = 0) -> tuple[NDArray[np.float32], Problem, NDArra
     return log_probs, problem, starts
 
 
+def test_cues_out_of_step_do_not_tell_the_drift() -> None:
+    """The path has put the first minute's text into a few seconds at its end; what follows agrees with the times."""
+    off_s = [36.5, 52.5, 49.3, 46.6, 41.5, 40.6, 30.2, 23.8, 20.8, 21.2, 12.8, 11.1, 5.7, 0.9, 0.6, 0.4, 0.6, 0.9, 0.4]
+    hints = np.arange(19) * 150.0 + 20
+    expected = expect((hints + np.array(off_s) * 33).astype(np.int32), hints, 50.0)
+    assert expected is not None
+    assert np.abs(expected.start - hints).max() < 40
+    assert expected.tolerance == 50.0
+    wild = np.random.default_rng(2).normal(0, 300, 19)
+    expected = expect((hints + 1000 + wild).astype(np.int32), hints, 50.0)
+    assert expected is not None
+    assert expected.tolerance > 500
+
+
 def test_the_drift_is_followed_and_its_jitter_sets_the_tolerance() -> None:
     rng = np.random.default_rng(1)
     starts = np.arange(100, dtype=np.int32) * 100 + 500
