@@ -116,7 +116,7 @@ def usual_quantile(values: Floats, share: float) -> float:
 
 
 def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:
-    """Whether the sure cues on the path, by their `lengths`, are no more than chance gives, or less than `least` of all.
+    """Whether the sure cues on the path, by `lengths`, are no more than chance gives, or less than `least` of all.
 
     A text without enough to compare with is not judged.
     """

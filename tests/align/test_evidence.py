@@ -79,7 +79,9 @@ def test_few_cues_must_nearly_all_be_sure_and_many_three_in_ten() -> None:
         z = np.array([SURE] * sure + [SURE + 0.1] * unsure)
         return is_of_another(z, np.full(len(z), 8), 0.0)
 
-    least = {count: next(sure for sure in range(count + 1) if not other(sure, count - sure)) for count in (1, 2, 10, 40)}
+    least = {
+        count: next(sure for sure in range(count + 1) if not other(sure, count - sure)) for count in (1, 2, 10, 40)
+    }
     assert least == {1: 1, 2: 2, 10: 4, 40: 12}
 
 
