@@ -13,12 +13,13 @@ if
     z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
 
 where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript is another
-recording's if the `SURE` share of what the path places is less than `LEAST_SURE`, or not `BEYOND_CHANCE` deviations
+recording's if the `SURE` share of what the path places is less than `MOSTLY`, or not `BEYOND_CHANCE` deviations
 above what chance gives for as many cues: two lines are evidence only if both are sure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Any
@@ -35,7 +36,9 @@ FEWEST_CUES = 12  # of a document whose own weights are used
 FEWEST_TOKENS = 4  # of a cue that tells a weight
 SURE = -4.0  # deviations: a text that is not said comes there by chance once in ten, whatever the model
 CHANCE = 0.1
-LEAST_SURE = 0.3  # a weak model's right texts have 0.39 and more, wrong ones 0.17 and less (two voices of digits)
+MOSTLY = (
+    0.5  # at 0.3 right texts of a weak model pass (0.39 and more of them sure), but wrong ones of a better one, too
+)
 BEYOND_CHANCE = 3.0
 SAMPLED = 40  # cues that tell what other texts cost
 MOST_CELLS = 4e5  # frames x tokens of a cue that is looked at
@@ -125,5 +128,5 @@ def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) ->
     placed = float(lengths[judged].sum())
     if not placed:
         return False
-    by_chance = CHANCE + BEYOND_CHANCE * np.sqrt(CHANCE * (1 - CHANCE) / judged.sum())
-    return sure < max(max(LEAST_SURE, min(1.0, by_chance)) * placed, least * float(lengths.sum()))
+    by_chance = CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum()))
+    return sure < max(max(MOSTLY, min(1.0, by_chance)) * placed, least * float(lengths.sum()))
