@@ -11,26 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers  # which loads each class when it is first used, in seconds
 import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tones import write
-from transformers import (
-    HubertConfig,
-    HubertForCTC,
-    ParakeetCTCConfig,
-    ParakeetFeatureExtractor,
-    ParakeetForCTC,
-    SeamlessM4TFeatureExtractor,
-    Wav2Vec2BertConfig,
-    Wav2Vec2BertForCTC,
-    Wav2Vec2Config,
-    Wav2Vec2CTCTokenizer,
-    Wav2Vec2FeatureExtractor,
-    Wav2Vec2ForCTC,
-    Wav2Vec2Processor,
-)
 
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
@@ -61,12 +47,14 @@ def saved(folder: Path, model: Any, vocabulary: Any = None, **extractor: Any) ->
     model.eval().save_pretrained(folder)
     vocabulary = vocabulary or {token: i for i, token in enumerate(TOKENS)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    Wav2Vec2FeatureExtractor(**extractor).save_pretrained(folder)
+    transformers.Wav2Vec2FeatureExtractor(**extractor).save_pretrained(folder)
     return folder
 
 
 def wav2vec2(folder: Path, **extractor: Any) -> Path:
-    return saved(folder, Wav2Vec2ForCTC(Wav2Vec2Config(vocab_size=len(TOKENS), **WAVES)), **extractor)
+    return saved(
+        folder, transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(vocab_size=len(TOKENS), **WAVES)), **extractor
+    )
 
 
 def imported(folder: Path, **values: Any) -> Artifact:
@@ -91,8 +79,8 @@ def noise(seconds: float = 1.5) -> np.ndarray:
 @pytest.mark.parametrize("normalises", [True, False])
 def test_wav2vec2_is_heard_as_its_own_processor_hears_it(tmp_path: Path, normalises: bool) -> None:
     source = wav2vec2(tmp_path / "source", do_normalize=normalises, sampling_rate=RATE_HZ)
-    tokenizer = Wav2Vec2CTCTokenizer(str(source / "vocab.json"))
-    processor = Wav2Vec2Processor(Wav2Vec2FeatureExtractor.from_pretrained(source), tokenizer)
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(source / "vocab.json"))
+    processor = transformers.Wav2Vec2Processor(transformers.Wav2Vec2FeatureExtractor.from_pretrained(source), tokenizer)
     model = imported(tmp_path / "model", model=source)
     config = json.loads(model.read_bytes(0, ".model.json"))
     assert config["tokens"][:6] == ["<blank>", "<s>", "</s>", "<unk>", " ", "a"]
@@ -101,13 +89,13 @@ def test_wav2vec2_is_heard_as_its_own_processor_hears_it(tmp_path: Path, normali
     samples = noise()
     with torch.inference_mode():
         given = processor(samples, sampling_rate=RATE_HZ, return_tensors="pt")
-        due = Wav2Vec2ForCTC.from_pretrained(source).eval()(**given).logits[0].log_softmax(-1).numpy()
+        due = transformers.Wav2Vec2ForCTC.from_pretrained(source).eval()(**given).logits[0].log_softmax(-1).numpy()
     np.testing.assert_allclose(heard(model, samples), due, atol=1e-5)
 
 
 def test_hubert_in_several_files(tmp_path: Path) -> None:
     """What `save_pretrained` splits for its size is one model again."""
-    whole = HubertForCTC(HubertConfig(vocab_size=len(TOKENS), **WAVES))
+    whole = transformers.HubertForCTC(transformers.HubertConfig(vocab_size=len(TOKENS), **WAVES))
     source = saved(tmp_path / "source", whole, sampling_rate=8_000)
     whole.save_pretrained(source, max_shard_size="10KB")
     assert not (source / "model.safetensors").exists() or (source / "model.safetensors").unlink() is None
@@ -122,9 +110,9 @@ def test_hubert_in_several_files(tmp_path: Path) -> None:
 
 def test_a_language_of_many_has_its_own_adapter_and_tokens(tmp_path: Path) -> None:
     """As MMS: one folder, an adapter and a list of tokens for each language."""
-    config = Wav2Vec2Config(vocab_size=len(TOKENS), adapter_attn_dim=4, **WAVES)
+    config = transformers.Wav2Vec2Config(vocab_size=len(TOKENS), adapter_attn_dim=4, **WAVES)
     german = {token: i for i, token in enumerate([*TOKENS[:5], *"abcdefgö"])}
-    whole = Wav2Vec2ForCTC(config)
+    whole = transformers.Wav2Vec2ForCTC(config)
     vocabulary = {"eng": {token: i for i, token in enumerate(TOKENS)}, "deu": german}
     source = saved(tmp_path / "source", whole, vocabulary)
     own = {name: torch.randn_like(values) for name, values in whole._get_adapters().items()}
@@ -134,18 +122,20 @@ def test_a_language_of_many_has_its_own_adapter_and_tokens(tmp_path: Path) -> No
         imported(tmp_path / "none", model=source)
     model = imported(tmp_path / "model", model=source, language="deu")
     assert json.loads(model.read_bytes(0, ".model.json"))["tokens"][-1] == "ö"
-    due = Wav2Vec2ForCTC.from_pretrained(source, target_lang="deu", ignore_mismatched_sizes=True).eval()
+    due = transformers.Wav2Vec2ForCTC.from_pretrained(source, target_lang="deu", ignore_mismatched_sizes=True).eval()
     samples = noise()
-    given = Wav2Vec2FeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+    given = transformers.Wav2Vec2FeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
     with torch.inference_mode():
         np.testing.assert_allclose(heard(model, samples), due(**given).logits[0].log_softmax(-1).numpy(), atol=1e-5)
 
 
 def test_a_model_of_filterbanks_has_its_own_extractor(tmp_path: Path) -> None:
     """wav2vec2-bert hears pairs of mel frames: its extractor makes them, so that nothing can be set wrongly."""
-    whole = Wav2Vec2BertForCTC(Wav2Vec2BertConfig(vocab_size=len(TOKENS), feature_projection_input_dim=160, **SMALL))
+    whole = transformers.Wav2Vec2BertForCTC(
+        transformers.Wav2Vec2BertConfig(vocab_size=len(TOKENS), feature_projection_input_dim=160, **SMALL)
+    )
     source = saved(tmp_path / "source", whole)
-    extractor = SeamlessM4TFeatureExtractor()
+    extractor = transformers.SeamlessM4TFeatureExtractor()
     extractor.save_pretrained(source)
     model = imported(tmp_path / "model", model=source)
     samples = noise()
@@ -159,12 +149,12 @@ def test_parakeet_of_nemo_with_its_word_pieces(tmp_path: Path) -> None:
     """NVIDIA's Conformer as transformers has it: the blank is the last output, the tokens are in tokenizer.json."""
     pieces = ["<unk>", *(f"▁{letter}" for letter in "abcde"), *"abcde", "<pad>"]
     encoder = {**SMALL, "subsampling_conv_channels": 8, "pad_token_id": 11}
-    config = ParakeetCTCConfig(vocab_size=12, pad_token_id=11, encoder_config=encoder)
-    whole = ParakeetForCTC(config)
+    config = transformers.ParakeetCTCConfig(vocab_size=12, pad_token_id=11, encoder_config=encoder)
+    whole = transformers.ParakeetForCTC(config)
     source = saved(tmp_path / "source", whole)
     (source / "vocab.json").unlink()
     Tokenizer(WordLevel({piece: i for i, piece in enumerate(pieces)}, "<unk>")).save(str(source / "tokenizer.json"))
-    extractor = ParakeetFeatureExtractor()
+    extractor = transformers.ParakeetFeatureExtractor()
     extractor.save_pretrained(source)
     model = imported(tmp_path / "model", model=source)
     about = json.loads(model.read_bytes(0, ".model.json"))
@@ -207,13 +197,15 @@ def nemo(path: Path, whole: Any, letters: list[str], **changed: Any) -> Path:
 def test_a_nemo_file_is_the_same_network(tmp_path: Path) -> None:
     torch.manual_seed(3)
     encoder = {**SMALL, "subsampling_conv_channels": 8}
-    whole = ParakeetForCTC(ParakeetCTCConfig(vocab_size=6, pad_token_id=5, encoder_config=encoder)).eval()
+    whole = transformers.ParakeetForCTC(
+        transformers.ParakeetCTCConfig(vocab_size=6, pad_token_id=5, encoder_config=encoder)
+    ).eval()
     model = imported(tmp_path / "model", model=nemo(tmp_path / "a.nemo", whole, ["▁a", *"bcde"]))
     about = json.loads(model.read_bytes(0, ".model.json"))
     assert about["tokens"] == ["<blank>", "▁a", *"bcde"]
     samples = noise(3 * 0.64)
     with torch.inference_mode():
-        given = ParakeetFeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
+        given = transformers.ParakeetFeatureExtractor()(samples, sampling_rate=RATE_HZ, return_tensors="pt")
         due = whole(**given).logits[0].log_softmax(-1).numpy()
     np.testing.assert_allclose(heard(model, samples), due[:, about["order"]], atol=1e-4)
     streaming = nemo(tmp_path / "b.nemo", whole, ["▁a", *"bcde"], att_context_size=[70, 13])

@@ -57,8 +57,10 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact) -> None:
+def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has it stays until all others have been refused: a second holder would be seen."""
+    if "://" not in place.url:  # an object store takes longer
+        monkeypatch.setattr(locks, "TIE_S", 2.0)
     for _ in range(3):
         start, outcomes = threading.Barrier(4), []
 
@@ -80,6 +82,13 @@ def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact) -> None:
         assert marks(place) == [], "nothing is left when all have gone"
 
 
+@pytest.fixture
+def no_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second does not wait for the first to give way: it does not."""
+    monkeypatch.setattr(locks, "TIE_S", 0.1)
+
+
+@pytest.mark.usefixtures("no_ties")
 def test_the_second_is_told_who_the_first_is(place: Artifact) -> None:
     with alone(place.fs, place.root):
         who = rf"writes here: process {os.getpid()} on .+, since 20\d\d-.*\nRemedy: wait for it, or end it"
@@ -89,6 +98,7 @@ def test_the_second_is_told_who_the_first_is(place: Artifact) -> None:
         assert len(marks(place)) == 1
 
 
+@pytest.mark.usefixtures("no_ties")
 def test_the_place_of_a_killed_process_is_free_at_once(place: Artifact) -> None:
     """Even while its parent has not asked for its exit status."""
     with subprocess.Popen([sys.executable, "-c", HOLD, place.url], stdout=subprocess.PIPE, text=True) as owner:

@@ -21,6 +21,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's folder; nothing in it may be changed."""
 
     def make(folder: Path) -> None:
-        run("run", str(SMALL), f"run={folder}", as_users_do=True)
+        run("run", str(SMALL), f"run={folder}")
 
     return made_once(tmp_path_factory, "undisturbed", make)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,12 +17,9 @@ def megahour(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "megahour", *arguments]
 
 
-def run(*arguments: str, as_users_do: bool = False) -> str:
+def run(*arguments: str) -> str:
     """Standard output and error of a command that must succeed, in a process that is forked with its imports done."""
-    if as_users_do:
-        done = subprocess.run(megahour(*arguments), capture_output=True, text=True, timeout=1400, check=False)
-    else:
-        done = forked(*arguments, timeout_s=1400)
+    done = forked(*arguments, timeout_s=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -108,7 +108,7 @@ def finish(engine: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [5, pytest.param(30, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.faults)])
 def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, str], kills: int) -> None:
     moments = random.Random(20)
     inside_a_stage = 0

@@ -6,9 +6,9 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 import torch
+from gloo import processes
 from made_artifacts import utterances, write_artifact
 from trainings import Trained, page_me, seen, trained, training_data, until, with_a_nan, workers
 
@@ -203,20 +204,23 @@ def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
     assert "more than 0 times" in told.read_text()
 
 
-TRAINS = (
-    "import json, sys; from pathlib import Path; from megahour.core.store import Artifact; import trainings\n"
-    "folder, urls, settings = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])\n"
-    "trainings.trained(folder, {role: Artifact(url) for role, url in urls.items()}, settings)\n"
-)
-
-
-def training_process(folder: Path, data: dict[str, Artifact], **values: Any) -> psutil.Popen:
-    """A training, and its agent, in a process of their own; what it says on stderr goes to `folder`/stderr."""
+def training_process(folder: Path, data: dict[str, Artifact], **values: Any) -> BaseProcess:
+    """A training, and its agent, in a forked process; it starts its workers as users' are. stderr is in `folder`."""
     folder.mkdir(exist_ok=True)
-    urls, settings = {role: artifact.url for role, artifact in data.items()}, {**SMALL, **values}
-    command = [sys.executable, "-c", TRAINS, str(folder), json.dumps(urls), json.dumps(settings)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    return psutil.Popen(command, env=environment, stderr=(folder / "stderr").open("w"))
+    urls = {role: artifact.url for role, artifact in data.items()}
+    process = processes.Process(target=_train, args=(folder, urls, {**SMALL, **values}))
+    process.start()
+    return process
+
+
+def _train(folder: Path, urls: dict[str, str], settings: dict[str, Any]) -> None:
+    with (folder / "stderr").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    trained(folder, {role: Artifact(url) for role, url in urls.items()}, settings)
+
+
+def workers_of(agent: BaseProcess) -> list[psutil.Process]:
+    return workers(psutil.Process(agent.pid))
 
 
 def test_sigterm_ends_a_training_with_a_word(tmp_path: Path, data: dict[str, Artifact]) -> None:
@@ -224,12 +228,13 @@ def test_sigterm_ends_a_training_with_a_word(tmp_path: Path, data: dict[str, Art
     first = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05, alarm=command)
     try:
         until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
-        started = workers(first)
+        started = workers_of(first)
+        assert len(started) == 2
         first.terminate()
-        assert first.wait(240) == 1
+        first.join(240)
+        assert first.exitcode == 1
     finally:
-        if first.is_running():
-            first.kill()
+        first.kill()
     assert not any(lives(process) for process in started)
     assert "Terminated: stopped by SIGTERM" in (tmp_path / "stderr").read_text()
     assert "stopped by SIGTERM" in told.read_text()
@@ -240,12 +245,12 @@ def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
     tmp_path: Path, data: dict[str, Artifact], trains: bool
 ) -> None:
     agent = training_process(tmp_path, data, epochs=400, checkpoint_s=0.05)
-    until(lambda: len(workers(agent)) == 2)
+    until(lambda: len(workers_of(agent)) == 2)
     if trains:
         until(lambda: list(tmp_path.glob("work/checkpoints/*/checkpoint.json")))
-    started = workers(agent)
+    started = workers_of(agent)
     agent.kill()
-    agent.wait()
+    agent.join()
     until(lambda: not any(lives(process) for process in started), 60.0)
 
 
