@@ -75,7 +75,7 @@ def test_an_idle_worker_does_not_wait_for_ever_while_others_come() -> None:
             admit(queue, [length], first_key=length)
             if ended.wait(0.03):
                 return
-        time.sleep(5.0)
+        ended.wait(5.0)
 
     thread = threading.Thread(target=come)
     thread.start()

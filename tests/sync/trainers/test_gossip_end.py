@@ -45,7 +45,7 @@ def stops_briefly() -> None:
 
 
 def stops_for_too_long() -> None:
-    stops_for(3 * TIMEOUT_S)
+    stops_for(2 * TIMEOUT_S)
 
 
 def at_call(worker: Gossip, point: str, act: Callable[[], None]) -> None:
