@@ -112,8 +112,11 @@ class GatherByShard(Stage[BesideParams]):
         self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
         import pyarrow as pa
+        import pyarrow.parquet
 
-        _write_sorted(pa.Table.from_batches(list(batches), inputs["met"].read_table(0).schema), out)
+        with inputs["met"].open(0, ".parquet", block_bytes=0) as file:  # the schema alone: the table may have all rows
+            schema = pyarrow.parquet.read_schema(file)
+        _write_sorted(pa.Table.from_batches(list(batches), schema), out)
 
     def finish(self, p: BesideParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {"run": _run(inputs["owners"].manifest.shards, p.most)}

@@ -1,0 +1,84 @@
+"""What stages ask of a store, and their CPU time, as the number of shards grows: requests and bytes of one process.
+
+python benchmarks/reads.py [--sizes 40,80,160] [--repeats 3] [--write]
+
+A corpus of made-up sound in a store in memory that counts. All tasks and the driver run in one process, so that
+nothing is read outside it. Growth is what the last doubling of the shards adds over twice what the one before adds:
+1 is linear. CPU times are the least of the repeats; their law is a + b · shards, and its residuals are relative.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from page import machine, publish, python
+from select_scale import fitted
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import slow_store
+from growing import WORK, Asked, Corpus, asked, growth
+
+SHARDS = 200_000
+
+
+def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[int], load: float) -> list[str]:
+    names = " | ".join(f"{size}" for size in sizes)
+    lines = [
+        "# What stages ask of a store",
+        "",
+        f"`python benchmarks/reads.py --sizes {given.sizes} --repeats {given.repeats} --write`: a made-up corpus of "
+        "four utterances a shard in a store in memory; all tasks and the driver in one process. Growth is what the "
+        "last doubling of the shards adds over twice what the one before adds: 1 is linear, 1.05 at most is wanted. "
+        "`lists` are reads of all receipts of an artifact.",
+        "",
+        f"| requests at shards | {names} | growth | MB | growth | lists |",
+        "| --- |" + " ---: |" * (len(sizes) + 4),
+    ]
+    for name, own in found.items():
+        numbers = " | ".join(f"{each.requests:,}" for each in own)
+        more, bytes_more = growth([each.requests for each in own]), growth([each.bytes for each in own])
+        lines.append(
+            f"| {name} | {numbers} | {more:.3f} | {own[-1].bytes / 1e6:,.2f} | {bytes_more:.3f} | {own[-1].lists} |"
+        )
+    lines += [
+        "",
+        f"| CPU ms at shards | {names} | growth | residuals of the law | {SHARDS:,} shards by the law |",
+        "| --- |" + " ---: |" * (len(sizes) + 3),
+    ]
+    n = np.array(sizes, float)
+    for name, own in found.items():
+        ms = np.array([1e3 * each.cpu_s for each in own])
+        a, b, residuals = fitted(n, ms)
+        lines.append(
+            f"| {name} | {' | '.join(f'{each:,.0f}' for each in ms)} | {growth(ms.tolist()):.2f} | "
+            f"{', '.join(f'{each:+.1%}' for each in residuals)} | {(a + b * SHARDS) / 3.6e6:,.1f} h |"
+        )
+    about = "The CPU time of a shard is that of a task with next to no data: what a stage costs before it works."
+    return [*lines, "", about, "", machine(python(), load=load)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="40,80,160")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write reads.md beside this script")
+    given = parser.parse_args()
+    sizes, load, slow_store.DELAY_S = [int(size) for size in given.sizes.split(",")], os.getloadavg()[0], 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        corpora = [Corpus(size, Path(folder)) for size in sizes]
+        found: dict[str, list[Asked]] = {}
+        for name, work in WORK.items():
+            all_of = [[asked(work, corpus) for _ in range(given.repeats)] for corpus in corpora]
+            found[name] = [min(own, key=lambda each: each.cpu_s) for own in all_of]
+            print(name, *found[name], sep="\n  ", file=sys.stderr)
+    publish(__file__, page(given, found, sizes, load), write=given.write)
+
+
+if __name__ == "__main__":
+    main()
