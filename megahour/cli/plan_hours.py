@@ -65,12 +65,12 @@ def _run(
     from megahour.clock.pipeline import forecast
 
     where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="plan")
-    costs = _prices(prices)
+    costs = read_prices(prices)
     if calibrate:
         runs = (*runs, *_calibrated(recipe, overrides, calibrate))
     found, sizes, missing = _constants(recipe, overrides, source, runs, constants)
     if save:
-        _save(save, found)
+        save_constants(save, found)
     made = forecast(found, hours, where, costs)
     if json:
         click.echo(_as_json(made))
@@ -79,7 +79,8 @@ def _run(
     _say(made, found, sizes, missing, priced=prices is not None)
 
 
-def _prices(path: str | None) -> Prices:
+def read_prices(path: str | None) -> Prices:
+    """Raises ConfigError: a key that is none."""
     from megahour.core.strict_yaml import read_mapping
 
     if path is None:
@@ -153,7 +154,8 @@ def _machine(step: Step) -> Machine:
     return "cores" if type(step.stage).accelerator is Stage.accelerator else "service"
 
 
-def _save(path: str, found: Sequence[StepLaws]) -> None:
+def save_constants(path: str, found: Sequence[StepLaws]) -> None:
+    """A file that `--constants` reads."""
     from fsspec.implementations.local import LocalFileSystem
 
     from megahour.clock.measured import to_json
@@ -176,18 +178,19 @@ def _show(made: Forecast, cluster: PlannedCluster) -> None:
     shown.add_section()
     total = [sum(getattr(step, name) for step in made.steps) for name in ("written_bytes", "read_bytes", "requests")]
     core, device = (sum(getattr(step, name) for step in made.steps) for name in ("core_hours", "device_hours"))
-    sums = [f"{core:,.1f}", f"{device:,.1f}", _size(total[0]), _size(total[1]), f"{total[2]:,.0f}"]
+    sums = [f"{core:,.1f}", f"{device:,.1f}", size_text(total[0]), size_text(total[1]), f"{total[2]:,.0f}"]
     shown.add_row("all", "", duration(made.wall_s), *sums, f"{made.money:,.2f}", made.bottleneck.name)
     output_console().print(shown)
 
 
 def _row(step: StepForecast) -> list[str]:
-    numbers = [f"{step.core_hours:,.1f}", f"{step.device_hours:,.1f}", _size(step.written_bytes)]
-    numbers += [_size(step.read_bytes), f"{step.requests:,.0f}", f"{step.money:,.2f}", step.bound]
+    numbers = [f"{step.core_hours:,.1f}", f"{step.device_hours:,.1f}", size_text(step.written_bytes)]
+    numbers += [size_text(step.read_bytes), f"{step.requests:,.0f}", f"{step.money:,.2f}", step.bound]
     return [step.name, f"{step.shards:,}", duration(step.wall_s), *numbers]
 
 
-def _size(size: float) -> str:
+def size_text(size: float) -> str:
+    """Bytes in the unit that suits them."""
     name, unit = max((pair for pair in UNITS if pair[1] <= max(size, 1)), key=lambda pair: pair[1])
     return f"{size / unit:.3g} {name}"
 

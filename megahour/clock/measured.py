@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from megahour.clock.pipeline import QUANTITIES, Law, Machine, StepLaws
+from megahour.clock.pipeline import QUANTITIES, Growth, Law, Machine, StepLaws
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 
@@ -18,9 +18,10 @@ ALIKE = 0.05
 BOOKS = 3  # requests of a shard beside its files: receipt, timing, and whether it is there
 
 _GROWING: Mapping[Machine, set[str]] = {  # with the hours, where one run alone is known; a model keeps its size
-    **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s"}),
-    "train": {"task_s", "device_s", "read_bytes"},
+    **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s", "beside_cpu_s", "peak_bytes"}),
+    "train": {"task_s", "device_s", "cpu_s", "read_bytes"},
 }
+_LATER = {"cpu_s", "beside_cpu_s", "peak_bytes"}  # that files of constants lack which were written before
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,9 @@ def measured(
             "written_bytes": own.bytes,
             "read_bytes": sum(each.bytes for each in read),
             "requests": own.files + BOOKS * len(seconds) + sum(each.blocks for each in read),
+            "cpu_s": cpu_s,
+            "beside_cpu_s": 0.0,
+            "peak_bytes": max(float(timing.get("peak_bytes", 0.0)) for timing in timings.values()),
         },
         hours=own.audio_s / 3600,
         workers=threads if machine == "train" else workers,
@@ -126,8 +130,10 @@ def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
     return max(first, key=lambda each: each.hours).name
 
 
-def laws(runs: Sequence[Sequence[Measured]], step: str = "") -> list[StepLaws]:
-    """Laws of the steps that all runs have, in the hours of `source_of_hours`.
+def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = False) -> list[StepLaws]:
+    """Laws of the steps that all runs have, in the hours of `source_of_hours`, or in whatever their sizes are.
+
+    growing: own sizes are numbers of different things, and grow as `Growth`; else they are lines.
 
     Of one run: what goes through audio is proportional to the hours, all else, and what a step takes beside its tasks,
     is fixed. Of several: a step's quantities are lines in its own hours, and these a line in the corpus's (`_line`).
@@ -138,26 +144,42 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "") -> list[StepLaws]:
     if len(hours) < len(runs) or len(set(hours)) < len(hours):
         raise ConfigError(f"the runs do not differ in the hours of {source}", remedy="give runs of different sizes")
     return [
-        _laws([table[first.name] for table in tables], hours)
+        _laws([table[first.name] for table in tables], hours, growing)
         for first in runs[0]
         if all(first.name in t for t in tables)
     ]
 
 
-def _laws(steps: Sequence[Measured], hours: Sequence[float]) -> StepLaws:
+def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> StepLaws:
     largest = steps[max(range(len(steps)), key=lambda i: hours[i])]
     longest = max(step.longest for step in steps)
     with_audio = all(step.hours > 0 for step in steps)
     own = [step.hours for step in steps] if with_audio else list(hours)
     if len(steps) == 1:
         found = {name: _of_one(steps[0], name, own[0]) for name in QUANTITIES}
-        share = Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0)
-        return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=share)
+        one = Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0)
+        return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=one)
     found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
+    starts = [step.quantities["beside_cpu_s"] for step in steps]
+    found["beside_cpu_s"] = Law(sum(starts) / len(starts), 0.0)  # processes start as often for more: the rest is noise
     seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
     residual = max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
-    share = _line(hours, own, below_nothing=True) if with_audio else Law(0.0, 1.0)
+    share: Law | Growth = Law(0.0, 1.0)
+    if with_audio:
+        share = _growth(hours, own) if growing else _line(hours, own, below_nothing=True)
     return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, residual, share)
+
+
+def _growth(sizes: Sequence[float], own: Sequence[float]) -> Growth:
+    """A line of the logarithms of two, of three or more a parabola, by least squares; it bends down only."""
+    import numpy as np
+
+    x, y = np.log(sizes), np.log(own)
+    for degree in (2, 1) if len(set(sizes)) > 2 else (1,):
+        *curve, exponent, start = np.polyfit(x, y, degree).tolist()
+        if not curve or -1.0 < curve[0] < 0.0:
+            break
+    return Growth(start, exponent, curve[0] if curve else 0.0)
 
 
 def _of_one(step: Measured, name: str, own: float) -> Law:
@@ -196,7 +218,7 @@ def to_json(steps: Sequence[StepLaws]) -> str:
     rows = {
         step.name: {
             **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own")},
-            "own": [step.own.fixed, step.own.slope],
+            "own": list(vars(step.own).values()),
             "laws": {name: [law.fixed, law.slope] for name, law in step.laws.items()},
         }
         for step in steps
@@ -212,7 +234,8 @@ def from_json(text: str, where: str) -> list[StepLaws]:
         for name, row in steps.items():
             pairs = {key: Law(float(fixed), float(slope)) for key, (fixed, slope) in row["laws"].items()}
             rest = {key: value for key, value in row.items() if key not in ("laws", "own")}
-            own = Law(*map(float, row["own"]))
+            own = (Growth if len(row["own"]) == 3 else Law)(*map(float, row["own"]))
+            pairs = dict.fromkeys(_LATER, Law(0.0, 0.0)) | pairs
             found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, **rest))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         detail = f"{type(error).__name__} {error}"

@@ -26,7 +26,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Machine = Literal["cores", "service", "train"]
-QUANTITIES = ("shards", "task_s", "device_s", "beside_s", "written_bytes", "read_bytes", "requests")
+QUANTITIES = (
+    "shards", "task_s", "device_s", "beside_s", "written_bytes", "read_bytes", "requests",
+    "cpu_s", "beside_cpu_s", "peak_bytes",
+)  # fmt: skip
+"""cpu_s: CPU time of tasks; beside_cpu_s: of all processes beside them, starts above all, where that was measured;
+peak_bytes: of the task whose process held the most memory."""
+LEAST_EXPONENT = 0.5
+"""Of what a text goes through several times as it grows: numbers of different words grow no slower (Heaps' law)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,24 @@ class Law:
 
     def at(self, hours: float) -> float:
         return self.fixed + self.slope * hours
+
+
+@dataclass(frozen=True)
+class Growth:
+    """exp(start + exponent L + curve L²), L = ln of the corpus's size: how numbers of different things grow.
+
+    Where its slope in L has fallen to LEAST_EXPONENT it goes on as a power.
+    """
+
+    start: float
+    exponent: float
+    curve: float
+
+    def at(self, size: float) -> float:
+        log = bent = math.log(size)
+        if self.curve < 0:
+            bent = min(log, max((LEAST_EXPONENT - self.exponent) / (2 * self.curve), 0.0))
+        return math.exp(self.start + self.exponent * bent + self.curve * bent**2 + LEAST_EXPONENT * (log - bent))
 
 
 @dataclass(frozen=True)
@@ -54,7 +79,7 @@ class StepLaws:
     workers: int = 1  # that it was measured with; of `train`, threads
     longest: float = 1.0  # seconds of the longest shard over those of the mean one
     residual: float = 0.0
-    own: Law = Law(0.0, 1.0)
+    own: Law | Growth = Law(0.0, 1.0)
 
 
 class PlannedCluster(BaseModel):
@@ -111,6 +136,8 @@ class StepForecast:
     money: float = 0.0
     spot_money: float | None = None
     spot_longer: float = 1.0  # wall time on spot machines over that on demand
+    cpu_s: float = 0.0
+    peak_bytes: float = 0.0  # of one task
 
 
 @dataclass(frozen=True)
@@ -197,6 +224,8 @@ def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast
         read_bytes=q["read_bytes"],
         requests=q["requests"],
         bound=bound,
+        cpu_s=q["cpu_s"] + q["beside_cpu_s"],
+        peak_bytes=q["peak_bytes"],
     )
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NUMBERS = {"seconds", "cpu_seconds", "workers"}  # of `timings/`
+NUMBERS = {"seconds", "cpu_seconds", "peak_bytes", "workers"}  # of `timings/`
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 SCRATCH = ".scratch"  # what a stage keeps beside an output on an object store until it is done: checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import uuid
@@ -127,11 +129,18 @@ class ShardWriter:
         timing = {
             "seconds": round(time.monotonic() - self._started, 3),
             "cpu_seconds": round(time.process_time() - self._cpu_started, 3),
+            "peak_bytes": peak_bytes(),
             "host": socket.gethostname(),
         }
         publish_text(fs, artifact.path(f"timings/{self.shard:05d}.json"), canonical_json(timing))
         publish_text(fs, artifact.path(f"receipts/{self.shard:05d}.json"), receipt_text)
         return receipt
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _info(path: Path) -> FileInfo:

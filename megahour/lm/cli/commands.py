@@ -20,6 +20,7 @@ COMMANDS = {
     "convert": (f"{QUERY}:convert", "ARPA to the mapped form and back, compressed or not."),
     "rescore": (f"{QUERY}:rescore", "Sort n-best lists by language model and recogniser scores."),
     "interpolate": (f"{COMBINE}:interpolate", "Merge models into one, with weights given or tuned."),
+    "plan": ("megahour.cli.plan_words:plan", "Time, CPU, disk and memory of `cluster` at a size that never ran."),
     "loglinear": (f"{COMBINE}:loglinear", "Score sentences by a log-linear mix of models."),
     "expand": (f"{COMBINE}:expand", "A class model into one of words."),
     "prune": (f"{COMBINE}:prune", "Remove the n-grams that change the model least."),
@@ -29,9 +30,9 @@ COMMANDS = {
 
 class _Group(LazyGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] in ("plan", "run"):  # commands of earlier versions
+        if args[0] == "run":  # a command of earlier versions
             remedy = "write the steps as a recipe, as docs/language-models.md shows"
-            raise click.UsageError(f"use `megahour {args[0]} RECIPE`: {remedy}", ctx)
+            raise click.UsageError(f"use `megahour run RECIPE`: {remedy}", ctx)
         return super().resolve_command(ctx, args)
 
 

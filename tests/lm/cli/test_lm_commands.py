@@ -17,6 +17,7 @@ from command_line import hears_ctrl_c
 from models import SMALL, entries, estimate_text
 
 from megahour.cli.main import app
+from megahour.cli.plan_words import measured_run
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import read_arpa
 from megahour.lm.cli.commands import COMMANDS
@@ -283,6 +284,14 @@ def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(t
     assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     assert "reserved CPU s" in said
     assert "tally" in said
+    steps = {step.name: step for step in measured_run(str(tmp_path / "run"))}
+    assert [*steps] == ["words", "vocabulary", "round1", "tally", "lines", "arpa"]
+    assert [round(1e6 * steps[name].hours) for name in ("words", "vocabulary", "lines")] == [201, 32, 243]
+    assert steps["arpa"].inputs[-1] == "lines"
+    assert all(step.quantities["beside_cpu_s"] >= 0 for step in steps.values())
+    assert min(step.quantities["peak_bytes"] for step in steps.values()) > 50e6
+    with pytest.raises(MegahourError, match="the runs do not differ in the hours of words"):
+        megahour("plan", "--words", 1e6, *["--from", tmp_path / "run"] * 2)
 
 
 @pytest.mark.parametrize(("smoothing", "columns"), [("good-turing", "d(5)"), ("stupid", "n-grams")])

@@ -1,0 +1,110 @@
+"""How well `megahour lm plan` tells what `lm cluster` takes at sizes that never ran. In two parts, so that the plan is
+written down before there is anything to compare it with:
+
+python benchmarks/lm_plan.py predict --from RUN --from RUN --from RUN --words 1e6,2e6,4e6     # writes lm_plan.json
+python benchmarks/lm_plan.py compare --run RUN --run RUN --run RUN --write                   # lm_plan.md, from both
+
+Runs are folders of `megahour lm cluster --workers 2`, of parts of one text in random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from page import machine, publish, python
+
+from megahour.cli.plan_words import measured_run
+from megahour.core.store import Artifact
+from megahour.lm.scale.on_engine import COST
+
+PLANS = Path(__file__).with_suffix(".json")
+SHOWN = {
+    "cpu_s": "CPU, s", "reserved_s": "reserved CPU, s", "wall_s": "wall, s", "written_bytes": "written, MB",
+    "read_bytes": "read (shuffled), MB", "peak_bytes": "memory of a task, MB", "types": "different words",
+    "ngrams": "n-grams",
+}  # fmt: skip
+
+
+def predict(runs: list[str], words: list[str], cores: int) -> list[dict[str, Any]]:
+    plans = []
+    for size in words:
+        given = [part for run in runs for part in ("--from", run)]
+        command = [
+            sys.executable,
+            "-m",
+            "megahour",
+            "lm",
+            "plan",
+            "--words",
+            size,
+            "--cores",
+            str(cores),
+            *given,
+            "--json",
+        ]
+        plans.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    return plans
+
+
+def took(run: str) -> dict[str, float]:
+    """What a finished run took, in the terms of a plan."""
+    steps = measured_run(run)
+    costs = [Artifact(f"{run}/{step.name}").figures(COST) for step in steps]
+    sizes = Artifact(f"{run}/arpa").manifest.summary["ngrams"]
+    return {
+        "words": 1e6 * next(step.hours for step in steps if step.name == "words"), "types": sizes[0], "ngrams": sum(sizes),
+        **{key: sum(cost[key] for cost in costs) for key in ("cpu_s", "reserved_s", "wall_s")},
+        **{key: sum(step.quantities[key] for step in steps) for key in ("written_bytes", "read_bytes")},
+        "peak_bytes": max(step.quantities["peak_bytes"] for step in steps),
+    }  # fmt: skip
+
+
+def page(plans: list[dict[str, Any]], runs: list[dict[str, float]], of: list[float]) -> list[str]:
+    head = [f"{run['words'] / 1e6:.2f} M words" for run in runs]
+    lines = [
+        "# A plan of language models beside the runs", "",
+        "`python benchmarks/lm_plan.py predict --from RUN … --words N,N,N`, then the runs, then `… compare --run RUN …`: "
+        f"`lm cluster --order 4 --shard-rows 65536 --workers 2` of {', '.join(f'{size:.2f}' for size in of)} M words",
+        "gave the laws; these plans were committed (`lm_plan.json`) before the larger runs began. Planned, took, and the",
+        "difference; sizes are those of the runs.", "",
+        f"| | {' | '.join(head)} |", f"| --- |{' ---: |' * len(runs)}",
+    ]  # fmt: skip
+    near = every = 0
+    for key, name in SHOWN.items():
+        unit = 1e6 if key.endswith("bytes") else 1.0
+        cells = []
+        for plan, run in zip(plans, runs, strict=True):
+            off = plan[key] / run[key] - 1
+            near, every = near + (abs(off) <= 0.25), every + 1
+            cells.append(f"{plan[key] / unit:,.0f}, {run[key] / unit:,.0f}: {off:+.0%}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, "", f"Within 25 %: {near} of {every}."]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["predict", "compare"])
+    parser.add_argument("--from", dest="small", action="append", default=[])
+    parser.add_argument("--words", default="")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--run", action="append", default=[])
+    parser.add_argument("--note", default="", help="a sentence for the page")
+    parser.add_argument("--write", action="store_true", help="write lm_plan.md beside this script")
+    given = parser.parse_args()
+    if given.part == "predict":
+        of = [took(run)["words"] / 1e6 for run in given.small]
+        plans = predict(given.small, given.words.split(","), given.cores)
+        PLANS.write_text(json.dumps({"of": of, "plans": plans}, indent=1) + "\n")
+        return
+    held = json.loads(PLANS.read_text())
+    lines = page(held["plans"], [took(run) for run in given.run], held["of"])
+    publish(__file__, [*lines, *(["", given.note] if given.note else []), "", machine(python())], write=given.write)
+
+
+if __name__ == "__main__":
+    main()

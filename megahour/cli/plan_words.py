@@ -1,0 +1,180 @@
+"""`megahour lm plan --words N`: what `lm cluster` would take at a size, and on machines, that it never ran on.
+
+The laws are those of `megahour plan` (`clock.measured`, `clock.pipeline`), in millions of running words. What a step
+goes through is its own size, as a function of the text's: running words, different words, or n-grams, which grow as
+`clock.pipeline.Growth` says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megahour.cli.plan_hours import read_prices, save_constants, size_text
+from megahour.clock.pipeline import Forecast, PlannedCluster, StepForecast, forecast
+from megahour.core.config import parse
+from megahour.core.errors import ConfigError
+from megahour.runner.console import count, duration
+from megahour.runner.options import option
+
+if TYPE_CHECKING:
+    from megahour.clock.measured import Measured
+    from megahour.clock.pipeline import StepLaws
+
+MILLION = 1e6
+SOURCE = "words"
+"""The step that reads the text."""
+SHOWN = "step", "shards", "wall", "CPU", "reserved CPU", "written", "read", "memory of a task", "bound by"
+GROWING = {"tally": "n-grams", "lines": "n-grams", "arpa": "n-grams", "vocabulary": "types"}
+"""By step, what its size is; of the others running words."""
+
+
+def _command() -> click.Command:
+    """The command, its options made from the model `PlannedCluster`."""
+    options: list[click.Parameter] = [
+        click.Option(
+            ["--words"], type=click.FloatRange(0, min_open=True), required=True,
+            help="running words to plan, ends of sentences counted",
+        ),
+        click.Option(
+            ["--from", "runs"], multiple=True, metavar="DIR",
+            help="(repeatable) finished runs of lm cluster, of the same options and of texts of several sizes",
+        ),
+        click.Option(["--constants"], type=click.Path(), help="a file that --save wrote, instead of runs"),
+        click.Option(["--save"], type=click.Path(), help="write the constants here, for another machine or to edit"),
+        click.Option(["--prices"], type=click.Path(), help="YAML of prices, as of megahour plan"),
+        *(option(key, info) for key, info in PlannedCluster.model_fields.items() if key in ("cores", "store_gb_s")),
+        click.Option(["--json"], is_flag=True, help="print JSON, for programs"),
+    ]  # fmt: skip
+    return click.Command(
+        "plan",
+        params=options,
+        callback=_run,
+        help="Time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
+        "Constants are those of finished runs: give two sizes at least, as far apart as you can; from three on the "
+        "growth of n-grams is a curve. What later steps read of earlier ones is what is shuffled.\n\n"
+        "megahour lm plan --words 1e9 --cores 500 --from runs/lm-1M --from runs/lm-4M --from runs/lm-16M",
+    )
+
+
+@dataclass(frozen=True)
+class PlannedText:
+    """words: running ones; types, ngrams: how many the laws expect."""
+
+    words: float
+    types: float
+    ngrams: float
+
+
+def _run(
+    *, words: float, runs: tuple[str, ...], constants: str | None, save: str | None, prices: str | None, json: bool,
+    **cluster: Any,
+) -> None:  # fmt: skip
+    where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="lm plan")
+    laws = _laws(runs, constants)
+    if save:
+        save_constants(save, laws)
+    made = forecast(laws, words / MILLION, where, read_prices(prices))
+    sizes = {step.name: step.own.at(words / MILLION) * MILLION for step in laws}
+    text = PlannedText(words, sizes.get("vocabulary", 0.0), sizes.get("arpa", 0.0))
+    if json:
+        click.echo(as_json(made, text, where))
+        return
+    _show(made, text, where)
+    residual = max((step.residual for step in laws), default=0.0)
+    click.echo(f"Bottleneck: {made.bottleneck.name}, bound by {made.bottleneck.bound}; laws fit within {residual:.0%}")
+    if prices:
+        click.echo(f"On demand {made.money:,.2f} {made.currency}".rstrip())
+
+
+def _laws(runs: Sequence[str], constants: str | None) -> list[StepLaws]:
+    from megahour.clock.measured import from_json, laws
+
+    if constants:
+        try:
+            return from_json(Path(constants).read_text("utf-8"), constants)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"it cannot be read: {error}", where=constants) from None
+    if len(runs) < 2:
+        raise ConfigError(f"{len(runs)} runs", where="--from", remedy="give runs of two sizes or more, or --constants")
+    return laws([measured_run(run) for run in runs], SOURCE, growing=True)
+
+
+def measured_run(folder: str) -> list[Measured]:
+    """What the steps of a finished `lm cluster` took; their sizes are millions.
+
+    Raises ConfigError: it is not finished.
+    """
+    from megahour.clock.measured import measured
+    from megahour.core.store import Artifact
+    from megahour.lm.scale.on_engine import COST
+
+    arpa = Artifact(f"{folder.rstrip('/')}/arpa")
+    if not arpa.complete:
+        raise ConfigError("no finished run of lm cluster", where=folder, remedy="megahour lm cluster TEXT --out DIR")
+    sizes, names = arpa.manifest.summary["ngrams"], steps_of(folder)
+    words = Artifact(f"{folder.rstrip('/')}/round1").manifest.counts.came_in
+    size = {"n-grams": sum(sizes), "types": sizes[0], "words": words}
+    made, before = [], list[str]()
+    for name in names:
+        output = Artifact(f"{folder.rstrip('/')}/{name}")
+        inputs = {each: Artifact(f"{folder.rstrip('/')}/{each}") for each in before if each in output.manifest.inputs}
+        own = size[GROWING.get(name, "words")] / MILLION
+        step = replace(measured(name, output, "cores", 1, inputs, tuple(inputs)), hours=own)
+        beside_s = max(0.0, output.figures(COST).get("cpu_s", 0.0) - step.quantities["cpu_s"])
+        made.append(replace(step, quantities={**step.quantities, "beside_cpu_s": beside_s}))
+        before.append(name)
+    return made
+
+
+def steps_of(folder: str) -> list[str]:
+    """Names of the steps of a run, in their order."""
+    from megahour.core.store import Artifact
+
+    rounds: list[str] = []
+    while Artifact(f"{folder.rstrip('/')}/round{len(rounds) + 1}").complete:
+        rounds.append(f"round{len(rounds) + 1}")
+    return ["words", "vocabulary", *rounds, "tally", "lines", "arpa"]
+
+
+def as_json(made: Forecast, text: PlannedText, cluster: PlannedCluster) -> str:
+    """All figures of a plan."""
+    steps = [{**vars(step), "reserved_s": step.wall_s * cluster.cores} for step in made.steps]
+    sums = {
+        key: sum(step[key] for step in steps)
+        for key in ("wall_s", "cpu_s", "reserved_s", "written_bytes", "read_bytes")
+    }
+    peak = max((step.peak_bytes for step in made.steps), default=0.0)
+    return json.dumps({**vars(text), **sums, "peak_bytes": peak, "money": made.money, "steps": steps}, indent=1)
+
+
+def _show(made: Forecast, text: PlannedText, cluster: PlannedCluster) -> None:
+    from rich.table import Table
+
+    from megahour.runner.console import output_console
+
+    title = f"{text.words:,.4g} words, {text.types:,.4g} different ones, {text.ngrams:,.4g} n-grams on "
+    shown = Table(*SHOWN, title=title + count(cluster.cores, "core"), title_justify="left")
+    for step in made.steps:
+        shown.add_row(step.name, f"{step.shards:,}", *_row(step, cluster), step.bound)
+    shown.add_section()
+    wall, cpu, written, read = (
+        sum(getattr(step, key) for step in made.steps) for key in ("wall_s", "cpu_s", "written_bytes", "read_bytes")
+    )
+    peak = max(step.peak_bytes for step in made.steps)
+    cells = [duration(wall), duration(cpu), duration(wall * cluster.cores), size_text(written), size_text(read)]
+    shown.add_row("all", "", *cells, size_text(peak), made.bottleneck.name)
+    output_console().print(shown)
+
+
+def _row(step: StepForecast, cluster: PlannedCluster) -> list[str]:
+    times = [duration(step.wall_s), duration(step.cpu_s), duration(step.wall_s * cluster.cores)]
+    return [*times, size_text(step.written_bytes), size_text(step.read_bytes), size_text(step.peak_bytes)]
+
+
+plan = _command()
