@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from megahour.clock.pipeline import StepLaws
 
 MILLION = 1e6
+WORD_BYTES = 64
+"""Of a different word in the memory of each task, as the help of lm cluster has it."""
 SOURCE = "words"
 """The step that reads the text."""
 SHOWN = "step", "shards", "wall", "CPU", "reserved CPU", "written", "read", "memory of a task", "bound by"
@@ -82,6 +84,8 @@ def _run(
     made = forecast(laws, words / MILLION, where, read_prices(prices))
     sizes = {step.name: step.own.at(words / MILLION) * MILLION for step in laws}
     text = PlannedText(words, sizes.get("vocabulary", 0.0), sizes.get("arpa", 0.0))
+    each = [replace(step, peak_bytes=step.peak_bytes + WORD_BYTES * text.types) for step in made.steps]
+    made = replace(made, steps=each)
     if json:
         click.echo(as_json(made, text, where))
         return

@@ -161,6 +161,8 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> S
         return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=one)
     found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
     starts = [step.quantities["beside_cpu_s"] for step in steps]
+    if growing:  # a task holds a shard, which is as large whatever there is of them
+        found["peak_bytes"] = Law(max(step.quantities["peak_bytes"] for step in steps), 0.0)
     found["beside_cpu_s"] = Law(sum(starts) / len(starts), 0.0)  # processes start as often for more: the rest is noise
     seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
     residual = max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
