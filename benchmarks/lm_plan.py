@@ -57,7 +57,8 @@ def took(run: str) -> dict[str, float]:
     costs = [Artifact(f"{run}/{step.name}").figures(COST) for step in steps]
     sizes = Artifact(f"{run}/arpa").manifest.summary["ngrams"]
     return {
-        "words": 1e6 * next(step.hours for step in steps if step.name == "words"), "types": sizes[0], "ngrams": sum(sizes),
+        "words": 1e6 * next(step.hours for step in steps if step.name == "words"),
+        "types": sizes[0], "ngrams": sum(sizes),
         **{key: sum(cost[key] for cost in costs) for key in ("cpu_s", "reserved_s", "wall_s")},
         **{key: sum(step.quantities[key] for step in steps) for key in ("written_bytes", "read_bytes")},
         "peak_bytes": max(step.quantities["peak_bytes"] for step in steps),
@@ -66,12 +67,12 @@ def took(run: str) -> dict[str, float]:
 
 def page(plans: list[dict[str, Any]], runs: list[dict[str, float]], of: list[float]) -> list[str]:
     head = [f"{run['words'] / 1e6:.2f} M words" for run in runs]
+    parts = ", ".join(f"{size:.2f}" for size in of)
     lines = [
         "# A plan of language models beside the runs", "",
-        "`python benchmarks/lm_plan.py predict --from RUN … --words N,N,N`, then the runs, then `… compare --run RUN …`: "
-        f"`lm cluster --order 4 --shard-rows 65536 --workers 2` of {', '.join(f'{size:.2f}' for size in of)} M words",
-        "gave the laws; these plans were committed (`lm_plan.json`) before the larger runs began. Planned, took, and the",
-        "difference; sizes are those of the runs.", "",
+        "`python benchmarks/lm_plan.py predict --from RUN … --words N,N,N`, the runs, then `… compare --run RUN …`:",
+        f"`lm cluster --order 4 --shard-rows 65536 --workers 2` of {parts} M words gave the laws. These plans were",
+        "committed (`lm_plan.json`) before a larger run had ended. Planned, took, and the difference.", "",
         f"| | {' | '.join(head)} |", f"| --- |{' ---: |' * len(runs)}",
     ]  # fmt: skip
     near = every = 0
