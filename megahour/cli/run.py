@@ -220,7 +220,8 @@ def chosen(recipe: Recipe, until: str = "") -> Sequence[Step]:
         return recipe.steps
     names = [step.name for step in recipe.steps]
     if until not in names:
-        raise ConfigError(f'no step "{until}"{nearest(until, names)}', where=recipe.name)
+        remedy = "`megahour plan` of the recipe lists its steps"
+        raise ConfigError(f'no step "{until}"{nearest(until, names)}', where=recipe.name, remedy=remedy)
     wanted = {until}
     for step in reversed(recipe.steps):
         if step.name in wanted:

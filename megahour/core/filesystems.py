@@ -50,5 +50,5 @@ def version_of(path: str) -> str:
     try:
         info = fs.info(inner)
     except FileNotFoundError:
-        raise ConfigError("no such file", where=path) from None
+        raise ConfigError("no such file", where=path, remedy="check the path") from None
     return fingerprint([path, info["size"], str(info.get("mtime") or info.get("ETag") or info.get("LastModified"))])

@@ -30,6 +30,10 @@ def find_files(sources: Sequence[str]) -> list[str]:
     for source in sources:
         fs, path = file_system(source)
         matches = [match for match in fs.glob(path) if fs.isfile(match)]
+        if not matches and fs.isdir(path):
+            raise ConfigError(
+                "a folder, not a file", where=source, remedy=f"name its files: {source.rstrip('/')}/*.txt"
+            )
         if not matches:
             raise ConfigError(f"no file matches {source!r}", remedy="give paths, URLs or globs of files that exist")
         paths.update(fs.unstrip_protocol(match) for match in matches)

@@ -38,7 +38,7 @@ class Ingest(Stage[IngestParams]):
             raise ConfigError(
                 "both a source and the raw input" if p.source else "neither a source nor the raw input",
                 where=self.name,
-                remedy="give source=DIRECTORY, or the artifact of synthesise as raw",
+                remedy="give --source FOLDER (in a recipe `source`), or the artifact of synthesise as the input raw",
             )
 
     def layouts(self, p: IngestParams, inputs: Inputs) -> Mapping[str, LaidOut]:

@@ -110,7 +110,8 @@ def score(
         raise click.UsageError("give one of --sentences, --words and --srilm")
     for text in texts:
         if text != "-" and not Path(text).is_file():
-            raise ConfigError("no such file", where=text, remedy="give texts, a sentence a line")
+            what = "a folder, not a file" if Path(text).is_dir() else "no such file"
+            raise ConfigError(what, where=text, remedy="give texts, a sentence a line")
     with stoppable():
         scorer = _classes(model, classes, mix, weights) if classes else _mixture((model, *mix), weights, threads)
         total, count, spelled = TextScore(), 0, _token_lines(tokenizer, token_form)
@@ -228,7 +229,7 @@ def rescore(
 
     for path in (nbest, costs):
         if path not in ("", "-") and not Path(path).is_file():
-            raise ConfigError("no such file", where=path)
+            raise ConfigError("no such file", where=path, remedy="check the path; - is standard input")
     with stoppable():
         scorer = _scorer(model, threads)
         if form == "kaldi":

@@ -249,6 +249,8 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["score", "OUT/gone.arpa"], "no such file"),
         (["score", "OUT"], "a directory"),
         (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),
+        (["score", EXPECTED / "order3.arpa", "OUT"], "a folder, not a file"),
+        (["train", "OUT", "--out", "OUT/a.arpa"], r"a folder, not a file\nRemedy: name its files: .*/\*\.txt"),
         (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "KenLM's by: megahour lm convert --to"),
     ],
 )
