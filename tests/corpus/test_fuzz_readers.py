@@ -25,7 +25,7 @@ from made_media import encode, murmur, put
 from made_tracks import track
 from mutated import Mutator
 
-from megahour.core.errors import BadRecord, ConfigError, MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact
@@ -39,7 +39,8 @@ from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.text.language_id import identify
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.read import read_table
-from megahour.decode.imported import _records
+from megahour.decode.imported import ReadHypotheses
+from megahour.decode.params import ImportHypothesesParams
 from megahour.lattices.kaldi_format import read_archive
 from megahour.lattices.slf import from_slf
 
@@ -366,8 +367,8 @@ def test_what_recognisers_wrote(tmp_path: Path, seeds: Sequence[int]) -> None:
         change = Mutator(seed)
         lines = [json.dumps({"id": "u", "pred_text": "hello", "score": 0.5}), json.dumps(shapes[seed % len(shapes)])]
         path = put(tmp_path, f"{seed}.jsonl", change.text("\n".join(lines).encode()))
-        for record in _records([str(path)]):
-            assert not isinstance(record.found, BadRecord) or record.found.reason != "unexpected-error", record
+        for record in ReadHypotheses().records(ImportHypothesesParams(source=[str(path)]), str(path)):
+            assert record.row.get("reason") != "unexpected-error", record
         slf = change.text(SLF.encode()).decode("utf-8", "replace").splitlines()
         check(lambda _, slf=slf: from_slf(slf, 0.01), b"", ValueError)
         check(archive_entries, change.text(ARCHIVE.encode()), ValueError)

@@ -104,7 +104,7 @@ def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_pat
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigError, match=what):
             from_elsewhere(str(tmp_path / name))
-    with pytest.raises(ConfigError, match="check `file`"):
+    with pytest.raises(ConfigError, match="check the path"):
         from_elsewhere(str(tmp_path / "none.json"))
 
 

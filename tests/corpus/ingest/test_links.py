@@ -125,7 +125,7 @@ def test_a_source_of_broken_links_says_so(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"links that lead nowhere: a\.wav"):
             list_source(str(source))
     put(tmp_path / "in", "notes.pdf", "x")
-    with pytest.raises(ConfigError, match=r"none of them audio or tar; links that lead nowhere: a\.wav"):
+    with pytest.raises(ConfigError, match=r"none of them audio, tar or zip; links that lead nowhere: a\.wav"):
         plan_files(str(tmp_path / "in"), 1000)
     link(tmp_path / "m/a.jsonl", "/mnt/missing/a.jsonl")
     put(tmp_path / "m", "b.jsonl", "{}")
