@@ -18,7 +18,7 @@ from typing import Any
 
 from page import machine, publish, python
 
-from megahour.cli.plan_words import measured_run
+from megahour.clock.language_models import measured_run
 from megahour.core.store import Artifact
 from megahour.lm.scale.on_engine import COST
 

@@ -148,7 +148,7 @@ def _bytes(tensor: Tensor) -> int:
 def _trainer(p: TrainParams, model: dict[str, Any], group: Group) -> Trainer:
     if p.parallel.shard == 1:
         return Trainer(p, build(model, seed=p.seed), made(p, group))
-    from megahour.train.parallel import trainer_of
+    from megahour.train.parallel.modes import trainer_of
 
     return trainer_of(p)(p, model, partial(made, p), group)
 

@@ -72,7 +72,7 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fork(handler: Any, command: tuple[str, ...], env: dict[str, str]) -> Any:
         *_, module, spec = command
-        assert module == "megahour.train.worker"
+        assert module == "megahour.train.workers.worker"
         return ForkedWorker(spec, env, handler._stderr.name)
 
     monkeypatch.setattr(SubprocessHandler, "_popen", fork)

@@ -25,7 +25,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
     + [f"megahour.sync.trainers.{name}" for name in ("dense", "gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
-    + ["pytest", "hypothesis.strategies", "made_artifacts", "trainings", "megahour.train.worker"]
+    + ["pytest", "hypothesis.strategies", "made_artifacts", "trainings", "megahour.train.workers.worker"]
     + ["toy_stages", "megahour.cli.main", "megahour.cli.run", "megahour.cli.stage_command", "megahour.runner.runner"]
     + [
         f"megahour.train.{name}"
@@ -130,7 +130,7 @@ def _run(environment: dict[str, str], target: Callable[..., Any], args: tuple[An
 
 
 class ForkedWorker:
-    """`megahour.train.worker` without the six seconds of its imports: what its agent needs of `subprocess.Popen`."""
+    """`workers.worker` without the six seconds of its imports: what its agent needs of `subprocess.Popen`."""
 
     pids: list[int] = []  # noqa: RUF012 - of all of them; their command lines tell nothing
 
@@ -159,8 +159,8 @@ class ForkedWorker:
 
 
 def _train(spec: str, env: dict[str, str], log: str) -> None:
-    from megahour.train import worker
-    from megahour.train.agent import AGENT
+    from megahour.train.workers import worker
+    from megahour.train.workers.agent import AGENT
 
     os.setsid()
     os.environ.update(env | {AGENT: str(os.getppid())})  # the parent of all that are forked

@@ -16,7 +16,7 @@ from megahour.batches.loader import Batch
 from megahour.models.build import build
 from megahour.sync.group.base import Group
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.parallel import trainer_of
+from megahour.train.parallel.modes import trainer_of
 from megahour.train.params import TrainParams
 from megahour.train.step import Trainer
 

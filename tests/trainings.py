@@ -60,7 +60,7 @@ def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
     for child in (of or psutil.Process()).children(recursive=True):
         try:
             forked = child.pid in ForkedWorker.pids and child.status() != psutil.STATUS_ZOMBIE
-            if forked or "megahour.train.worker" in child.cmdline():
+            if forked or "megahour.train.workers.worker" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             continue

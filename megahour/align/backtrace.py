@@ -27,9 +27,9 @@ def _emissions(frame, scale, blank, free, star_nats, emission):  # type: ignore[
 
 
 @compiled
-def replay(posteriors, scale, lattice, low, rest, emit, peak, resting, moves):  # type: ignore[no-untyped-def]
+def replay(posteriors, scale, trellis, low, rest, emit, peak, resting, moves):  # type: ignore[no-untyped-def]
     """Recompute columns low .. low+W-1 of a block, noting each cell's move (frames, W); the end state's score."""
-    blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats = lattice
+    blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats = trellis
     width = moves.shape[1]
     emission = np.empty(posteriors.shape[1], np.float32)
     rest, emit = rest - peak, emit - peak

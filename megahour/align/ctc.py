@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.backtrace import replay, walk
-from megahour.align.kernels import GROUP, UNREACHABLE, Lattice, forward
+from megahour.align.kernels import GROUP, UNREACHABLE, Trellis, forward
 from megahour.core.errors import MegahourError
 
 U8_NATS = 1.0 / 16.0
@@ -113,13 +113,13 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0
     frames, tokens = len(posteriors), len(problem.tokens)
     if frames == 0:
         raise NoPathError(f"no frames for {tokens} tokens: is the audio empty?")
-    scale, lattice = scale_of(posteriors), _lattice(problem)
+    scale, trellis = scale_of(posteriors), _trellis(problem)
     every = checkpoint_frames or (NARROW if frames * tokens <= SMALL_CELLS else WIDE)
     blocks = -(-frames // every)
     rests = np.empty((blocks + 1, tokens + 1), np.float32)
     emits = np.empty((blocks + 1, tokens + 1), np.float32)
     peaks = np.zeros(blocks + 1, np.float32)
-    forward(posteriors, scale, lattice, every, _table(posteriors, every), rests, emits, peaks)
+    forward(posteriors, scale, trellis, every, _table(posteriors, every), rests, emits, peaks)
     resting = bool(rests[blocks, tokens] >= emits[blocks, tokens])
     final = max(rests[blocks, tokens], emits[blocks, tokens])
     if final < _REACHABLE:
@@ -127,7 +127,7 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0
             f"{tokens} tokens do not fit in {frames} frames; allow cues to be skipped, or check the pairing"
         )
     states = np.empty(frames, np.int32)
-    _trace(posteriors, scale, lattice, every, rests, emits, peaks, resting, states)
+    _trace(posteriors, scale, trellis, every, rests, emits, peaks, resting, states)
     start_frames, end_frames = spans(states, tokens)
     return AlignmentPath(
         states, start_frames, end_frames, float(final) + float(peaks[:blocks].astype(np.float64).sum())
@@ -150,14 +150,14 @@ def cue_frames(path: AlignmentPath, boundaries: NDArray[np.int32]) -> tuple[NDAr
     return np.where(last < 0, -1, np.minimum.reduceat(late, boundaries[:-1])).astype(np.int32), last
 
 
-def _lattice(problem: Problem) -> Lattice:
+def _trellis(problem: Problem) -> Trellis:
     """The problem as the kernels' arguments."""
     tokens = np.ascontiguousarray(problem.tokens, np.int32)
     repeat = np.zeros(len(tokens), np.float32)
     repeat[1:][tokens[1:] == tokens[:-1]] = UNREACHABLE
     skip_nats = np.minimum(problem.skip_nats, -UNREACHABLE).astype(np.float32)
     star_nats = np.float32(problem.star_nats)
-    return Lattice(problem.blank, problem.free, star_nats, tokens, repeat, problem.boundaries, problem.star, skip_nats)
+    return Trellis(problem.blank, problem.free, star_nats, tokens, repeat, problem.boundaries, problem.star, skip_nats)
 
 
 def _table(posteriors: NDArray[Any], every: int) -> NDArray[Any]:
@@ -171,7 +171,7 @@ def _table(posteriors: NDArray[Any], every: int) -> NDArray[Any]:
 def _trace(
     posteriors: NDArray[Any],
     scale: np.float32,
-    lattice: Lattice,
+    trellis: Trellis,
     every: int,
     rests: NDArray[np.float32],
     emits: NDArray[np.float32],
@@ -192,7 +192,7 @@ def _trace(
             reached = replay(
                 posteriors[begin:end],
                 scale,
-                lattice,
+                trellis,
                 low,
                 rests[block, window],
                 emits[block, window],
@@ -205,5 +205,5 @@ def _trace(
             if low == 0:
                 raise AssertionError(f"block {block}: replay reached {reached}, forward {target}")
             width *= 2
-        resting, column = walk(moves, low, lattice.boundaries, resting, column, states[begin:end])
+        resting, column = walk(moves, low, trellis.boundaries, resting, column, states[begin:end])
         width = max(every // 2 + 1, width // 2)

@@ -19,7 +19,7 @@ GROUP = 4  # frames whose 8-bit costs fit an int32
 LANES = 64  # columns of an unrolled vector loop, at most
 
 
-class Lattice(NamedTuple):
+class Trellis(NamedTuple):
     """A `ctc.Problem` as the kernels want it. repeat (U,): what it costs to go on to each token from the one before
     without silence, which is UNREACHABLE where they are the same."""
 
@@ -187,7 +187,7 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def forward(posteriors, scale, lattice, every, table, rests, emits, peaks):  # type: ignore[no-untyped-def]
+def forward(posteriors, scale, trellis, every, table, rests, emits, peaks):  # type: ignore[no-untyped-def]
     """Fill rests, emits (blocks+1, U+1): the rows before frame block*every; row u of emits is token u-1.
 
     table: space for a block's costs, (every / GROUP, V) int32 for 8-bit posteriors, (every, V) float32 for others. A
@@ -195,7 +195,7 @@ def forward(posteriors, scale, lattice, every, table, rests, emits, peaks):  # t
     columns are worked through tile by tile, each over all frames, so that rows stay in the cache; the last tile is
     filled up to whole vectors with columns that nothing depends on.
     """
-    blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats = lattice
+    blank, free, star_nats, tokens, repeat, boundaries, star, skip_nats = trellis
     n = tokens.shape[0]
     rests[0], emits[0] = UNREACHABLE, UNREACHABLE
     rests[0, 0] = np.float32(0.0)

@@ -109,10 +109,10 @@ class PlanCommand(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args[:1] in (["train"], ["chain"], ["published"]):
-            command = import_module(f"megahour.cli.plan_{args[0]}").command()
+            command = import_module(f"megahour.cli.plan.{args[0]}").command()
             return cast(click.Command, command).make_context(f"plan {args[0]}", args[1:], parent, **extra)
         if any(arg.partition("=")[0] == "--hours" for arg in args):
-            command = import_module("megahour.cli.plan_hours").command()
+            command = import_module("megahour.cli.plan.hours").command()
             return cast(click.Command, command).make_context("plan", args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 

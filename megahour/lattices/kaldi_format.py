@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from megahour.lattices.lattice import Lattice
-from megahour.lattices.loose import Link, from_links
+from megahour.lattices.loose import WeightedLink, from_links
 from megahour.units.fst import MAGIC
 
 COMPACT, PLAIN = b"compactlattice44", b"lattice4"
@@ -129,7 +129,7 @@ def _key(file: BinaryIO) -> str:
     return key.decode("utf-8", "replace")
 
 
-Read = tuple[list[Link], dict[int, Link]]
+Read = tuple[list[WeightedLink], dict[int, WeightedLink]]
 
 
 def _binary(file: BinaryIO) -> Read:
@@ -147,11 +147,11 @@ def _binary(file: BinaryIO) -> Read:
     for state in range(_bounded(states)):
         weight = _read_weight(file)
         if weight[0] < np.inf and weight[1] < np.inf:
-            finals[state] = Link(state, -1, 0, *weight)
+            finals[state] = WeightedLink(state, -1, 0, *weight)
         for _ in range(_bounded(_unpack(file, "q")[0])):
             _, word = _unpack(file, "ii")
             weight = _read_weight(file)
-            links.append(Link(state, _unpack(file, "i")[0], word, *weight))
+            links.append(WeightedLink(state, _unpack(file, "i")[0], word, *weight))
     return links, finals
 
 
@@ -182,9 +182,9 @@ def _text(lines: Iterable[bytes]) -> Read:
             weight = float(graph), float(acoustic), tuple(map(int, string.split("_"))) if string else ()
             state = int(fields[0])
             if len(fields) < 3:
-                finals[state] = Link(state, -1, 0, *weight)
+                finals[state] = WeightedLink(state, -1, 0, *weight)
             else:
-                links.append(Link(state, int(fields[1]), int(fields[2]), *weight))
+                links.append(WeightedLink(state, int(fields[1]), int(fields[2]), *weight))
         except (ValueError, IndexError):
             raise ValueError(f"{line[:60]!r} is no line of a compact lattice") from None
     return links, finals

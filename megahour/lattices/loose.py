@@ -11,7 +11,7 @@ from megahour.lattices.lattice import Lattice
 from megahour.lattices.table import misfit
 
 
-class Link(NamedTuple):
+class WeightedLink(NamedTuple):
     """An arc, costs in nats; `string`: transition ids, one a frame; word 0 is none. Of an end, `target` is -1."""
 
     source: int
@@ -23,7 +23,10 @@ class Link(NamedTuple):
 
 
 def from_links(
-    links: Sequence[Link], finals: Mapping[int, Link], words: Sequence[str], frames: Mapping[int, int] | None = None
+    links: Sequence[WeightedLink],
+    finals: Mapping[int, WeightedLink],
+    words: Sequence[str],
+    frames: Mapping[int, int] | None = None,
 ) -> Lattice:
     """A lattice that begins in state 0; states that no path from there to an end goes through are left out.
 
@@ -49,7 +52,7 @@ def from_links(
     return lattice
 
 
-def _order(links: Sequence[Link]) -> list[int]:
+def _order(links: Sequence[WeightedLink]) -> list[int]:
     """States between 0 and the end, -1, in topological order."""
     after: dict[int, list[int]] = {}
     before: dict[int, list[int]] = {}
@@ -83,7 +86,7 @@ def _reached(start: int, ways: Mapping[int, Sequence[int]]) -> set[int]:
     return seen
 
 
-def _times(links: Sequence[Link], order: Sequence[int]) -> dict[int, int]:
+def _times(links: Sequence[WeightedLink], order: Sequence[int]) -> dict[int, int]:
     times = {order[0]: 0}
     for link in links:
         frame = times[link.source] + len(link.string)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from megahour.lattices.lattice import Lattice
-from megahour.lattices.loose import Link, from_links
+from megahour.lattices.loose import WeightedLink, from_links
 
 NULL = ("!NULL", "<eps>", "!SENT_START", "!SENT_END", "<s>", "</s>")
 _FIELD = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|\S+)')
@@ -72,7 +72,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
             number[word] = len(words)
             words.append(word)
         graph, acoustic = (-unit * float(link.get(key, "0")) for key in ("l", "a"))
-        made.append(Link(place[source], place.get(target, -1), number[word], graph, acoustic))
+        made.append(WeightedLink(place[source], place.get(target, -1), number[word], graph, acoustic))
     frames = {place.get(node, -1): round(float(fields.get("t", "0")) / frame_s) for node, fields in nodes.items()}
     return about.get("UTTERANCE", about.get("U", "")), from_links(made, {}, words, frames)
 

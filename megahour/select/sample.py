@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from megahour.core.records import key_of
 
 
-class Shard(NamedTuple):
+class SampledShard(NamedTuple):
     """One output shard: its set, and the hash of its first speaker."""
 
     set: str
@@ -36,7 +36,7 @@ class Layout:
     """
 
     seed: int
-    shards: tuple[Shard, ...]
+    shards: tuple[SampledShard, ...]
     named: Mapping[str, int]  # speaker → shard
     ranges: tuple[tuple[int, int], ...] = field(default=())  # (first hash, shard or -1), rising
     leaders: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Layout:
     @staticmethod
     def from_json(text: str | bytes) -> Layout:
         data = json.loads(text)
-        shards = tuple(Shard(*values) for values in data["shards"])
+        shards = tuple(SampledShard(*values) for values in data["shards"])
         ranges = tuple((first, shard) for first, shard in data["ranges"])
         limits = {(name, period): limit for name, period, limit in data["limits"]}
         contested = dict(data["contested"])
@@ -100,7 +100,7 @@ def lay_out(
         by_rule.append({leaders.get(s, s) for s in rule.named or () if s in hours} - taken)
         taken |= by_rule[-1]
     order = sorted((speaker_hash(seed, s), s) for s in whole if s not in taken)
-    shards: list[Shard] = []
+    shards: list[SampledShard] = []
     ranges: list[tuple[int, int]] = []
     named: dict[str, int] = {}
     at = 0
@@ -110,14 +110,14 @@ def lay_out(
         if rule.named:
             for run in _equal_parts(sorted((speaker_hash(seed, s), s) for s in chosen), stay, before_draw):
                 named.update(dict.fromkeys((s for _, s in run), len(shards)))
-                shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
+                shards.append(SampledShard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
             continue
         stop = _stop(rule, order, at, whole, members)
         part = order[at:stop]
         at = stop
         for run in _equal_parts(part, stay, before_draw):
             ranges.append((run[0][0], len(shards)))
-            shards.append(Shard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
+            shards.append(SampledShard(rule.name, run[0][0], sum(whole[s] for _, s in run)))
     if at < len(order):
         ranges.append((order[at][0], -1))
     return Layout(seed, tuple(shards), named, tuple(ranges), leaders)

@@ -24,9 +24,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 
 from megahour.core.errors import MegahourError, StageError
 from megahour.train import result
-from megahour.train.agent import run_agent
-from megahour.train.launch import SPEC
 from megahour.train.params import TrainParams
+from megahour.train.workers.agent import run_agent
+from megahour.train.workers.launch import SPEC
 
 LOG = logging.getLogger(__name__)
 AGAIN_S = 1.0

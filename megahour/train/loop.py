@@ -35,7 +35,7 @@ from megahour.sync.trainers.base import Synchroniser
 from megahour.train import criteria, result
 from megahour.train.batch_assignment import Claim, Claims, FirstCome, InTurn, Marks, SharedStore
 from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest, position_of
-from megahour.train.held_out import HeldOut
+from megahour.train.held_out.measure import HeldOut
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
@@ -88,7 +88,7 @@ def execute(
 def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
     if job.params.parallel.shard == 1:
         return Trainer(job.params, job.module.to(device), synchronise(job, group), device, sequence=job.sequence)
-    from megahour.train.parallel import trainer_of  # FSDP takes a second to import
+    from megahour.train.parallel.modes import trainer_of  # FSDP takes a second to import
 
     return trainer_of(job.params)(job.params, job.config, partial(synchronise, job), group, device)
 

@@ -57,7 +57,7 @@ def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
 
 
 def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
-    from megahour.train.launch import launch
+    from megahour.train.workers.launch import launch
 
     urls = {role: artifact.url for role, artifact in inputs.items()}
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from loopback import free_port
 
-from megahour.cli.spark_settings import settings_of, without_secrets
 from megahour.engine.base import EngineError
 from megahour.engine.spark_reach import Wait, check_master, launches
+from megahour.engine.spark_settings import settings_of, without_secrets
 
 # What a driver's Java wrote on a standalone cluster whose executors were given an address that is not the driver's.
 LOST = """\

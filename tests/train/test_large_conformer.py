@@ -13,8 +13,8 @@ from trained_in_parts import made
 
 from megahour.batches.loader import Batch
 from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.parallel.sharded import ShardedTrainer
 from megahour.train.params import TrainParams
-from megahour.train.sharded import ShardedTrainer
 
 MODEL = {"kind": "conformer", "inputs": 80, "outputs": 500, "units": 512, "dropout": 0.1}
 

@@ -15,7 +15,6 @@ import torch
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.receipts import Counts, Receipt
 from megahour.sync.group.base import Traffic
-from megahour.train import repeated_errors as repeats
 from megahour.train import result
 from megahour.train.coverage_audit import MODULUS, Audit
 from megahour.train.meters import Curves, Log, RunMeters, Sums, boards_of
@@ -23,6 +22,7 @@ from megahour.train.params import TrainParams
 from megahour.train.result import Result
 from megahour.train.schedule import Phase
 from megahour.train.stage import Train
+from megahour.train.workers import repeated_errors as repeats
 
 
 def test_sums_are_means_over_their_weight() -> None:

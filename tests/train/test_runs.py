@@ -18,7 +18,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.job import prepare
 from megahour.train.loop import execute
 from megahour.train.params import TrainParams
-from megahour.train.worker import _new_store
+from megahour.train.workers.worker import _new_store
 
 SMALL: dict[str, Any] = {
     **{"hidden": 8, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},

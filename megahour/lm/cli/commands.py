@@ -20,7 +20,7 @@ COMMANDS = {
     "convert": (f"{QUERY}:convert", "ARPA to the mapped form and back, compressed or not."),
     "rescore": (f"{QUERY}:rescore", "Sort n-best lists by language model and recogniser scores."),
     "interpolate": (f"{COMBINE}:interpolate", "Merge models into one, with weights given or tuned."),
-    "plan": ("megahour.cli.plan_words:plan", "Time, CPU, disk and memory of `cluster` at a size that never ran."),
+    "plan": ("megahour.cli.plan.words:plan", "Time, CPU, disk and memory of `cluster` at a size that never ran."),
     "loglinear": (f"{COMBINE}:loglinear", "Score sentences by a log-linear mix of models."),
     "expand": (f"{COMBINE}:expand", "A class model into one of words."),
     "prune": (f"{COMBINE}:prune", "Remove the n-grams that change the model least."),

@@ -153,7 +153,7 @@ class Mesh:
             self._spare.setdefault((vector.numel(), vector.dtype), []).append(vector)
 
 
-class Gather:
+class GatheredRows:
     """All workers' tensors, each sent to all: `rows` (size, numel)."""
 
     def __init__(self, mesh: Mesh, vector: Tensor, rows: Tensor) -> None:
@@ -215,7 +215,7 @@ class WholeReduction:
     def __init__(self, mesh: Mesh, vector: Tensor) -> None:
         self._vector = vector
         self._rows = torch.empty(mesh.size, vector.numel(), dtype=vector.dtype)
-        self._gather = Gather(mesh, vector, self._rows)
+        self._gather = GatheredRows(mesh, vector, self._rows)
 
     def end(self) -> None:
         """Waits until the sum is there."""

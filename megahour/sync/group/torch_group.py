@@ -112,7 +112,7 @@ class TorchGroup:
         def begin() -> TorchCall:
             if self._mesh is None or vector.is_cuda:
                 return native.all_gather(self._group, vector, rows, self.timeout_s)
-            return messages.Gather(self._mesh, vector, rows)
+            return messages.GatheredRows(self._mesh, vector, rows)
 
         def result() -> Tensor:
             return rows.to(tensor.device).view(self.size, *tensor.shape)
@@ -250,7 +250,7 @@ class TorchGroup:
         assert self._mesh is not None
         assert self._group is not None
         rows = torch.empty(self.size, 1, dtype=torch.int64)
-        said = partial(messages.Gather, self._mesh, torch.tensor([_channels.get(self._group, 0)]), rows)
+        said = partial(messages.GatheredRows, self._mesh, torch.tensor([_channels.get(self._group, 0)]), rows)
         self._begin("making a group", said, lambda: rows, 0, 0).wait()
         _channels[self._group] = channel = int(rows.max()) + 1
         if channel * 2 >= CHANNELS:

@@ -17,7 +17,7 @@ from command_line import hears_ctrl_c
 from models import SMALL, entries, estimate_text
 
 from megahour.cli.main import app
-from megahour.cli.plan_words import measured_run
+from megahour.clock.language_models import measured_run
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import read_arpa
 from megahour.lm.cli.commands import COMMANDS

@@ -92,12 +92,12 @@ def test_the_worker_with_the_error_has_it_and_the_others_name_both(
 
 def a_sum_of_two_shapes() -> Tensor:
     """Refused before anything is sent, on all workers; with a worker lost they would wait for it first."""
-    from megahour.sync.group.mesh import Gather, Mesh
+    from megahour.sync.group.mesh import GatheredRows, Mesh
 
     mesh = Mesh(dist.group.WORLD, range(2), dist.get_rank(), 1, 30.0)
     group = TorchGroup(timeout_s=30, grace_s=0.3)
     rows = torch.empty(2, 3)
-    return group._begin("gather", lambda: Gather(mesh, torch.ones(4), rows), lambda: rows, 0, 0).wait()
+    return group._begin("gather", lambda: GatheredRows(mesh, torch.ones(4), rows), lambda: rows, 0, 0).wait()
 
 
 def test_a_shape_that_does_not_fit_is_no_lost_worker() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from megahour.batches.loader import Batch
 from megahour.sync.group.base import Group
 from megahour.train import criteria
-from megahour.train.parts import PartsTrainer, lost_peers
+from megahour.train.parallel.parts import PartsTrainer, lost_peers
 from megahour.train.step import Gradients
 
 

@@ -24,8 +24,8 @@ from megahour.core.errors import ConfigError
 from megahour.models.build import skeleton
 from megahour.models.conformer import Conformer
 from megahour.train import criteria
-from megahour.train.parts import dimension
-from megahour.train.shared_batches import NumberedBatch, SharedBatchesTrainer
+from megahour.train.parallel.parts import dimension
+from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 JOINED = "attention.inputs."
 """Query, key and value in one matrix, (3 · D, D): a worker has rows of each."""

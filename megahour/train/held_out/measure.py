@@ -8,10 +8,10 @@ from functools import partial
 
 from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch, Loader
-from megahour.train.held_out_speech import HeldOutSpeech
+from megahour.train.held_out.misspellings import Misspellings, misspelled
+from megahour.train.held_out.speech import HeldOutSpeech
 from megahour.train.job import TrainingJob
 from megahour.train.meters import RunMeters, Sums
-from megahour.train.misspellings import Misspellings, misspelled
 from megahour.train.step import Trainer
 from megahour.units.tokens import MARK
 

@@ -30,8 +30,8 @@ from megahour.models.encoders import Encoder
 from megahour.models.in_parts import build_in_parts, without
 from megahour.models.precision import autocast
 from megahour.train import criteria
-from megahour.train.parts import lost_peers
-from megahour.train.shared_batches import NumberedBatch, SharedBatchesTrainer
+from megahour.train.parallel.parts import lost_peers
+from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 

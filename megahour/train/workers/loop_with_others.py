@@ -28,16 +28,17 @@ from megahour.sync.group.base import Group, WorkerFailedError, WorkerLostError
 from megahour.sync.group.mesh import of_transport
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.sync.trainers.regrouping import InBlocks, Regrouping
-from megahour.train import handover, result
+from megahour.train import result
 from megahour.train.batch_assignment import Claim, Marks
 from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinished, newest, position_of
-from megahour.train.handover import KeptStates, Round, Undo
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
-from megahour.train.membership import GroupMember, Place
 from megahour.train.meters import Curves
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import StepTotals, TrainedTotals
+from megahour.train.workers import handover
+from megahour.train.workers.handover import KeptStates, Round, Undo
+from megahour.train.workers.membership import GroupMember, Place
 
 LOG = logging.getLogger(__name__)
 

@@ -23,16 +23,17 @@ from trainings import seen, trained, training_data, until
 
 from megahour.core.store import Artifact
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import handover, result, worker
+from megahour.train import result
 from megahour.train.checkpoints import Position
-from megahour.train.coordinator import Coordinator
-from megahour.train.handover import KeptStates, Round
 from megahour.train.job import prepare
-from megahour.train.launch import SPEC
 from megahour.train.loop import execute
 from megahour.train.params import TrainParams
 from megahour.train.step import Trainer
 from megahour.train.step_totals import StepTotals, TrainedTotals
+from megahour.train.workers import handover, worker
+from megahour.train.workers.coordinator import Coordinator
+from megahour.train.workers.handover import KeptStates, Round
+from megahour.train.workers.launch import SPEC
 
 SMALL: dict[str, Any] = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 6},

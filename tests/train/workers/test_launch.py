@@ -17,8 +17,8 @@ from trainings import until
 from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
 from megahour.train import result
-from megahour.train.launch import _cause, _own_handlers, _relayed, launch
 from megahour.train.params import TrainParams
+from megahour.train.workers.launch import _cause, _own_handlers, _relayed, launch
 
 
 def test_what_worker_0_writes_is_shown_soon(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_end_of_the_agent_is_told_in_our_words(
         assert not result.failed(work), "nothing of an earlier run is taken for this one's"
         raise end
 
-    monkeypatch.setattr("megahour.train.launch.run_agent", run_agent)
+    monkeypatch.setattr("megahour.train.workers.launch.run_agent", run_agent)
     work = tmp_path / "work"
     result.write_error(work, StageError("of an earlier run"))
     p = TrainParams(workers=2, nodes=2, rendezvous="host:1", max_restarts=3)

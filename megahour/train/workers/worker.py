@@ -25,16 +25,16 @@ from megahour.core.store import Artifact
 from megahour.sync.group.base import WorkerFailedError, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import device, result
-from megahour.train.agent import AGENT, OWN_STORE
 from megahour.train.checkpoints import checkpoints_of
 from megahour.train.data import near
 from megahour.train.job import TrainingJob, prepare
-from megahour.train.launch import PROGRESS
 from megahour.train.loop import execute
-from megahour.train.loop_with_others import execute_with_others
-from megahour.train.membership import GroupMember
 from megahour.train.params import TrainParams
-from megahour.train.repeated_errors import REPEATS, comes_again, of_program
+from megahour.train.workers.agent import AGENT, OWN_STORE
+from megahour.train.workers.launch import PROGRESS
+from megahour.train.workers.loop_with_others import execute_with_others
+from megahour.train.workers.membership import GroupMember
+from megahour.train.workers.repeated_errors import REPEATS, comes_again, of_program
 
 LOG = logging.getLogger(__name__)
 PROGRESS_S = 0.5

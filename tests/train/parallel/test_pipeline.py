@@ -14,8 +14,8 @@ from trained_in_parts import NO_CLIP, Case, config, learn_as_one, made, steps
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.parallel.pipeline import PipelineTrainer, balanced
 from megahour.train.params import TrainParams
-from megahour.train.pipeline import PipelineTrainer, balanced
 
 
 def pipeline(workers: int, **more: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from trainings import Trained, page_me, seen, trained, training_data, until, wor
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.monitor.lines import JsonLines
-from megahour.train.agent import place_of
+from megahour.train.workers.agent import place_of
 
 SMALL: dict[str, Any] = {
     **{"hidden": 32, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 8},

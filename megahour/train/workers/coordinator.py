@@ -22,9 +22,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from megahour.train import result
-from megahour.train.agent import STOP_S, environment, place_of
-from megahour.train.membership import MEMBER, STORE, Place
 from megahour.train.params import TrainParams
+from megahour.train.workers.agent import STOP_S, environment, place_of
+from megahour.train.workers.membership import MEMBER, STORE, Place
 
 POLL_S = 0.02
 AFTER_S = 1.0  # the others meet first: a worker that starts takes the machine's time
@@ -32,7 +32,7 @@ END_S = 10.0  # the result is there: how long the other workers may take to end
 NEW = [-1, -1]
 
 
-class Worker(NamedTuple):
+class StartedWorker(NamedTuple):
     """A process, and the place in which it was started: 0 … workers - 1."""
 
     slot: int
@@ -54,7 +54,7 @@ class Coordinator:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         (work / "workers").mkdir(parents=True, exist_ok=True)
         self._logs = Path(tempfile.mkdtemp(prefix="run_", dir=work / "workers"))
-        self._living: dict[int, Worker] = {}
+        self._living: dict[int, StartedWorker] = {}
         self._asking: dict[int, Asking] = {}
         self._present: set[int] = set()
         self._next = self._lost = self._heard = 0
@@ -98,10 +98,10 @@ class Coordinator:
         }
         folder = self._logs / f"{number:05d}"
         folder.mkdir()
-        self._living[number] = Worker(slot, self._spawn(env, folder))
+        self._living[number] = StartedWorker(slot, self._spawn(env, folder))
 
     def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-u", "-m", "megahour.train.worker", str(self._spec)]
+        command = [sys.executable, "-u", "-m", "megahour.train.workers.worker", str(self._spec)]
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             return subprocess.Popen(command, env=env, stdout=out, stderr=err)
 
@@ -118,7 +118,7 @@ class Coordinator:
             self._lost += 1
             if self._lost > self._p.max_restarts:
                 failure = ProcessFailure(worker.slot, worker.process.pid, code, error_file="")
-                raise ChildFailedError("megahour.train.worker", {worker.slot: failure})
+                raise ChildFailedError("megahour.train.workers.worker", {worker.slot: failure})
             self._due.append((time.monotonic() + AFTER_S, worker.slot))
 
     def _start_due(self) -> None:

@@ -104,7 +104,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
             start_method="spawn",
             logs_specs=DefaultLogsSpecs(log_dir=str(work / "workers"), redirects=Std.ALL),
         )
-        elastic_launch(config, sys.executable)("-u", "-m", "megahour.train.worker", str(spec))
+        elastic_launch(config, sys.executable)("-u", "-m", "megahour.train.workers.worker", str(spec))
 
 
 @contextmanager

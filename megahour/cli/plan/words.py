@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.plan_hours import read_prices, save_constants, size_text
+from megahour.cli.plan.hours import read_prices, save_constants, size_text
 from megahour.clock.pipeline import Forecast, PlannedCluster, StepForecast, forecast
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
@@ -23,17 +23,11 @@ from megahour.runner.console import count, duration
 from megahour.runner.options import option
 
 if TYPE_CHECKING:
-    from megahour.clock.measured import Measured
     from megahour.clock.pipeline import StepLaws
 
-MILLION = 1e6
 WORD_BYTES = 64
 """Of a different word in the memory of each task, as the help of lm cluster has it."""
-SOURCE = "words"
-"""The step that reads the text."""
 SHOWN = "step", "shards", "wall", "CPU", "reserved CPU", "written", "read", "memory of a task", "bound by"
-GROWING = {"tally": "n-grams", "lines": "n-grams", "arpa": "n-grams", "vocabulary": "types"}
-"""By step, what its size is; of the others running words."""
 
 
 def _command() -> click.Command:
@@ -77,6 +71,8 @@ def _run(
     *, words: float, runs: tuple[str, ...], constants: str | None, save: str | None, prices: str | None, json: bool,
     **cluster: Any,
 ) -> None:  # fmt: skip
+    from megahour.clock.language_models import MILLION
+
     where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="lm plan")
     laws = _laws(runs, constants)
     if save:
@@ -97,6 +93,7 @@ def _run(
 
 
 def _laws(runs: Sequence[str], constants: str | None) -> list[StepLaws]:
+    from megahour.clock.language_models import SOURCE, measured_run
     from megahour.clock.measured import from_json, laws
 
     if constants:
@@ -107,43 +104,6 @@ def _laws(runs: Sequence[str], constants: str | None) -> list[StepLaws]:
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} runs", where="--from", remedy="give runs of two sizes or more, or --constants")
     return laws([measured_run(run) for run in runs], SOURCE, growing=True)
-
-
-def measured_run(folder: str) -> list[Measured]:
-    """What the steps of a finished `lm cluster` took; their sizes are millions.
-
-    Raises ConfigError: it is not finished.
-    """
-    from megahour.clock.measured import measured
-    from megahour.core.store import Artifact
-    from megahour.lm.scale.on_engine import COST
-
-    arpa = Artifact(f"{folder.rstrip('/')}/arpa")
-    if not arpa.complete:
-        raise ConfigError("no finished run of lm cluster", where=folder, remedy="megahour lm cluster TEXT --out DIR")
-    sizes, names = arpa.manifest.summary["ngrams"], steps_of(folder)
-    words = Artifact(f"{folder.rstrip('/')}/round1").manifest.counts.came_in
-    size = {"n-grams": sum(sizes), "types": sizes[0], "words": words}
-    made, before = [], list[str]()
-    for name in names:
-        output = Artifact(f"{folder.rstrip('/')}/{name}")
-        inputs = {each: Artifact(f"{folder.rstrip('/')}/{each}") for each in before if each in output.manifest.inputs}
-        own = size[GROWING.get(name, "words")] / MILLION
-        step = replace(measured(name, output, "cores", 1, inputs, tuple(inputs)), hours=own)
-        beside_s = max(0.0, output.figures(COST).get("cpu_s", 0.0) - step.quantities["cpu_s"])
-        made.append(replace(step, quantities={**step.quantities, "beside_cpu_s": beside_s}))
-        before.append(name)
-    return made
-
-
-def steps_of(folder: str) -> list[str]:
-    """Names of the steps of a run, in their order."""
-    from megahour.core.store import Artifact
-
-    rounds: list[str] = []
-    while Artifact(f"{folder.rstrip('/')}/round{len(rounds) + 1}").complete:
-        rounds.append(f"round{len(rounds) + 1}")
-    return ["words", "vocabulary", *rounds, "tally", "lines", "arpa"]
 
 
 def as_json(made: Forecast, text: PlannedText, cluster: PlannedCluster) -> str:

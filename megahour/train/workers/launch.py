@@ -22,9 +22,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
 from megahour.train import result
-from megahour.train.agent import run_agent
-from megahour.train.coordinator import Coordinator
 from megahour.train.params import TrainParams
+from megahour.train.workers.agent import run_agent
+from megahour.train.workers.coordinator import Coordinator
 
 PROGRESS = "progress.json"
 SPEC = "train.json"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from megahour.train.parallel.parts import PartsTrainer
 from megahour.train.params import TrainParams
-from megahour.train.parts import PartsTrainer
 
 
 def trainer_of(p: TrainParams) -> type[PartsTrainer]:
     """The trainer of `parallel.mode`."""
     if p.parallel.mode == "pipeline":
-        from megahour.train.pipeline import PipelineTrainer
+        from megahour.train.parallel.pipeline import PipelineTrainer
 
         return PipelineTrainer
     if p.parallel.mode == "tensor":
-        from megahour.train.tensor_parallel import TensorTrainer
+        from megahour.train.parallel.tensor_parallel import TensorTrainer
 
         return TensorTrainer
-    from megahour.train.sharded import ShardedTrainer
+    from megahour.train.parallel.sharded import ShardedTrainer
 
     return ShardedTrainer

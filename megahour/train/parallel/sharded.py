@@ -19,7 +19,7 @@ from megahour.batches.loader import Batch
 from megahour.models.build import skeleton
 from megahour.models.precision import autocast
 from megahour.train import criteria
-from megahour.train.parts import PartsTrainer, lost_peers
+from megahour.train.parallel.parts import PartsTrainer, lost_peers
 from megahour.train.step import Gradients
 
 

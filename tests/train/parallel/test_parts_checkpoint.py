@@ -16,7 +16,7 @@ from megahour.models.build import build
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.checkpoint_read import load
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.parallel import trainer_of
+from megahour.train.parallel.modes import trainer_of
 from megahour.train.params import TrainParams
 
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}

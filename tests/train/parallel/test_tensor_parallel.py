@@ -11,8 +11,8 @@ from trained_in_parts import NO_CLIP, Case, config, learn_as_one, made
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.parallel.tensor_parallel import TensorTrainer
 from megahour.train.params import TrainParams
-from megahour.train.tensor_parallel import TensorTrainer
 
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
 

@@ -17,8 +17,9 @@ from gloo import run_workers
 from megahour.core.errors import ConfigError, StageError
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import result, worker
-from megahour.train.worker import _final, _new_store, _Progress
+from megahour.train import result
+from megahour.train.workers import worker
+from megahour.train.workers.worker import _final, _new_store, _Progress
 
 
 def left(work: Path) -> dict[str, Any]:

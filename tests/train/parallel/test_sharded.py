@@ -32,9 +32,9 @@ from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.job import prepare
 from megahour.train.loop import execute
+from megahour.train.parallel.sharded import ShardedTrainer
 from megahour.train.params import TrainParams
 from megahour.train.result import Result
-from megahour.train.sharded import ShardedTrainer
 from megahour.train.step import Trainer
 
 SMALL: dict[str, Any] = {
