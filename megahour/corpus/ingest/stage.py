@@ -22,7 +22,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files or rows."""
 
     name = "ingest"
-    version = 6
+    version = 7
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 

@@ -19,7 +19,7 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, and per `shard_rows` lines of a manifest (whole recordings each)."""
 
     name = "import"
-    version = 3
+    version = 4
     params = ImportParams
     inputs = ()
 

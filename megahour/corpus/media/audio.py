@@ -19,7 +19,7 @@ import soxr
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.complaints import Complaints
-from megahour.corpus.media.containers import Sniffed, byte_size, check_container, sniff
+from megahour.corpus.media.containers import Sniffed, byte_size, check_container, counts_frames, sniff
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
 FULL_SCALE = 32768.0
@@ -216,13 +216,20 @@ class Decoder:
 def _reader(file: Watched, kind: Sniffed) -> SoundReader:
     """libsndfile where it can; FFmpeg for what only FFmpeg knows, and for codecs that libsndfile lacks."""
     if kind.libsndfile:
+        counted = counts_frames(file)
+        file.seek(0)
         try:
-            return SoundFileReader(file)
+            sound = SoundFileReader(file)
         except DecodeError:
             file.raise_error()
             if not kind.demuxer:
                 raise
-            file.seek(0)
+        else:
+            if sound.format != "MP3" or counted:
+                return sound
+            # libsndfile would guess the length by the first frames' bit rate, and read no further than that.
+            kind = Sniffed(False, "mp3")
+        file.seek(0)
     from megahour.corpus.media.tracks import TrackReader  # FFmpeg's libraries take 0.1 s to load
 
     return TrackReader(file, kind.demuxer)

@@ -13,7 +13,7 @@ import io
 import re
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from megahour.core.errors import BadRecord
 
@@ -56,6 +56,13 @@ def check_container(file: BinaryIO, size: int) -> None:
     file.seek(0)
 
 
+class Seekable(Protocol):
+    """A binary file, or what watches one."""
+
+    def seek(self, offset: int, whence: int = ..., /) -> int: ...
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
 class Sniffed(NamedTuple):
     """Who can read a file: libsndfile, FFmpeg's demuxer of that name ("" for none), or the second after the first."""
 
@@ -80,9 +87,8 @@ def sniff(file: BinaryIO) -> Sniffed:
     """What a seekable file is by its first bytes; names are not asked. The position is put back to the start."""
     file.seek(0)
     head = file.read(_TS_PACKET + 1)
-    if head[:3] == b"ID3" and len(head) >= 10:
-        # The tag's size has 7 bits a byte (ID3v2.4, section 6.2); MP3 or AAC may follow it.
-        file.seek(10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=True)))
+    if start := _behind_tag(file):
+        file.seek(start)  # MP3 or AAC may follow the tag
         after = file.read(2)
         file.seek(0)
         return Sniffed(False, "aac") if _is_adts(after) else Sniffed(True, "")
@@ -100,6 +106,25 @@ def sniff(file: BinaryIO) -> Sniffed:
     if _is_adts(head):
         return Sniffed(False, "aac")
     return Sniffed(True, _SHARED.get(head[:4], ""))
+
+
+def _behind_tag(file: Seekable) -> int:
+    """Where the bytes behind an ID3v2 tag begin, 0 without one; its size has 7 bits a byte (ID3v2.4, section 3.1)."""
+    file.seek(0)
+    head = file.read(10)
+    if head[:3] != b"ID3" or len(head) < 10:
+        return 0
+    return 10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True))
+
+
+def counts_frames(file: Seekable) -> bool:
+    """Whether an MP3 begins with a frame that says how many follow: Xing's or LAME's, with the flag of that field.
+
+    It lies behind the side information of the first frame: 9 to 32 bytes after its header of 4 and a checksum of 2.
+    """
+    file.seek(_behind_tag(file))
+    found = re.match(rb"\xff[\xe0-\xff].{11,36}?(?:Xing|Info).{3}(.)", file.read(64), re.DOTALL)
+    return bool(found and found[1][0] & 1)
 
 
 def _is_adts(head: bytes) -> bool:

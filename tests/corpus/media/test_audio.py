@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from made_media import encode, most_memory, murmur
 
 from megahour.core.errors import BadRecord
@@ -222,6 +223,31 @@ def damaged_mp3(seed: int) -> bytes:
     for at in rng.integers(400, len(data) - 200, 6):
         data[at : at + 60] = rng.bytes(60)
     return bytes(data)
+
+
+def without_frame_count(data: bytes) -> bytes:
+    """An MP3 as players of streams save it: without the first frame, which says how many follow."""
+    assert b"Xing" in data[:40] or b"Info" in data[:40]
+    return data[data.index(data[:2], 4) :]
+
+
+@pytest.mark.parametrize("tag", [b"", b"ID3\x04\0\0\0\0\1\0" + bytes(128)])
+@pytest.mark.parametrize("quiet_first", [True, False])
+def test_an_mp3_that_does_not_say_its_length_is_read_to_its_end(quiet_first: bool, tag: bytes) -> None:
+    """Its bit rate varies, so a length that is guessed by the first frames' is far too short or far too long."""
+    loud = murmur(8)
+    quiet = murmur(8, seed=1) // 3000
+    samples = np.concatenate((quiet, loud) if quiet_first else (loud, quiet))
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16_000, format="MP3", subtype="MPEG_LAYER_III", bitrate_mode="VARIABLE")
+    whole, bare = tag + file.getvalue(), tag + without_frame_count(file.getvalue())
+    assert len(decode(io.BytesIO(whole), 16_000)) == len(samples)
+    out = decode(io.BytesIO(bare), 16_000)[:, 0]
+    assert len(samples) <= len(out) <= len(samples) + 4 * 1152
+    halves = [np.std(part.astype(float)) for part in np.array_split(out, 2)]
+    assert (halves[0] < halves[1]) == quiet_first
+    assert Decoder(io.BytesIO(whole), 16_000).declared_s == 16
+    assert np.isnan(Decoder(io.BytesIO(bare), 16_000).declared_s)
 
 
 def test_what_libmpg123_writes_is_kept_for_its_file(capfd: pytest.CaptureFixture[str]) -> None:
