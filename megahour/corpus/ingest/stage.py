@@ -94,11 +94,17 @@ class Ingest(Stage[IngestParams]):
             "cues": sum(receipt.stats.get("cues", 0) for receipt in receipts),
             "words": sum(receipt.stats.get("words", 0) for receipt in receipts),
             "rate_hz": p.rate_hz,
-            "not_read": dict(sum((Counter(receipt.stats.get("not_read", {})) for receipt in receipts), Counter())),
+            "not_read": dict(sum((_not_read(receipt) for receipt in receipts), Counter[str]())),
             "licences": _added_up(receipt.stats.get("licences", {}) for receipt in receipts),
             "languages": _added_up(receipt.stats.get("languages", {}) for receipt in receipts),
             **replaced_remark(receipts),
         }
+
+
+def _not_read(receipt: Receipt) -> Counter[str]:
+    """Files of a shard's source that nothing was made of, by kind; transcripts whose medium is missing are some."""
+    orphans = receipt.stats.get("transcripts_without_audio", 0)
+    return Counter(receipt.stats.get("not_read", {})) + Counter({"transcript without audio": orphans})
 
 
 def _added_up(parts: Iterable[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:

@@ -287,7 +287,7 @@ def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: Local
     put(root, "pack.tar", packed.getvalue())
     out = ingest(tmp_path / "out", engine, source=str(root), licence="CC0", max_bad=1)
     assert sorted(row["name"] for row in rows(out)) == ["_intro", "one"]
-    counts = {".pdf": 2, "no suffix": 1, ".txt": 1, ".vtt": 1, "hidden": 2}
+    counts = {".pdf": 2, "no suffix": 1, ".txt": 1, ".vtt": 1, "hidden": 2, "transcript without audio": 1}
     assert out.manifest.summary["not_read"] == counts
     assert sum(receipt.stats.get("transcripts_without_audio", 0) for receipt in out.receipts()) == 1
 
