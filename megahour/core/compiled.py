@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, overload
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
+
+CONSTANTS = int, float, str, bytes, tuple
 
 
 @overload
@@ -22,16 +28,68 @@ def compiled(function: Callable[..., Any] | None = None, *, fastmath: bool | set
 
     numba keeps its cache beside the module, else in the user's cache folder or in NUMBA_CACHE_DIR. Where none of them
     can be written it refuses to define the function; then each process compiles for itself, which takes some seconds.
+    A change of anything that the function uses, in its own module or another, compiles it again.
     fastmath: what the compiler may assume of floats, as for `numba.njit`.
     """
     if function is None:
         return partial(compiled, fastmath=fastmath)
     try:
-        return njit(cache=True, nogil=True, fastmath=fastmath)(function)
+        dispatcher = njit(cache=True, nogil=True, fastmath=fastmath)(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         return njit(nogil=True, fastmath=fastmath)(function)
+    dispatcher._cache._cache_file = _Index(dispatcher._cache._cache_file, function)
+    return dispatcher
+
+
+class _Index(IndexDataCacheFile):  # type: ignore[misc] # numba has no types
+    """numba's index of what it keeps of a function, out of date as soon as anything that the function uses changes.
+
+    numba looks at the function's own file alone. Without this, machine code would keep the functions and numbers of
+    other modules as they were, and an index that names a class which is gone would end the process.
+    """
+
+    def __init__(self, index: IndexDataCacheFile, function: Callable[..., Any]) -> None:
+        self.__dict__.update(index.__dict__)
+        self._function = function
+
+    @property
+    def _source_stamp(self) -> tuple[Any, ...]:
+        # Not before the first call: what a function calls may be defined below it.
+        return self.__dict__["_source_stamp"], *sorted(_used(self._function, set()))
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            return super()._load_index()  # type: ignore[no-any-return]
+        except (ImportError, AttributeError):  # of classes that have moved
+            return {}
+
+
+def _used(function: Callable[..., Any], seen: set[str]) -> Iterator[str]:
+    """Files of the compiled functions that `function` reaches, with time and size, and the constants on the way."""
+    if not isinstance(function, FunctionType) or (where := f"{function.__module__}.{function.__qualname__}") in seen:
+        return
+    seen.add(where)
+    file = Path(function.__code__.co_filename)
+    if file.is_file():  # and not in a zip
+        yield f"{function.__module__} {file.stat().st_mtime_ns} {file.stat().st_size}"
+    names = set(_names(function.__code__))
+    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [value for value in values.values() if isinstance(value, ModuleType)]:
+        values |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
+    for name, value in values.items():
+        if isinstance(value, Dispatcher):
+            yield from _used(value.py_func, seen)
+        elif isinstance(value, CONSTANTS):
+            yield f"{where}: {name} = {value!r}"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 @compiled

@@ -17,6 +17,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.train import result
 from megahour.train.join import join
 from megahour.train.params import TrainParams
+from megahour.train.workers import agent
 from megahour.train.workers.agent import AGENT, OWN_STORE, AgentPlace, environment, place_of, run_agent
 
 SHUTDOWN, DEVICE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "GLOO_SOCKET_IFNAME"
@@ -38,7 +39,7 @@ def test_a_name_that_is_the_machines_own_loopback_is_no_place_to_meet(monkeypatc
 
 
 def test_the_first_machine_is_the_one_whose_address_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megahour.train.workers.agent.place_of", lambda rendezvous: AgentPlace("10.0.0.2", "eth0", False))
+    monkeypatch.setattr(agent, "place_of", lambda rendezvous: AgentPlace("10.0.0.2", "eth0", False))
     p = TrainParams(workers=2, nodes=2, rendezvous="10.0.0.1:29400")
     with pytest.raises(ConfigError, match=r"10\.0\.0\.1:29400 is not an address of this machine \(10\.0\.0\.2\)"):
         run_agent(p, tmp_path, tmp_path / "train.json", first=True)
@@ -71,8 +72,8 @@ def test_the_agent_is_told_how_many_workers_and_machines_there_are(
     def launcher(config: Any, program: str) -> Any:
         return lambda *arguments: started.append((config, program, arguments, dict(os.environ)))
 
-    monkeypatch.setattr("megahour.train.workers.agent.elastic_launch", launcher)
-    monkeypatch.setattr("megahour.train.workers.agent.place_of", lambda rendezvous: AgentPlace("10.0.0.1", "eth0", True))
+    monkeypatch.setattr(agent, "elastic_launch", launcher)
+    monkeypatch.setattr(agent, "place_of", lambda rendezvous: AgentPlace("10.0.0.1", "eth0", True))
     three = TrainParams(workers=6, nodes=3, min_nodes=2, rendezvous="10.0.0.1:29400", max_restarts=7)
     run_agent(three, tmp_path, tmp_path / "train.json", first=False)
     run_agent(TrainParams(workers=4), tmp_path, tmp_path / "train.json", first=True)
