@@ -88,13 +88,19 @@ def _recogniser(
 
 
 def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
-    for precision, file in bundle.manifest.graphs.items():
-        size = bundle.manifest.files[file].bytes / 1e6
-        apart = f", {found.mcd_db[precision]:.2f} dB of mel-cepstral distortion" if precision in found.mcd_db else ""
-        figures = {"precision": precision, **bundle.manifest.quantisation.get(precision, {})}
-        log.say("graph", f"{precision}: {size:.2f} MB{apart}", figures)
+    from megahour.tts.voice_bundle import VOCODER
+
+    manifest = bundle.manifest
+    files = {str(precision): file for precision, file in manifest.graphs.items()}
+    files |= {f"matcha {precision}": file for precision, file in manifest.acoustic.items()}
+    files |= {"matcha vocoder": VOCODER} if manifest.acoustic else {}
+    for name, file in files.items():
+        size = manifest.files[file].bytes / 1e6
+        apart = f", {found.mcd_db[name]:.2f} dB of mel-cepstral distortion" if name in found.mcd_db else ""
+        figures = {"precision": name, **manifest.quantisation.get(name, {})}
+        log.say("graph", f"{name}: {size:.2f} MB{apart}", figures)
     for runtime, largest in found.largest.items():
-        version = f" {found.sherpa}" if runtime == "sherpa-onnx" else ""
+        version = f" {found.sherpa}" if runtime.startswith("sherpa-onnx") else ""
         log.say("same", f"{runtime}{version} gives the model's samples to {largest:.2g}", {runtime: largest})
     if found.reason:
         log.say("not-played", f"sherpa-onnx does not play it: {found.reason}", {"reason": found.reason})

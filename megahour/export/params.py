@@ -44,4 +44,9 @@ class ExportModelParams(BaseModel):
         description="most mel-cepstral distortion of a voice in fp16 or int8 from fp32, as a mean over its golden "
         "sentences, in dB: a smaller graph that is further away is refused",
     )
+    matcha: bool = Field(
+        False,
+        description="a voice also as two graphs that meet at mels, acoustic.onnx and vocoder.onnx, which sherpa-onnx "
+        "plays in Matcha's form: each can then be replaced by another",
+    )
     program: bool = Field(False, description="also a torch.export program (model.pt2) of the offline graph")

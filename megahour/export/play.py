@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from megahour.align.frontend import FrontEnd, Rows
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
-from megahour.tts.voice_bundle import LEXICON, TOKENS, Precision, VoiceBundle
+from megahour.tts.voice_bundle import FILES, Form, Precision, VoiceBundle
 
 Float32 = NDArray[np.float32]
 TAIL_S = 0.3  # silence after a clip, beside what fills the last chunk: words end before it
@@ -148,14 +148,20 @@ class SherpaStream:
 class SherpaVoice:
     """sherpa-onnx's `OfflineTts` of a voice's bundle. spread: `noise_scale`; 0 says a text the same each time."""
 
-    def __init__(self, bundle: VoiceBundle, precision: Precision = "fp32", spread: float = 0.667) -> None:
+    def __init__(
+        self, bundle: VoiceBundle, precision: Precision = "fp32", spread: float = 0.667, form: Form = "vits"
+    ) -> None:
         import sherpa_onnx
 
-        names = {"model": bundle.manifest.graphs[precision], "lexicon": LEXICON, "tokens": TOKENS}
-        paths = {role: f"{bundle.url}/{name}" for role, name in names.items()}
-        vits = sherpa_onnx.OfflineTtsVitsModelConfig(**paths, noise_scale=spread, length_scale=1.0)
-        model = sherpa_onnx.OfflineTtsModelConfig(vits=vits, num_threads=1)
-        self._speaker: Any = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(model=model))
+        roles = ("lexicon", "tokens", *(("model",) if form == "vits" else ("acoustic_model", "vocoder")))
+        names = (*FILES[form], *bundle.graphs_of(form)[precision])
+        paths = {role: f"{bundle.url}/{name}" for role, name in zip(roles, names, strict=True)}
+        kind = sherpa_onnx.OfflineTtsVitsModelConfig if form == "vits" else sherpa_onnx.OfflineTtsMatchaModelConfig
+        graphs = kind(**paths, noise_scale=spread, length_scale=1.0)
+        model = sherpa_onnx.OfflineTtsModelConfig(**{form: graphs}, num_threads=1)
+        # All sentences at once, or Matcha's form would be cut at commas.
+        most = 1 if form == "vits" else -1
+        self._speaker: Any = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(model=model, max_num_sentences=most))
 
     def say(self, text: str, voice: int = 0, pace: float = 1.0) -> Float32:
         """Samples (N,) of a text; words that the lexicon lacks are left out."""

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.export import lexicon as words_and_phones
-from megahour.export import quantise
 from megahour.export.folder import GOLDEN, files_of, made_by, published
-from megahour.export.onnx_file import set_metadata, write_onnx
+from megahour.export.onnx_file import set_metadata
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
-from megahour.export.voice_graph import ENDS, PAUSE_NUMBER, PAUSES, SPACE, VoiceGraph
+from megahour.export.voice_files import licences_of, sherpa_metadata, write_graphs, write_words
 from megahour.features.distortion import distortion, heard
 from megahour.transcribe.bundle_files import MANIFEST, VOICE
 from megahour.tts.data_shard import forbids_derivatives
@@ -29,8 +28,7 @@ from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.script import Reader, SpokenPiece
 from megahour.tts.sound_file import NOTICE, WavWriter
 from megahour.tts.speaking import Manner, Speaker, Spoken
-from megahour.tts.voice_bundle import LEXICON, TOKENS, GoldenSpeech, VoiceBundle
-from megahour.units.lexicon import write_lexicon
+from megahour.tts.voice_bundle import Form, GoldenSpeech, Precision, VoiceBundle
 
 CLOSE = 1e-2
 """Most that a sample of fp32 may differ from the model's own, of 1: Griffin-Lim enlarges differences of rounding."""
@@ -39,8 +37,8 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class VoiceComparison:
-    """largest: difference of a sample from the model's, by runtime; mcd_db: mean of a precision from fp32; sherpa: the
-    version that agreed, or "" with a `reason`."""
+    """largest: difference of a sample from the model's, by runtime and form; mcd_db: mean from fp32, by graph; sherpa:
+    the version that agreed, or "" with a `reason`."""
 
     sentences: int = 0
     words: int = 0
@@ -61,9 +59,13 @@ class _Draft:
     origin: ModelOrigin
     language: str
     golden: list[tuple[GoldenSpeech, SpokenPiece, Float32]] = field(default_factory=list)
-    graphs: dict[str, str] = field(default_factory=dict)
+    graphs: dict[Form, dict[Precision, str]] = field(default_factory=dict)
     quantisation: dict[str, dict[str, Any]] = field(default_factory=dict)
     found: VoiceComparison = field(default_factory=VoiceComparison)
+
+    @property
+    def forms(self) -> list[Form]:
+        return ["vits", "matcha"] if self.params.matcha else ["vits"]
 
     def bundle(self) -> VoiceBundle:
         """What is there so far, with its manifest, opened as everyone would."""
@@ -80,8 +82,13 @@ class _Draft:
             "language": self.language,
             "rules": config["language"],
             "scripts": config["scripts"],
-            "graphs": self.graphs,
-            "sherpa_onnx": {"form": "" if found.reason else "vits", "version": found.sherpa, "reason": found.reason},
+            "graphs": self.graphs["vits"],
+            "acoustic": self.graphs.get("matcha", {}),
+            "sherpa_onnx": {
+                "form": "" if found.reason else " and ".join(self.forms),
+                "version": found.sherpa,
+                "reason": found.reason,
+            },
             "quantisation": self.quantisation,
             "golden": [each.model_dump() for each, _, _ in self.golden],
             "provenance": self.origin.provenance,
@@ -117,16 +124,11 @@ def write_voice_bundle(
         _lexicon(draft, words, reader)
         _graphs(draft)
         bundle = draft.bundle()
-        _compare(draft, ExportedSpeaker(bundle.url))
+        _compare(draft, bundle)
         _smaller_ones(draft, bundle)
         _play(draft, bundle)
         draft.bundle()
     return VoiceBundle.open(out), draft.found
-
-
-def licences_of(speaker: Speaker, origin: ModelOrigin) -> list[dict[str, Any]]:
-    """Licences and attributions of what the voice has learnt from; where no run tells, the licences alone."""
-    return origin.licences or [{"licence": each, "attribution": ""} for each in speaker.config.get("licences", [])]
 
 
 def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
@@ -151,63 +153,45 @@ def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
 
 
 def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
-    """`lexicon.txt` and `tokens.txt`."""
+    """The words of each form, and how they are said."""
     own = [word for _, piece, _ in draft.golden for word in piece.text.split()]
     run = words_and_phones.words_of_run(draft.origin)
     phones, draft.found.not_said = words_and_phones.pronounced([*own, *run, *words], reader)
-    (draft.folder / LEXICON).write_text(write_lexicon({word: [each] for word, each in phones.items()}), "utf-8")
     draft.found.words = len(phones)
-    symbols = draft.speaker.config["symbols"]
-    lines = [f"  {SPACE}", *(f"{symbol} {number}" for number, symbol in enumerate(symbols) if number > PAUSE_NUMBER)]
-    lines += [f"{mark} {PAUSE_NUMBER}" for mark in PAUSES] + [f"{mark} {len(symbols)}" for mark in ENDS]
-    (draft.folder / TOKENS).write_text("\n".join(lines) + "\n", "utf-8")
+    for form in draft.forms:
+        write_words(draft.folder, form, phones, draft.speaker.config["symbols"])
 
 
 def _graphs(draft: _Draft) -> None:
-    """The graph in all precisions."""
-    path, speaker = draft.folder / "model.onnx", draft.speaker
-    graph = VoiceGraph(speaker, draft.language)
-    write_onnx(graph, graph.example(), graph.free, path)
-    set_metadata(path, sherpa_metadata(speaker, draft.origin, draft.language))
-    draft.graphs["fp32"] = path.name
-    for precision in dict.fromkeys(draft.params.precisions):
-        if precision == "fp32":
-            continue
-        target = path.with_name(f"model.{precision}.onnx")
-        quantise.to_fp16(path, target) if precision == "fp16" else quantise.to_int8(path, target)
-        draft.graphs[precision] = target.name
-        share = round(target.stat().st_size / path.stat().st_size, 4)
-        draft.quantisation[precision] = {"how": "weights" if precision == "fp16" else "dynamic", "share_of_fp32": share}
+    """The graphs of each form in all precisions."""
+    for form in draft.forms:
+        files = write_graphs(draft.folder, form, draft.speaker, draft.language, draft.params.precisions)
+        told = sherpa_metadata(draft.speaker, draft.origin, draft.language, form)
+        for precision, name in files.items():
+            set_metadata(draft.folder / name, told)
+            if precision != "fp32":
+                size, whole = ((draft.folder / each).stat().st_size for each in (name, files["fp32"]))
+                how = "weights" if precision == "fp16" else "dynamic"
+                draft.quantisation[_key(form, precision)] = {"how": how, "share_of_fp32": round(size / whole, 4)}
+        draft.graphs[form] = files
 
 
-def sherpa_metadata(speaker: Speaker, origin: ModelOrigin, language: str) -> dict[str, Any]:
-    """What sherpa-onnx reads, and below it what a person should know.
-
-    Its `comment` is fixed: an attribution with the name of another toolkit would make sherpa-onnx take it for that.
-    """
-    licences = licences_of(speaker, origin)
-    return {
-        "model_type": "vits",
-        "comment": NOTICE,
-        "language": language,
-        "sample_rate": speaker.rate_hz,
-        "n_speakers": len(speaker.voices),
-        "add_blank": 0,
-        "punctuation": " ".join(PAUSES + ENDS),
-        "has_espeak": 0,
-        "voice": "",
-        "synthetic": f"what this model says is {NOTICE}: say so to those who hear it",
-        "speakers": ", ".join(speaker.voices),
-        "license": " AND ".join(dict.fromkeys(each["licence"] for each in licences)),
-        "attribution": "; ".join(dict.fromkeys(each["attribution"] for each in licences if each["attribution"])),
-    }
+def _key(form: Form, precision: Precision) -> str:
+    """How the manifest names a graph that is smaller."""
+    return precision if form == "vits" else f"{form} {precision}"
 
 
-def _compare(draft: _Draft, exported: ExportedSpeaker) -> None:
+def _compare(draft: _Draft, bundle: VoiceBundle) -> None:
     """Raises ConfigError: onnxruntime gives other samples than the model."""
-    for golden, piece, samples in draft.golden:
-        said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
-        _check(draft, "onnxruntime", golden, samples, said.samples)
+    for form in draft.forms:
+        exported = ExportedSpeaker(bundle.url, form=form)
+        for golden, piece, samples in draft.golden:
+            said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
+            _check(draft, _runtime("onnxruntime", form), golden, samples, said.samples)
+
+
+def _runtime(name: str, form: Form) -> str:
+    return name if form == "vits" else f"{name} ({form})"
 
 
 def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, other: Float32) -> None:
@@ -225,19 +209,19 @@ def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, oth
 
 def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
     """Raises ConfigError: a smaller graph sounds too different."""
-    for precision in [each for each in draft.graphs if each != "fp32"]:
-        exported = ExportedSpeaker(bundle.url, precision=precision)
+    for form, precision in [(f, p) for f in draft.forms for p in draft.graphs[f] if p != "fp32"]:
+        exported, key = ExportedSpeaker(bundle.url, precision=precision, form=form), _key(form, precision)
         apart, frames = [], []
         for golden, piece, samples in draft.golden:
             said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
             apart.append(distortion(*(heard(each, exported.rate_hz) for each in (samples, said.samples))).mcd_db)
             frames.append(sum(abs(a - b) for a, b in zip(golden.frames, said.frames, strict=True)) / sum(golden.frames))
-        mcd_db = draft.found.mcd_db[precision] = round(float(np.mean(apart)), 4)
+        mcd_db = draft.found.mcd_db[key] = round(float(np.mean(apart)), 4)
         found = {"mcd_db": mcd_db, "largest_mcd_db": round(max(apart), 4), "moved_frames": round(max(frames), 4)}
-        draft.quantisation[precision] |= found
+        draft.quantisation[key] |= found
         if mcd_db > draft.params.most_mcd_db:
             raise ConfigError(
-                f"the voice in {precision} is {mcd_db:.2f} dB from fp32, at most {draft.params.most_mcd_db:g}",
+                f"the voice in {key} is {mcd_db:.2f} dB from fp32, at most {draft.params.most_mcd_db:g}",
                 where="export-model",
                 remedy="leave this precision out, or raise --most-mcd-db if it sounds well to you",
             )
@@ -246,16 +230,17 @@ def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
 def _play(draft: _Draft, bundle: VoiceBundle) -> None:
     """sherpa-onnx says the same where it is installed. Raises ConfigError: it does not."""
     found, reader = draft.found, draft.speaker.reader(draft.language)
-    fit = []
-    for golden, piece, samples in draft.golden:
-        words = words_and_phones.written(piece, reader).rstrip(".").replace(",", "").split()
-        if words and all(words_and_phones.looked_up(word) for word in words):
-            fit.append((golden, samples))
-    if not fit:
-        found.reason = "it looks up no words in these letters"
-    elif find_spec("sherpa_onnx"):
-        client = SherpaVoice(bundle, spread=0.0)
-        for golden, samples in fit:
-            said = client.say(golden.text, draft.speaker.number_of("voices", golden.voice))
-            _check(draft, "sherpa-onnx", golden, samples, said)
-        found.sherpa = metadata.version("sherpa-onnx")
+    for form in draft.forms:
+        fit = []
+        for golden, piece, samples in draft.golden:
+            words = words_and_phones.written(piece, reader).rstrip(".").replace(",", "").split()
+            if words and (form == "matcha" or all(words_and_phones.looked_up(word) for word in words)):
+                fit.append((golden, samples))
+        if not fit:
+            found.reason = f"in the form {form} it looks up no words in these letters"
+        elif find_spec("sherpa_onnx"):
+            client = SherpaVoice(bundle, spread=0.0, form=form)
+            for golden, samples in fit:
+                said = client.say(golden.text, draft.speaker.number_of("voices", golden.voice))
+                _check(draft, _runtime("sherpa-onnx", form), golden, samples, said)
+            found.sherpa = metadata.version("sherpa-onnx")

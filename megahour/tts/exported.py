@@ -13,30 +13,38 @@ from megahour.transcribe.bundle_files import AGAIN
 from megahour.tts.phones import Pronounce
 from megahour.tts.script import SpokenPiece
 from megahour.tts.speaking import AnySpeaker, Manner, rules_of
-from megahour.tts.voice_bundle import LEXICON, VoiceBundle
+from megahour.tts.voice_bundle import LEXICON, Form, VoiceBundle
 from megahour.units.lexicon import Lexicon, read_lexicon
 
 
 class ExportedSpeaker(AnySpeaker):
     """A voice of a bundle, as `megahour.tts.speaking.Speaker` is one of a model.
 
-    lexicon: pronunciations that come before the bundle's own, and these before espeak-ng's rules.
+    lexicon: pronunciations that come before the bundle's own, and these before espeak-ng's rules. form: of its graphs.
 
     Raises
     ------
     ConfigError: no bundle of a voice, or none in this precision. StoreError: a damaged one.
     """
 
-    def __init__(self, url: str, *, precision: str = "fp32", lexicon: Lexicon | None = None, threads: int = 1) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        precision: str = "fp32",
+        lexicon: Lexicon | None = None,
+        threads: int = 1,
+        form: Form = "vits",
+    ) -> None:
         self.bundle, self.url, self.threads = VoiceBundle.open(url), url, threads
         manifest = self.bundle.manifest
-        files = {str(name): file for name, file in manifest.graphs.items()}
+        files = {str(name): each for name, each in self.bundle.graphs_of(form).items()}
         if precision not in files:
             what = f"the bundle has no graph in {precision}"
             raise ConfigError(what, where=url, remedy=f"it has {', '.join(files)}")
-        self._graph = self.bundle.read(files[precision])
+        self._graphs = [self.bundle.read(file) for file in files[precision]]
         # By seed: onnxruntime draws from the one that it had when it read the graph.
-        self._sessions: dict[int, Any] = {}
+        self._sessions: dict[int, list[Any]] = {}
         self.voices, self.languages = manifest.voices, [manifest.language]
         self.symbols = {symbol: number for number, symbol in enumerate(manifest.symbols)}
         own = read_lexicon(self.bundle.read(LEXICON).decode(), where=f"{url}/{LEXICON}")
@@ -61,7 +69,7 @@ class ExportedSpeaker(AnySpeaker):
         self, tokens: list[int], pace: float = 1.0, spread: float = 0.0, voice: str = "", seed: int = 0
     ) -> tuple[NDArray[np.float32], list[int]]:
         """Samples (N,) and frames of tokens as `tokens.txt` numbers them."""
-        session = self._session(seed)
+        sessions = self._opened(seed)
         given = {
             "x": np.array([tokens], np.int64),
             "x_length": np.array([len(tokens)], np.int64),
@@ -71,15 +79,17 @@ class ExportedSpeaker(AnySpeaker):
             "sid": np.array([self.number_of("voices", voice)], np.int64),
         }
         try:
-            y, frames = session.run(["y", "frames"], {each.name: given[each.name] for each in session.get_inputs()})
+            y, frames = sessions[0].run(None, {each.name: given[each.name] for each in sessions[0].get_inputs()})
+            for session in sessions[1:]:
+                (y,) = session.run(None, {"mel": y})
         except Exception as error:
             raise StoreError(f"the graph cannot be run: {error}", where=self.url, remedy=AGAIN) from error
         if y.ndim != 2 or not np.isfinite(y).all():
             raise StoreError("the graph gives no samples", where=self.url, remedy=AGAIN)
         return y[0].astype(np.float32), frames[0].tolist()
 
-    def _session(self, seed: int) -> Any:
-        """Raises StoreError: onnxruntime cannot read the graph."""
+    def _opened(self, seed: int) -> list[Any]:
+        """Raises StoreError: onnxruntime cannot read a graph."""
         import onnxruntime
 
         if seed not in self._sessions:
@@ -87,8 +97,10 @@ class ExportedSpeaker(AnySpeaker):
             options.intra_op_num_threads, options.log_severity_level = self.threads, 3
             onnxruntime.set_seed(seed)
             try:
-                session = onnxruntime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
+                self._sessions[seed] = [
+                    onnxruntime.InferenceSession(each, options, providers=["CPUExecutionProvider"])
+                    for each in self._graphs
+                ]
             except Exception as error:
                 raise StoreError(f"no graph: {error}", where=self.url, remedy=AGAIN) from error
-            self._sessions[seed] = session
         return self._sessions[seed]

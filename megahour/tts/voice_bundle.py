@@ -4,6 +4,8 @@ bundle.json      what the other files are, their sizes and SHA-256, and all that
 model.onnx …     the graph by precision: tokens to samples
 tokens.txt       for other runtimes: a token and its number a line
 lexicon.txt      words and their phones
+matcha/          if asked, the same in two graphs: acoustic.onnx … from tokens to mels and vocoder.onnx from there to
+                 samples, with a lexicon and tokens of their own
 golden/          sentences as samples (numpy) and as WAV
 """
 
@@ -27,7 +29,11 @@ from megahour.transcribe.bundle_files import (
 )
 
 Precision = Literal["fp32", "fp16", "int8"]
-LEXICON, TOKENS = "lexicon.txt", "tokens.txt"
+Form = Literal["vits", "matcha"]
+"""sherpa-onnx's names: one graph from tokens to samples, or two that meet at mels."""
+LEXICON, TOKENS, VOCODER = "lexicon.txt", "tokens.txt", "matcha/vocoder.onnx"
+FILES: dict[Form, tuple[str, str]] = {"vits": (LEXICON, TOKENS), "matcha": (f"matcha/{LEXICON}", f"matcha/{TOKENS}")}
+"""Words and tokens of each form."""
 
 
 class GoldenSpeech(BundlePart):
@@ -55,6 +61,7 @@ class VoiceManifest(ListedFiles):
     rules: str
     scripts: list[str]
     graphs: dict[Precision, str]
+    acoustic: dict[Precision, str] = Field(default_factory=dict)
     sherpa_onnx: dict[str, Any] = Field(default_factory=dict)
     quantisation: dict[str, Any] = Field(default_factory=dict)
     golden: list[GoldenSpeech] = Field(default_factory=list)
@@ -67,7 +74,8 @@ class VoiceManifest(ListedFiles):
             if len(text) > MAX_TEXT or CONTROL.search(text):  # they come to a terminal as they are
                 raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT}")
         golden = [name for each in self.golden for name in (each.samples, each.sound)]
-        for name in (LEXICON, TOKENS, *self.graphs.values(), *golden):
+        pair = [*self.acoustic.values(), VOCODER, *FILES["matcha"]] if self.acoustic else []
+        for name in (LEXICON, TOKENS, *self.graphs.values(), *pair, *golden):
             if name not in self.files:
                 raise ValueError(f"{name[:100]!r} is not among its files")
         if "fp32" not in self.graphs:
@@ -86,6 +94,12 @@ class VoiceBundle(BundleFolder[VoiceManifest]):
             what = "a recogniser, which hears and does not speak"
             raise ConfigError(what, where=url, remedy="megahour transcribe --model; or give a voice's bundle")
         return VoiceBundle(url, *opened(url, VoiceManifest))
+
+    def graphs_of(self, form: Form) -> dict[Precision, list[str]]:
+        """Files by precision, in the order in which they are run; {} where the bundle lacks the form."""
+        if form == "vits":
+            return {precision: [name] for precision, name in self.manifest.graphs.items()}
+        return {precision: [name, VOCODER] for precision, name in self.manifest.acoustic.items()}
 
 
 def is_voice(url: str) -> bool:

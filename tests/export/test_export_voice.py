@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.export import voice_graph
+from megahour.export import voice_files, voice_graph
 from megahour.export.lexicon import looked_up, written
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
@@ -39,7 +39,7 @@ from megahour.transcribe.bundle import Bundle
 from megahour.tts import speaking
 from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.speaking import AnySpeaker, Manner, Speaker
-from megahour.tts.voice_bundle import VoiceBundle
+from megahour.tts.voice_bundle import Form, VoiceBundle
 from megahour.units.lexicon import read_lexicon
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
@@ -108,7 +108,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("voice")
     run(folder)
     (folder / "words.txt").write_text(WORDS)
-    options = ["--lexicon", str(folder / "words.txt"), "--precisions", "[fp16, int8]", "--most-mcd-db", "40"]
+    options = [
+        "--lexicon",
+        str(folder / "words.txt"),
+        "--matcha",
+        "--precisions",
+        "[fp16, int8]",
+        "--most-mcd-db",
+        "40",
+    ]
     done = CliRunner().invoke(app, ["export-model", str(folder / "run"), "--out", str(folder / "bundle"), *options])
     assert done.exit_code == 0, done.output
     assert "1 golden sentences agree" in done.output
@@ -116,12 +124,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_sherpa_onnx_says_what_the_model_says(made: Path) -> None:
+@pytest.mark.parametrize("form", ["vits", "matcha"])
+def test_sherpa_onnx_says_what_the_model_says(made: Path, form: Form) -> None:
     pytest.importorskip("sherpa_onnx", reason="pip install sherpa-onnx")
-    own, client = speaker(Artifact(made / "run/model")), SherpaVoice(VoiceBundle.open(str(made / "bundle")), spread=0.0)
+    own = speaker(Artifact(made / "run/model"))
+    client = SherpaVoice(VoiceBundle.open(str(made / "bundle")), spread=0.0, form=form)
+    text = TEXT if form == "vits" else TEXT.replace(".", ";")  # Matcha's form takes all sentences at once
     for number, name, pace in ((0, "x", 1.0), (1, "y", 1.6)):
-        mine = said(own, TEXT, speaker=name, pace=pace)
-        other = client.say(TEXT.replace("ba,", "ba unheard,"), number, pace)
+        mine = said(own, text, speaker=name, pace=pace)
+        other = client.say(text.replace("ba,", "ba unheard,"), number, pace)
         assert mine.shape == other.shape
         np.testing.assert_allclose(other, mine, atol=1e-2)
         assert mine.std() > 0.02, "it says something"
@@ -173,17 +184,30 @@ def test_what_a_bundle_says_of_itself(made: Path) -> None:
     assert [each.text for each in manifest.golden] == ["ab ba a b"]
     samples = np.load(made / "bundle" / manifest.golden[0].samples)
     assert len(samples) == 80 * (sum(manifest.golden[0].frames) - 1)
-    assert set(manifest.quantisation) == {"fp16", "int8"}
+    assert set(manifest.quantisation) == {"fp16", "int8", "matcha fp16", "matcha int8"}
     assert 0 < manifest.quantisation["int8"]["mcd_db"] < 40
     assert manifest.quantisation["fp16"]["share_of_fp32"] < 0.8
-    own = {each.key: each.value for each in onnx.load(made / "bundle/model.onnx").metadata_props}
-    assert own["comment"] == manifest.notice == "synthetic speech, made by megahour"
-    assert (own["license"], own["attribution"]) == ("CC-BY-4.0", "Mel Piper, melodist")
+    for graph in ("model.onnx", "model.int8.onnx", "matcha/acoustic.onnx", "matcha/acoustic.int8.onnx"):
+        own = {each.key: each.value for each in onnx.load(made / "bundle" / graph).metadata_props}
+        assert own["comment"] == manifest.notice == "synthetic speech, made by megahour"
+        assert (own["license"], own["attribution"]) == ("CC-BY-4.0", "Mel Piper, melodist")
     lexicon = read_lexicon((made / "bundle/lexicon.txt").read_text())
     assert lexicon["ab"] == [["a", "b"]]
     assert "zebra" not in lexicon
     done = CliRunner().invoke(app, ["verify", str(made / "bundle"), "--digest", bundle.digest])
     assert done.exit_code == 0, done.output
+
+
+def test_matcha_is_the_same_graph_in_two(made: Path) -> None:
+    """Mels in one file, sound in the other; silence after a sentence goes through the mels."""
+    bundle = str(made / "bundle")
+    whole, pair = (ExportedSpeaker(bundle, form=form) for form in get_args(Form))
+    for tokens in ([2, 3, 1, 2, 4], [2, 0, 3, 1, 3]):
+        (one, frames), (other, same) = whole.run(tokens), pair.run(tokens)
+        assert frames == same
+        np.testing.assert_allclose(other, one, atol=1e-4)
+    small = ExportedSpeaker(bundle, form="matcha", precision="int8").run([2, 3, 1, 2, 4])[0]
+    assert not np.array_equal(small, pair.run([2, 3, 1, 2, 4])[0])
 
 
 def test_a_voice_does_not_transcribe(made: Path) -> None:
@@ -208,12 +232,22 @@ def refused(made: Artifact, out: Path, **params: Any) -> str:
     return refusal.value.message
 
 
+class Quieter(voice_graph.VocoderGraph):
+    """A second half that is wrong."""
+
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        return super().forward(mel) * 0.5
+
+
 def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whose = voice(tmp_path / "model", licences=["CC0-1.0", "CC-BY-ND-4.0"])
     assert "forbids derivatives" in refused(whose, tmp_path / "out")
     model = Artifact(made / "run/model")
     assert "is not among the languages" in refused(model, tmp_path / "out", tell="de")
     assert "dB from fp32" in refused(model, tmp_path / "out", precisions=["int8"], most_mcd_db=1e-6)
+    with monkeypatch.context() as patch:
+        patch.setattr(voice_files, "VocoderGraph", Quieter)
+        assert "(matcha)" in refused(model, tmp_path / "out", matcha=True)
     monkeypatch.setattr(voice_graph, "STEPS", 1)
     assert "is not what the model says" in refused(model, tmp_path / "out")
 
