@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "transcribe": (
-        "megahour.cli.transcribe:command",
-        "Recognise speech: audio files or a microphone to text or subtitles.",
-    ),
-    "listen": (
-        "megahour.cli.listen:command",
-        "A server that shows the words of a microphone as they come; also for programs.",
-    ),
-    "say": (
-        "megahour.cli.say:command",
-        "Speak a text with a trained voice: to a WAV file, or to a pipe sentence by sentence.",
-    ),
-    "serve": (
-        "megahour.cli.serve:command",
-        "Serve models here for a run elsewhere: the one that its stages ask for in FOLDER, its engine.services.",
-    ),
-    "listening-results": (
-        "megahour.cli.listening_results:command",
-        "Mean opinions of a listening test, with their intervals.",
-    ),
+    "transcribe": ("megahour.cli.transcribe:command", "Turn audio files or a microphone into text or subtitles."),
+    "listen": ("megahour.cli.listen:command", "Serve live recognition: a web page, a WebSocket, HTTP."),
+    "say": ("megahour.cli.say:command", "Speak a text with a trained voice."),
     "export-model": (
         "megahour.cli.export_model:command",
-        "A trained model as a bundle: ONNX graphs that transcribe and sherpa-onnx play.",
-    ),
-    "pool-scores": (
-        "megahour.cli.pool_scores:command",
-        "Word error rates of the folds of a corpus, as one table.",
-    ),
-    "lmplz": (
-        "megahour.lm.cli.lmplz_command:lmplz",
-        "KenLM's lmplz by its own options: text on standard input, an ARPA model on standard output.",
+        "Export a trained model to ONNX, for other runtimes.",
     ),
     "coverage": (
         "megahour.cli.coverage:command",
-        "Hours by language, domain, licence, label, tier, speaker and month; two runs side by side.",
+        "Hours by language, licence, speaker …, of one run or two.",
     ),
+    "pool-scores": ("megahour.cli.pool_scores:command", "Pool the word error rates of a corpus's folds."),
+    "listening-results": (
+        "megahour.cli.listening_results:command",
+        "Mean opinion scores of a listening test, with intervals.",
+    ),
+    "serve": ("megahour.cli.serve:command", "Serve models on this machine to a run on others."),
     "lm": (
         "megahour.lm.cli.commands:group",
-        "n-gram language models: train, score, info, convert, rescore, combine, prune.",
+        "n-gram language models: train, score, mix, prune.",
     ),
+    "lmplz": ("megahour.lm.cli.lmplz_command:lmplz", "KenLM's lmplz, with its own options."),
 }

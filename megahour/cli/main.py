@@ -17,7 +17,7 @@ import click
 import megahour
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.metrics import metrics_options, watching
-from megahour.cli.stage_table import STAGES
+from megahour.cli.stage_table import GROUPS, STAGES
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.stopping import end_by_sigterm, exit_code, said, signal_name
 from megahour.runner import log
@@ -52,8 +52,13 @@ class Commands(LazyGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_commands(ctx, formatter)
-        with formatter.section("Stages (megahour STAGE --help shows inputs, parameters, types and defaults)"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in STAGES.items()])
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Stages: steps of recipes, and commands. `megahour STAGE --help` shows inputs and parameters."
+        )
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, STAGES[name][1]) for name in names])
 
 
 @click.group(
@@ -93,7 +98,7 @@ as_json = click.option("--json", is_flag=True, help="print JSON, for programs; d
 @log.logged
 @metrics_options
 def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: Any) -> None:
-    """Run a recipe: what is finished stays, what is missing or changed is made."""
+    """Run a recipe; finished steps are kept."""
     from megahour.cli.recipe import load_recipe
     from megahour.cli.session import RunSession
 
@@ -127,7 +132,7 @@ class PlanCommand(click.Command):
 @recipe_arguments
 @as_json
 def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
-    """What would run, why, and how long it took last time."""
+    """Show what `run` would do, and how long it took before."""
     if (plans := _plans(recipe, overrides, json)) is None:
         return
     marks = {"done": "-", "blocked": "blocked"}
@@ -147,7 +152,7 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
 @recipe_arguments
 @as_json
 def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
-    """Where each step of a recipe stands."""
+    """Show how far each step of a recipe is."""
     from megahour.cli.status import counts_of, shards_in_all
 
     if (plans := _plans(recipe, overrides, json)) is None:
@@ -186,7 +191,7 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 @click.option("--repair", is_flag=True, help="Rebuild the damaged shards, and only those.")
 @click.option("--digest", default="", metavar="SHA-256", help="Of an exported bundle: what `export-model` printed.")
 def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest: str) -> None:
-    """Re-read every file of an artifact, an exported bundle, or all artifacts of a recipe, against its checksum.
+    """Check a run, an artifact or a bundle byte by byte.
 
     With --repair, bad shards are made again from the same inputs, and replace the damaged ones if they are what their
     receipts say. Inputs are looked for beside the artifact; inputs.ROLE=URL names one that is elsewhere.
@@ -210,7 +215,7 @@ def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest
 @click.argument("name", default="")
 @click.option("--copy", is_flag=True, help="Write the recipe to NAME.yaml in the working directory, to edit.")
 def recipes_command(name: str, copy: bool) -> None:
-    """The recipes that come with megahour; with a NAME, the text of that one."""
+    """List the recipes that come with megahour, or print one."""
     from megahour.cli import shipped_recipes
 
     if not name:
@@ -226,7 +231,7 @@ def recipes_command(name: str, copy: bool) -> None:
 
 @app.command("doctor")
 def doctor_command() -> None:
-    """What this machine has, and what to install for what is missing."""
+    """Show what this machine lacks, and how to install it."""
     from megahour.cli.doctor import examine
 
     findings = examine()

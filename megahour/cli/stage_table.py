@@ -230,6 +230,24 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
 }
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Build a corpus": (
+        *("ingest", "import", "apply", "copies", "import-aligner", "align", "score-alignment", "cut"),
+        *("duplicates", "combine", "select", "export", "report"),
+    ),
+    "Train a recogniser": (
+        *("features", "import-features", "lexicon", "pronunciations", "tokens", "senones", "train", "realign"),
+        *("targets", "repartition", "pseudo-label"),
+    ),
+    "Recognise and score": (
+        *("graph", "decode", "lattices", "export-lattices", "import-lattices", "import-hypotheses", "score"),
+    ),
+    "Language models": ("language-model", "lm-interpolate", "lm-prune", "lm-perplexity", "lm-convert"),
+    "Train a voice": ("tts-data", "speak", "score-speech", "listening-test"),
+    "Generate data": ("synthesise", "sentences", "fetch-prompts", "compose"),
+}
+"""The stages as `megahour --help` lists them. Those that only `megahour lm` runs, on an engine, are left out."""
+
 NEXT: dict[str, tuple[str, str]] = {
     "fetch-prompts": ("compose", "clips"),
     "synthesise": ("ingest", "raw"),

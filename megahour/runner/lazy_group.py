@@ -53,5 +53,6 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+            shown = ((name, command) for name, command in self.commands.items() if not command.hidden)
+            own = [(name, command.get_short_help_str(100)) for name, command in shown]
             formatter.write_dl([*own, *((name, summary) for name, (_, summary) in self.lazy.items())])

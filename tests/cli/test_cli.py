@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from toy_stages import write_recipe
 
 from megahour.cli.main import _for_users
+from megahour.cli.stage_table import GROUPS, STAGES
 from megahour.core.errors import StageError
 from megahour.core.locks import alone
 from megahour.engine.base import Failure, TaskFailed
@@ -35,6 +36,19 @@ def test_help_starts_in_half_a_second() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(5)) < 0.5
+
+
+def test_help_lists_every_stage_that_a_user_calls_once_in_lines_of_a_narrow_terminal() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert len(listed) == len(set(listed))
+    assert all(name.startswith("lm-") for name in STAGES.keys() - set(listed))
+    shown = megahour("--help")
+    assert all(f"\n  {name} " in shown for name in listed)
+    commands = shown.partition("Commands:")[2].partition("Stages:")[0]
+    assert all(line.startswith("  ") and line[2] != " " for line in commands.splitlines() if line), (
+        "a summary is broken"
+    )
+    assert "docs " not in commands  # hidden
 
 
 def test_a_run_resumes_explains_itself_and_verifies(tmp_path: Path) -> None:
