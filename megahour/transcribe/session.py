@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import AudioLimits, Decoder
+from megahour.corpus.media.audio import FULL_SCALE, AudioLimits, Decoder
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
@@ -19,6 +20,7 @@ from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
+MOST_FLOAT = 4.0  # of samples in ±1, which a loud resampler may leave a little
 UPDATE_S = 0.5  # of a stream: audio between two partial results
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0)
 """Silence and clipping are for the user to hear; what cannot be decoded is refused as everywhere."""
@@ -59,7 +61,7 @@ class Update:
 
 
 def transcribe(
-    audio: str | BinaryIO | NDArray[np.int16],
+    audio: str | os.PathLike[str] | BinaryIO | ArrayLike,
     model: str | Recogniser,
     *,
     rate_hz: int = 0,
@@ -73,8 +75,9 @@ def transcribe(
 
     Parameters
     ----------
-    audio: path of any audio or video file, an open binary file, or mono samples. rate_hz: of samples, or of a file of
-        raw 16-bit ones; 0: the file says what it is.
+    audio: path of any audio or video file, an open binary file, or mono samples: int16 (T,), or floats in ±1 as
+        soundfile and torchaudio give them. rate_hz: of samples, or of a file of raw 16-bit ones; 0: the file says
+        what it is.
     model: a recogniser, or the address of a model or run to make one of.
     ends: of the pieces that the model takes at once.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
@@ -83,16 +86,16 @@ def transcribe(
 
     Raises
     ------
-    BadRecord: the audio cannot be decoded, with the reason.
+    BadRecord: the audio cannot be decoded, with the reason; samples of several channels, or in no scale.
     ConfigError: as `parts_of` and `Recogniser`; `chunks` in milliseconds that the model cannot hear in.
 
     Example: `transcribe("talk.mp3", "runs/demo").text`. Make a `Recogniser` first where there are many recordings.
     """
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
-    if isinstance(audio, str):
+    if isinstance(audio, str | os.PathLike):
         with Path(audio).open("rb") as file:
             how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
-            return transcribe(file, recogniser, name=name or audio, **how)
+            return transcribe(file, recogniser, name=name or str(audio), **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
     counted = _counted(_blocks(audio, rate_hz, recogniser), result, recogniser, watch)
@@ -237,10 +240,11 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
     return result
 
 
-def _blocks(audio: BinaryIO | NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
-    if isinstance(audio, np.ndarray):
-        return _samples(audio, rate_hz, recogniser)
-    return live_blocks(audio, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(audio, recogniser)
+def _blocks(audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+    if not hasattr(audio, "read"):
+        return _samples(np.asarray(audio), rate_hz, recogniser)
+    file = cast(BinaryIO, audio)
+    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser)
 
 
 def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
@@ -248,12 +252,22 @@ def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.floa
         yield block[:, 0].astype(np.float32)
 
 
-def _samples(samples: NDArray[np.int16], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
     import soxr
 
     if samples.ndim != 1 or rate_hz < 1:
         raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; give mono ones and rate_hz")
-    yield soxr.resample(samples.astype(np.float32), rate_hz, recogniser.front.rate_hz)
+    yield soxr.resample(_in_int16_scale(samples), rate_hz, recogniser.front.rate_hz)
+
+
+def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Integers stay as they are, floats in ±1 are multiplied; what fits neither would be recognised as noise."""
+    full_scale, most = (1.0, MOST_FLOAT) if samples.dtype.kind == "f" else (FULL_SCALE, FULL_SCALE)
+    peak = float(np.abs(samples.astype(np.float64)).max(initial=0.0)) if samples.dtype.kind in "fi" else np.nan
+    if not peak <= most:  # NaN is not
+        what = f"samples of {samples.dtype} with a peak of {peak:g}"
+        raise BadRecord("sample-scale", f"{what}; give int16, or floats from -1 to 1")
+    return samples.astype(np.float32) * np.float32(FULL_SCALE / full_scale)
 
 
 def _counted(

@@ -1,0 +1,56 @@
+"""Samples from Python: any usual scale and container gives the same words, and what has no scale is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from exported import model, voice
+
+from megahour.core.errors import BadRecord
+from megahour.transcribe.parts import parts_of
+from megahour.transcribe.recogniser import Recogniser
+from megahour.transcribe.session import transcribe
+
+SAMPLES = voice(2.0, 1)
+FLOATS = SAMPLES / 32768
+
+
+@pytest.fixture(scope="module")
+def recogniser(tmp_path_factory: pytest.TempPathFactory) -> Recogniser:
+    folder = tmp_path_factory.mktemp("recogniser")
+    model(folder / "model", "tdnn")
+    return Recogniser(parts_of(str(folder / "model")))
+
+
+@pytest.mark.parametrize(
+    "audio", [FLOATS, FLOATS.astype(np.float32), torch.tensor(FLOATS), SAMPLES.astype(np.int64), FLOATS.tolist()]
+)
+def test_floats_in_one_and_integers_are_the_same_sound(recogniser: Recogniser, audio: Any) -> None:
+    expected = transcribe(SAMPLES, recogniser, rate_hz=8000)
+    assert expected.text
+    assert transcribe(audio, recogniser, rate_hz=8000) == expected
+
+
+def test_a_path_is_a_path(recogniser: Recogniser, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
+    heard = transcribe(tmp_path / "a.wav", recogniser)
+    assert (heard.text, heard.name) == (transcribe(SAMPLES, recogniser, rate_hz=8000).text, str(tmp_path / "a.wav"))
+
+
+@pytest.mark.parametrize(
+    "audio",
+    [SAMPLES.astype(np.float32), SAMPLES.astype(np.int32) << 16, np.full(800, np.nan), np.zeros(800, np.complex64)],
+)
+def test_samples_in_no_scale_are_refused(recogniser: Recogniser, audio: Any) -> None:
+    with pytest.raises(BadRecord, match="give int16, or floats from -1 to 1") as caught:
+        transcribe(audio, recogniser, rate_hz=8000)
+    assert caught.value.reason == "sample-scale"
+
+
+def test_no_samples_are_no_words(recogniser: Recogniser) -> None:
+    assert transcribe(np.zeros(0), recogniser, rate_hz=8000).text == ""
