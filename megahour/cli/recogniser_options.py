@@ -155,9 +155,15 @@ def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
     """The model's parts; a recipe's name stands for its run."""
     from megahour.cli.recipe import load_recipe
     from megahour.cli.shipped_recipes import names
+    from megahour.core.errors import ConfigError
+    from megahour.core.store import Artifact
     from megahour.transcribe.parts import parts_of
 
     if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):
-        model = load_recipe(model).run
+        run = load_recipe(model).run
+        if not (home := Artifact(run)).fs.exists(home.root):
+            remedy = f"`megahour run {model}` makes it; or give a run's folder, a *model* artifact or a bundle"
+            raise ConfigError(f"the recipe {model} was not run here", where=run, remedy=remedy)
+        model = run
     parts = parts_of(model, step)
     return replace(parts, **{name: value for name, value in given.items() if value})

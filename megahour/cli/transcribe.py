@@ -95,6 +95,10 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             if not found:
                 raise ConfigError("no audio files in this folder", where=each, remedy=f"they end in {', '.join(MEDIA)}")
             yield from ((path, str(Path(path).relative_to(each))) for path in found)
+        elif each != PIPE and Path(each).exists() and not Path(each).is_file():
+            raise ConfigError(
+                "no file, but a pipe or a device", where=each, remedy=f"send it to standard input: {PIPE}"
+            )
         elif each != PIPE and not Path(each).is_file():
             raise ConfigError("no such file or folder", where=each, remedy="check the path")
         else:

@@ -31,8 +31,7 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
         another number of shards in `beside`.
     """
     need_frames(artifact, where=where)
-    by_set = _shards(artifact.url, artifact.manifest.digest)
-    present = sorted(by_set)
+    by_set, present = _shards(artifact.url, artifact.manifest.digest), names_of_sets(artifact)
     if missing := sorted(set(sets) - set(present)):
         raise ConfigError(
             f"no shard of {artifact.url} is in sets {missing}; there are {present}",
@@ -43,6 +42,11 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     if beside is None:
         return [Task({"shard": shard}) for shard in shards]
     return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
+
+
+def names_of_sets(artifact: Artifact) -> list[str]:
+    """The sets that have shards."""
+    return sorted(_shards(artifact.url, artifact.manifest.digest))
 
 
 def set_of(artifact: Artifact, shard: int) -> str:

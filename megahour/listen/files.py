@@ -66,6 +66,9 @@ class Uploads:
         form = request.query.get("format", "json")
         if form not in FORMATS:
             raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
+        if request.content_type.startswith("multipart/"):
+            what = "a form: send the file itself as the body, as `curl --data-binary @talk.wav` does\n"
+            raise web.HTTPUnsupportedMediaType(text=what)
         with tempfile.TemporaryFile() as file, self._kept(Upload(file)) as upload:
             await self._spool(request, file)
             given = cast(BinaryIO, upload)

@@ -29,7 +29,7 @@ from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 from megahour.features.cepstra_mels import are_cepstra
-from megahour.features.sets import need_frames
+from megahour.features.sets import names_of_sets, need_frames
 from megahour.train.options import CtcOptions
 from megahour.train.params import TrainParams
 from megahour.train.schedule import Data
@@ -66,11 +66,10 @@ def choose(
         "labelled": changed(shelf, own, two_views=two_views, source=source(own, p.waveform.changes))
     }
     if not loaders["labelled"].utterances:
-        sets = sorted({receipt.tags.get("set", "") for receipt in features.each_receipt()})
         raise StageError(
             f"no utterance of sets {p.sets} can be trained on ({dict(dropped)})",
             where=features.url,
-            remedy=f"the features have sets {sets}; check `sets` and the labels",
+            remedy=f"the features have sets {names_of_sets(features)}; check `sets` and the labels",
         )
     if "targets" in inputs:
         targets = _targets(p, features, inputs["targets"])

@@ -22,6 +22,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.features.sets import names_of_sets
 from megahour.lattices.table import SUFFIX
 from megahour.models.build import KINDS, WITH_LOOKAHEAD, build, skeleton
 from megahour.train import data
@@ -193,7 +194,8 @@ def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
         return Phones.read(inputs["lexicon"])
     characters = Characters.of(_texts(inputs, p.sets))
     if len(characters) < 2:
-        raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy="check `sets`")
+        remedy = f"the features have sets {names_of_sets(inputs['features'])}; check `sets`"
+        raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy=remedy)
     return characters
 
 

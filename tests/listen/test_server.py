@@ -118,6 +118,9 @@ def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
             answer = await client.post(f"/transcribe{query}", data=data)
             assert answer.status == status
             assert why in await answer.text()
+        answer = await client.post("/transcribe", data={"file": io.BytesIO(file.getvalue())})
+        assert answer.status == 415
+        assert "send the file itself" in await answer.text()
         assert server.busy == 0
 
     assert served(recogniser, talk, Limits(file_bytes=39_999)).counts.files == 2

@@ -91,6 +91,7 @@ def test_inputs_that_do_not_fit_are_named_with_their_remedy(inputs: dict[str, Ar
     assert "no utterance of sets ['moon']" in refused(inputs, sets=["moon"])
     assert "the features have sets ['labelled', 'other']" in refused(inputs, sets=["moon"])
     assert "no text in sets ['moon']" in refused({"features": features}, criterion="ctc", sets=["moon"])
+    assert "have sets ['labelled', 'other']" in refused({"features": features}, criterion="ctc", sets=["moon"])
     targets = write_artifact(tmp_path / "targets", [], {"outputs": 4, "offsets": [0], "top_k": 2})
     assert "4 outputs, the units 5 senones" in refused({**inputs, "targets": targets})
     assert "do not go with criterion ctc" in refused({**inputs, "targets": targets}, criterion="ctc")
