@@ -1,6 +1,7 @@
 """Time and memory of `select` on synthetic utterance rows without audio, extrapolated to 10^9 rows.
 
-python benchmarks/select_scale.py --rows 200000,400000,800000 [--engine spark] [--workers 2] [--write]
+python benchmarks/select_scale.py --rows 1000000,10000000,100000000 --duplicates-rows 1000000,10000000 \\
+    [--engine spark] [--workers 2] [--folder FOLDER] [--write]
 
 Each shard has 5,000 rows, as with 10^9 utterances in 200,000 shards; each speaker about 200 utterances, each recording
 20. The second run also gets a list of duplicates (one row in 20); `select` first joins it to the rows by two exchanges.
@@ -11,21 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from page import machine, publish, python
 
 from megahour.cli.recipe import EngineParams
 from megahour.cli.run import make_engine
-from megahour.core.receipts import Counts, Manifest
+from megahour.core.receipts import Counts, Manifest, PackedReceipts, packed
 from megahour.core.schemas import DUPLICATES, UTTERANCES
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
@@ -34,6 +40,7 @@ from megahour.select.params import SelectParams, SetRule
 from megahour.select.stage import Select
 
 EACH, TWICE = 5000, 20  # rows per shard; one row in TWICE is listed as a duplicate
+EACH_RECORDING, EACH_SPEAKER = 20, 200
 WANTED = 10**9
 PARAMS = SelectParams(
     sets=[SetRule(name="test", hours=1.0), SetRule(name="labelled")], shard_hours=5.0, shared_recordings="drop"
@@ -43,70 +50,92 @@ PARAMS = SelectParams(
 def rows(shard: int, utterances: int) -> pa.Table:
     """The rows of one shard. Speakers are spread over many shards."""
     rng = np.random.default_rng(shard)
-    recording = shard * (EACH // 20) + np.arange(EACH) // 20
-    speaker = (recording * 2654435761) % max(1, utterances // 200)
+    recording = shard * (EACH // EACH_RECORDING) + np.arange(EACH) // EACH_RECORDING
+    speaker = (recording * 2654435761) % max(1, utterances // EACH_SPEAKER)
     columns: dict[str, Any] = {
         "key": rng.integers(0, 1 << 62, EACH),
         "recording": recording,
-        "speaker": [f"speaker {number}" for number in np.repeat(speaker[::20], 20)],
+        "speaker": _numbered("speaker ", speaker, ""),
+        "name": _numbered("talks/", recording, ".flac"),
         "samples": rng.integers(16_000, 112_000, EACH),
-        "rate_hz": [16_000] * EACH,
         "created_s": 1_500_000_000 + rng.integers(0, 10**8, EACH),
-        "text": ["words of an utterance as long as most of them are"] * EACH,
         "confidence": rng.random(EACH),
     }
+    columns = _constant() | {name: pa.array(values, _constant()[name].type) for name, values in columns.items()}
+    return pa.table(list(columns.values()), schema=UTTERANCES)
+
+
+def _numbered(before: str, numbers: np.ndarray, after: str) -> pa.Array:
+    names = [f"{before}{number}{after}" for number in numbers[::EACH_RECORDING]]
+    return pa.array(names, pa.string()).take(np.arange(len(numbers)) // EACH_RECORDING)
+
+
+@cache
+def _constant() -> dict[str, pa.Array]:
+    """Columns that are the same in all shards."""
+    known = {"rate_hz": 16_000, "text": "words of an utterance as long as most of them are"}
 
     def empty(kind: pa.DataType) -> Any:
         return [] if pa.types.is_list(kind) else "" if pa.types.is_string(kind) else 0
 
-    return pa.table(
-        [pa.array(columns.get(f.name, [empty(f.type)] * EACH), f.type) for f in UTTERANCES], schema=UTTERANCES
-    )
+    return {f.name: pa.array([known.get(f.name, empty(f.type))] * EACH, f.type) for f in UTTERANCES}
 
 
-def make(folder: Path, utterances: int) -> dict[str, Artifact]:
-    """The inputs of `select`: artifacts `utterances` and `duplicates`."""
-    tables = {"utterances": [], "duplicates": []}  # type: dict[str, list[Any]]
-    made = {role: Artifact(folder / role) for role in tables}
+def make(artifact: Artifact, utterances: int, part: Callable[[pa.Table], pa.Table]) -> None:
+    """An input of `select`, unless it is there. part: what it has of the rows of a shard."""
+    if artifact.complete:
+        return
+    receipts, counts = PackedReceipts(), Counts()
     for shard in range(utterances // EACH):
-        table = rows(shard, utterances)
-        count = EACH // TWICE
-        keys = table["key"].to_pylist()[::TWICE]
-        listed = [keys, [0] * count, ["text"] * count, [1.0] * count]
-        columns = [pa.array(values, field.type) for values, field in zip(listed, DUPLICATES, strict=True)]
-        for role, content in (("utterances", table), ("duplicates", pa.table(columns, schema=DUPLICATES))):
-            with ShardWriter(made[role], shard, "made") as out:
-                out.came_in(content.num_rows)
-                out.kept(content.num_rows)
-                out.table(content)
-                tables[role].append(out.commit())
-    for role, receipts in tables.items():
-        counts = Counts()
-        for receipt in receipts:
-            counts.add(receipt.counts)
-        digest = content_digest(receipts, {})
-        finish(made[role], receipts, Manifest("made", 1, "made", digest, {}, {}, len(receipts), counts, {}))
-    return made
+        table = part(rows(shard, utterances))
+        with ShardWriter(artifact, shard, "made") as out:
+            out.came_in(table.num_rows)
+            out.kept(table.num_rows)
+            out.table(table)
+            receipts.append(packed(out.commit()))
+            counts.add(out.counts)
+    digest = content_digest(receipts, {})
+    finish(artifact, receipts, Manifest("made", 1, "made", digest, {}, {}, len(receipts), counts, {}))
+
+
+def listed(table: pa.Table) -> pa.Table:
+    """Duplicates: one row in `TWICE`."""
+    keys = table["key"].to_pylist()[::TWICE]
+    columns = [keys, [0] * len(keys), ["text"] * len(keys), [1.0] * len(keys)]
+    return pa.table([pa.array(values, f.type) for values, f in zip(columns, DUPLICATES, strict=True)], DUPLICATES)
 
 
 def measure(given: argparse.Namespace) -> dict[str, float]:
-    """Measures one size. Runs in its own process, because peak memory is counted per process."""
+    """Measures one size, in a process of its own, as peak memory is counted per process."""
+    inputs = {role: Artifact(given.folder / f"{given.one}" / role) for role in ("utterances", "duplicates")}
+    own = {role: inputs[role] for role in (["utterances", "duplicates"] if given.duplicates else ["utterances"])}
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
-        folder = Path(place)
-        inputs = make(folder, given.one)
-        found: dict[str, float] = {"rows": given.one}
-        for name, own in (("alone", {"utterances": inputs["utterances"]}), ("duplicates", inputs)):
-            started, before = time.monotonic(), _cpu_s()
-            with make_engine(EngineParams(kind=given.engine, workers=given.workers)) as engine:
-                run_stage(Select(), PARAMS, own, Artifact(folder / f"out-{name}"), engine, work=folder / "work")
-            found |= {f"{name}_wall_s": time.monotonic() - started, f"{name}_cpu_s": _cpu_s() - before}
-    for name, who in (("driver_mb", resource.RUSAGE_SELF), ("worker_mb", resource.RUSAGE_CHILDREN)):
-        found[name] = resource.getrusage(who).ru_maxrss / 1e3
+        started, before = time.monotonic(), _used()
+        with make_engine(EngineParams(kind=given.engine, workers=given.workers)) as engine:
+            output = Artifact(Path(place, "selection"))
+            manifest = run_stage(Select(), PARAMS, own, output, engine, work=Path(place, "work"))
+            found = {name: after - before[name] for name, after in _used().items()}
+        assert manifest.counts.came_in == given.one
+        found["wall_s"] = time.monotonic() - started
+    found["driver_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    for name, program in (("worker_mb", "python"), ("java_mb", "java")):
+        found[name] = _most.get(program, 0.0)
     return found
 
 
-def _cpu_s() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+_most: dict[str, float] = {}  # MB of the largest process by program
+
+
+def _used() -> dict[str, float]:
+    """CPU seconds of this process, and of all that it started; their peak memory goes to `_most`."""
+    cpu_s = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            cpu_s += sum(child.cpu_times()[:4])
+            program = "java" if "java" in child.name() else "python"
+            peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{child.pid}/status").read_text())
+            _most[program] = max(_most.get(program, 0.0), int(peak[1]) / 1e3 if peak else 0.0)
+    return {"driver_cpu_s": time.process_time(), "workers_cpu_s": cpu_s}
 
 
 def fitted(n: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -118,53 +147,71 @@ def fitted(n: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:
     return float(a), float(b), (a + b * n) / y - 1
 
 
-def page(given: argparse.Namespace, found: list[dict[str, float]], load: float) -> list[str]:
-    n = np.array([each["rows"] for each in found])
-    names = [name for name in found[0] if name != "rows"]
+def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]], load: float) -> list[str]:
     lines = [
         "# `select` over many rows",
         "",
-        f"`python benchmarks/select_scale.py --rows {given.rows} --engine {given.engine} --workers {given.workers} "
-        f"--write`: synthetic utterance rows in shards of {EACH:,}, without audio; first alone, then with a list that "
-        f"marks one row in {TWICE} as a duplicate. The fit is y = a + b · rows; residuals are relative.",
-        "",
-        "| | " + " | ".join(f"{int(rows):,} rows" for rows in n) + f" | residuals | {WANTED:,} rows by the fit |",
-        "| --- |" + " ---: |" * (len(n) + 2),
+        f"`python benchmarks/select_scale.py --rows {given.rows} --duplicates-rows {given.duplicates_rows} --engine "
+        f"{given.engine} --workers {given.workers} --write`: synthetic utterance rows in shards of {EACH:,}, without "
+        f"audio, and with a list that marks one row in {TWICE} as a duplicate. The fit is y = a + b · rows; residuals "
+        "are relative.",
     ]
-    for name in names:
-        y = np.array([each[name] for each in found])
-        a, b, residuals = fitted(n, y)
-        by_fit = a + b * WANTED
-        shown = f"{by_fit / 3600:,.1f} h" if name.endswith("_s") else f"{by_fit / 1e3:,.1f} GB"
-        shown = shown if b > 0 else "no growth at these sizes, so no fit"
-        unit = name.rpartition("_")[2].replace("mb", "MB")
-        lines.append(
-            f"| {name.rpartition('_')[0].replace('_', ', ')}, {unit} | "
-            + " | ".join(f"{value:,.1f}" for value in y)
-            + f" | {', '.join(f'{r:+.1%}' for r in residuals)} | {shown} |"
-        )
-    about = "Wall times depend on the load. At larger sizes the driver's memory grows with speakers and recordings."
+    for title, sizes in found.items():
+        n = np.array([each["rows"] for each in sizes])
+        lines += [
+            "",
+            f"| {title} | "
+            + " | ".join(f"{int(rows):,} rows" for rows in n)
+            + f" | residuals | {WANTED:,} by the fit |",
+            "| --- |" + " ---: |" * (len(n) + 2),
+        ]
+        lines += [_row(name, n, np.array([each[name] for each in sizes])) for name in sizes[0] if name != "rows"]
+    about = (
+        "Wall times depend on the load. Memory is that of the largest process. A driver holds hours of every speaker, "
+        f"of whom each {EACH_SPEAKER} rows have one, and the receipts."
+    )
     return [*lines, "", about, "", machine(python(), load=load)]
+
+
+def _row(name: str, n: np.ndarray, y: np.ndarray) -> str:
+    what, _, unit = name.replace("_cpu_s", "_CPU s").replace("_mb", "_MB").rpartition("_")
+    start = f"| {what}, {unit} | " + " | ".join(f"{value:,.1f}" for value in y) + " | "
+    if len(n) < 2 or not y.all():
+        return start + " | |"
+    a, b, residuals = fitted(n, y)
+    by_fit = a + b * WANTED
+    shown = f"{by_fit / 3600:,.1f} h" if name.endswith("_s") else f"{by_fit / 1e3:,.1f} GB"
+    shown = shown if b > 0 else "no growth at these sizes, so no fit"
+    return f"{start}{', '.join(f'{r:+.1%}' for r in residuals)} | {shown} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="200000,400000,800000")
+    parser.add_argument("--duplicates-rows", default="200000,400000,800000", help="sizes that also get a list")
     parser.add_argument("--engine", default="local", choices=["local", "spark"])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--write", action="store_true", help="write select_scale.md beside this script")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "select-scale", help="stays")
+    parser.add_argument("--write", action="store_true", help="write select_scale.md, or select_scale_spark.md")
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--duplicates", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(given)))
+        print(json.dumps({"rows": given.one, **measure(given)}))
         return
-    load, found = os.getloadavg()[0], []
-    for size in given.rows.split(","):
-        own = ["--one", size, "--engine", given.engine, "--workers", str(given.workers), "--folder", str(given.folder)]
-        done = subprocess.run([sys.executable, __file__, *own], check=True, stdout=subprocess.PIPE, text=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    publish(__file__, page(given, found, load), write=given.write)
+    load, found = os.getloadavg()[0], dict[str, list[dict[str, float]]]()
+    own = ["--engine", given.engine, "--workers", str(given.workers), "--folder", str(given.folder)]
+    for title, sizes, flags in (("alone", given.rows, []), ("duplicates", given.duplicates_rows, ["--duplicates"])):
+        for size in filter(None, sizes.split(",")):
+            make(Artifact(given.folder / size / "utterances"), int(size), lambda table: table)
+            if flags:
+                make(Artifact(given.folder / size / "duplicates"), int(size), listed)
+            command = [sys.executable, __file__, "--one", size, *own, *flags]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            found.setdefault(title, []).append(json.loads(done.stdout.splitlines()[-1]))
+            print(title, found[title][-1], file=sys.stderr)
+    page_file = Path(__file__).with_stem("select_scale_spark") if given.engine == "spark" else Path(__file__)
+    publish(str(page_file), page(given, found, load), write=given.write)
 
 
 if __name__ == "__main__":

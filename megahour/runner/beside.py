@@ -72,7 +72,7 @@ class MeetByKey(Stage[BesideParams]):
         # The hash of Knuth's multiplicative method: keys may be any numbers.
         mixed = (table["key"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
         places = (mixed % np.uint64(count)).astype(np.int64)
-        yield from _by_place(table, places)
+        yield from by_place(table, places)
 
     def merge(
         self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
@@ -106,7 +106,7 @@ class GatherByShard(Stage[BesideParams]):
 
     def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         table = inputs["met"].read_table(task["shard"])
-        yield from _by_place(table, table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards, p.most))
+        yield from by_place(table, table[OWNER].to_numpy() // _run(inputs["owners"].manifest.shards, p.most))
 
     def merge(
         self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
@@ -122,13 +122,18 @@ class GatherByShard(Stage[BesideParams]):
         return {"run": _run(inputs["owners"].manifest.shards, p.most)}
 
 
-def _by_place(table: pa.Table, places: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, its rows), of rows that go to `places` (rows,)."""
+def by_place(table: pa.Table, places: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, its rows in their order), of rows that go to `places` (rows,)."""
     import numpy as np
 
-    for place in np.unique(places).tolist():
-        for batch in table.take(np.flatnonzero(places == place)).combine_chunks().to_batches():
-            yield place, batch
+    order = np.argsort(places, kind="stable")
+    rising = places[order]
+    sorted_ = table.take(order).combine_chunks()
+    first = 0
+    for end in (np.flatnonzero(np.diff(rising, append=-1)) + 1).tolist():
+        for batch in sorted_.slice(first, end - first).to_batches():
+            yield int(rising[first]), batch
+        first = end
 
 
 def _write_sorted(table: pa.Table, out: ShardWriter) -> None:

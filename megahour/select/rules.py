@@ -11,8 +11,9 @@ import numpy as np
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.stage import Inputs
 from megahour.corpus.transcripts.speaker_names import one_name
+from megahour.select.census import census
 from megahour.select.draw import check_enough, level_of, limits_of
-from megahour.select.exchange import census, drawn_from
+from megahour.select.exchange import drawn_from
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
 from megahour.select.voices import HOUR_US, grouped
@@ -30,7 +31,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     NothingKept: no utterance passes the filters.
     """
     speakers = census(p, inputs)
-    hours, shared = speakers.hours, speakers.shared()
+    hours, shared = speakers.hours, speakers.shared
     if not hours:
         raise NothingKept(
             f"select keeps none of {inputs['utterances'].manifest.counts.kept:,} records",
@@ -49,7 +50,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
             + (", or set shared_recordings=drop" if leaders else ""),
         )
     contested = _contested(made, shared) if p.shared_recordings == "drop" else {}
-    made = replace(made, spellings=speakers.spellings(), contested=contested)
+    made = replace(made, spellings=speakers.spellings, contested=contested)
     if not p.draw_hours:
         return made
     if p.draw_evenly == "speakers":

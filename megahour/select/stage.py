@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
     from megahour.select.sample import Layout
 
 
-RUN, MOST = 10, 1024  # shards whose voices a worker counts at least; tables of counts that the driver adds up
+RUN, MOST = 10, 1024  # shards that a task counts at least; tasks that each send to all partitions, at most
+COUNTED_TOGETHER = 1_000_000  # utterances whose voices meet in one partition
+FEW = 64  # shards that send their rows without groups
 
 
 class Select(Stage[SelectParams]):
@@ -41,15 +44,24 @@ class Select(Stage[SelectParams]):
         listed = laid_beside("listed", "utterances", "duplicates") if "duplicates" in inputs else {}
         roles = {"utterances": "utterances", **({"listed": "listed"} if listed else {})}
         counted = LaidOut(CountVoices(), p, roles)
-        return {**listed, "counted": counted, "layout": LaidOut(LayOutSets(), p, {**roles, "counted": "counted"})}
+        layout = LaidOut(LayOutSets(), p, {**roles, "counted": "counted"})
+        grouped = LaidOut(GroupRows(), p, {**roles, "layout": "layout"})
+        many = inputs["utterances"].manifest.shards > FEW
+        return {**listed, "counted": counted, "layout": layout, **({"grouped": grouped} if many else {})}
+
+    def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
+        return [Task({"shard": shard}) for shard in range(_source(inputs).manifest.shards)]
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
         return len(layout(p, inputs).shards)
 
     def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        from megahour.select.exchange import split_shard
+        from megahour.select.exchange import split_group, split_shards
 
-        yield from split_shard(p, layout(p, inputs), inputs, task["shard"])
+        if "grouped" in inputs:
+            yield from split_group(inputs, task["shard"])
+        else:
+            yield from split_shards(layout(p, inputs), inputs, [task["shard"]])
 
     def merge(
         self, p: SelectParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
@@ -76,24 +88,78 @@ class Select(Stage[SelectParams]):
         return {"sets": sets, "no_set": inputs["utterances"].manifest.counts.kept - came_in}
 
 
+def _source(inputs: Inputs) -> Artifact:
+    return inputs.get("grouped") or inputs["utterances"]
+
+
 class CountVoices(Stage[SelectParams]):
-    """Who speaks how long and is heard where, of a run of shards: small columns of the metadata, read by workers."""
+    """Who speaks how long and is heard where: small columns of the metadata, by an exchange of voices and places."""
 
     name = "count-voices"
+    version = 2
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
+    exchange = True
 
     def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
-        from megahour.runner.beside import runs
-
         shards = inputs["utterances"].manifest.shards
-        return [Task({"first": first, "stop": stop}) for first, stop in runs(shards, min(MOST, -(-shards // RUN)))]
+        return _runs(inputs, min(MOST, -(-shards // RUN)))
 
-    def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.select.exchange import count_voices
+    def partitions(self, p: SelectParams, inputs: Inputs) -> int:
+        return inputs["utterances"].manifest.counts.kept // COUNTED_TOGETHER + 1
 
-        for suffix, table in count_voices(p, inputs, range(task["first"], task["stop"])).to_tables().items():
+    def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        from megahour.select.census import counted, to_partitions
+
+        table = counted(p, inputs, range(task["first"], task["stop"]))
+        yield from to_partitions(table, self.partitions(p, inputs))
+
+    def merge(
+        self, p: SelectParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        import pyarrow as pa
+
+        from megahour.select.census import COUNTED, settled
+
+        for suffix, table in settled(pa.Table.from_batches(list(batches), COUNTED)).items():
             out.table(table, suffix)
+
+
+class GroupRows(Stage[SelectParams]):
+    """The first half of an exchange of very many: rows to groups of partitions, with their partitions."""
+
+    name = "group-rows"
+    params = SelectParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True), Input("layout"))
+    exchange = True
+
+    def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
+        return _runs(inputs, MOST)
+
+    def partitions(self, p: SelectParams, inputs: Inputs) -> int:
+        from megahour.select.exchange import group_size
+
+        made = layout(p, inputs)
+        return -(-len(made.shards) // group_size(made))
+
+    def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        from megahour.select.exchange import group_size, split_shards
+
+        made = layout(p, inputs)
+        yield from split_shards(made, inputs, range(task["first"], task["stop"]), group_size(made))
+
+    def merge(
+        self, p: SelectParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        from megahour.select.exchange import merge_group
+
+        merge_group(batches, out)
+
+
+def _runs(inputs: Inputs, most: int) -> list[Task]:
+    from megahour.runner.beside import runs
+
+    return [Task({"first": first, "stop": stop}) for first, stop in runs(inputs["utterances"].manifest.shards, most)]
 
 
 class LayOutSets(SingleShard[SelectParams]):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_here import EngineHere
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_utterances import merge_by_hand, utterance, write_utterances
@@ -20,7 +21,7 @@ from megahour.engine.local import LocalEngine
 from megahour.report.coverage import Column, reasons_of
 from megahour.report.coverage_counts import ALL
 from megahour.runner.runner import run_stage
-from megahour.select.exchange import census
+from megahour.select.census import census
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
 
@@ -135,6 +136,51 @@ def test_shards_of_other_times_are_not_read_for_the_plan(
     late = until_s or 99
     some = [i for i, part in filled.items() if part[-1]["created_s"] >= from_s and part[0]["created_s"] <= late]
     assert [shard for shard in read if shard in filled] == some
+
+
+def test_rows_that_go_by_way_of_groups_give_the_same_bytes(
+    rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of three partitions; files of a group have several parts, voices and places are counted in several."""
+    made = [*rows, utterance("nobody's", "s11", name="talk"), utterance("shared", "", recording=3, name="talk")]
+    inputs = {"utterances": write_utterances(tmp_path / "utterances", [made[i::6] for i in range(6)])}
+    p = params(sets=THREE[:2], shard_hours=0.002, min_confidence=0.3, shared_recordings="drop")
+    digests = []
+    for few in (64, 5):
+        monkeypatch.setattr("megahour.select.stage.FEW", few)
+        for size in (1, 1_000_000):
+            monkeypatch.setattr("megahour.select.stage.COUNTED_TOGETHER", size)
+            monkeypatch.setattr("megahour.select.exchange.TOGETHER_BYTES", 20 * size)
+            output = Artifact(tmp_path / f"{few}-{size}")
+            manifest = run_stage(Select(), p, inputs, output, EngineHere(), work=tmp_path / "work")
+            digests.append(manifest.digest)
+    assert manifest.shards >= 4
+    assert 0 < manifest.summary["no_set"] < 40
+    assert "low-confidence" in manifest.counts.dropped
+    assert len(set(digests)) == 1
+
+
+def test_many_shards_send_to_groups_and_groups_to_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are sent: of 100 shards that each send to 100 partitions there would be 10,000."""
+    made = [utterance(f"u{i}", f"s{i % 100}", 36.0, recording=i) for i in range(10_000)]
+    inputs = {
+        "utterances": write_utterances(tmp_path / "utterances", [made[i * 100 : i * 100 + 100] for i in range(100)])
+    }
+    sent = Counter[str]()
+
+    class Counting(EngineHere):
+        def exchange(self, split: Any, items: Any, merge: Any, partitions: int, *, spill: str) -> Any:
+            def counted(item: Any) -> Iterator[Any]:
+                for block in split(item):
+                    sent[split.args[0].stage.rpartition(":")[2]] += 1
+                    yield block
+
+            return super().exchange(counted, items, merge, partitions, spill=spill)
+
+    p = params(sets=[{"name": "all"}], shard_hours=1.0)
+    manifest = run_stage(Select(), p, inputs, Artifact(tmp_path / "out"), Counting(), work=tmp_path / "work")
+    assert (manifest.shards, manifest.counts.kept) == (100, 10_000)
+    assert sent == {"CountVoices": 10, "GroupRows": 100 * 10, "Select": 100}
 
 
 def test_only_the_wanted_languages_and_locales(tmp_path: Path) -> None:

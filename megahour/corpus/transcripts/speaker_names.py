@@ -10,6 +10,7 @@ from megahour.corpus.transcripts.pairing import MEDIA, split_suffix
 # What Unicode lets a reader ignore (Default_Ignorable_Code_Point) beyond the format characters (Cf): above all the
 # variation selectors, with which Japanese names choose a glyph.
 _IGNORABLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
+_ASCII_WORD = re.compile("[0-9a-z]+")
 
 
 def one_name(name: str) -> str:
@@ -21,6 +22,8 @@ def one_name(name: str) -> str:
     >>> one_name("Dr._O’Neil, Ann")
     'dr o neil ann'
     """
+    if name.isascii():  # as below, and much sooner
+        return " ".join(_ASCII_WORD.findall(name.lower())) or name.strip()
     visible = "".join(char for char in _IGNORABLE.sub("", name) if unicodedata.category(char) != "Cf")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
     words = "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)

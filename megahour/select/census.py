@@ -1,0 +1,137 @@
+"""Voices of a corpus: how long each speaks, how its name is spelled, and which of them share recordings.
+
+Each shard is counted on its own (`counted`). Counts of one voice, and those of one place, then meet in one partition of
+an exchange, which adds them up (`settled`) and passes on one row a voice, and places that several voices share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from megahour.core.records import key_of
+from megahour.core.stage import Inputs
+from megahour.corpus.transcripts.speaker_names import is_address
+from megahour.runner.beside import by_place
+from megahour.select.filters import usable
+from megahour.select.params import SelectParams
+from megahour.select.voices import HOUR_US, kinds_of, places_of, times_us, voice_of
+
+NOWHERE = -1  # the place of a row that counts time
+COUNTED = pa.schema(
+    [
+        pa.field("place", pa.int64()),  # where the voice is heard (`voices.places_of`), or `NOWHERE`
+        pa.field("voice", pa.string()),
+        pa.field("spelling", pa.string()),  # of its name; "" where it has none
+        pa.field("us", pa.int64()),
+    ]
+)
+HOURS, SPELLINGS, SHARED = SETTLED = (".parquet", ".spellings.parquet", ".shared.parquet")
+
+
+@dataclass
+class Census:
+    """Hours by voice; for each voice with several names the one of most speech, as later stages compare names as they
+    are; and places (`voices.places_of`) where several voices are heard, with those.
+    """
+
+    hours: dict[str, float] = field(default_factory=dict)
+    spellings: dict[str, str] = field(default_factory=dict)
+    shared: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, tables: dict[str, pa.Table]) -> None:
+        """The tables of `settled`, of a partition."""
+        hours = tables[HOURS]["us"].to_numpy() / HOUR_US
+        self.hours.update(zip(tables[HOURS]["voice"].to_pylist(), hours.tolist(), strict=True))
+        self.spellings.update(
+            zip(*(tables[SPELLINGS][name].to_pylist() for name in ("voice", "spelling")), strict=True)
+        )
+        self.shared.update(zip(*(tables[SHARED][name].to_pylist() for name in ("place", "voices")), strict=True))
+
+
+def census(p: SelectParams, inputs: Inputs) -> Census:
+    """The voices of the usable utterances: as workers have counted them (`CountVoices`), else read shard by shard."""
+    found = Census()
+    if (made := inputs.get("counted")) is None:
+        found.add(settled(counted(p, inputs, range(inputs["utterances"].manifest.shards))))
+        return found
+    for part in range(made.manifest.shards):
+        found.add({suffix: made.read_table(part, suffix) for suffix in SETTLED})
+    return found
+
+
+def counted(p: SelectParams, inputs: Inputs, shards: Iterable[int]) -> pa.Table:
+    """Of the usable utterances of these shards: `COUNTED`, a row for each name of a voice and each place of it."""
+    parts = [_counted(usable(p, inputs, shard)) for shard in shards]
+    together = pa.concat_tables(parts).group_by(["place", "voice", "spelling"], use_threads=False)
+    return together.aggregate([("us", "sum")]).rename_columns(COUNTED.names).cast(COUNTED)
+
+
+def _counted(table: pa.Table) -> pa.Table:
+    kinds, kind = kinds_of(table)
+    us = np.zeros(len(kinds), np.int64)
+    np.add.at(us, kind, times_us(table).to_numpy())
+    names = [voice_of(each["speaker"], each["recording"]) for each in kinds]
+    # Of recordings without a name there may be millions.
+    spelled = [each["speaker"] if each["speaker"] and not is_address(each["speaker"]) else "" for each in kinds]
+    places = np.array([places_of(each) for each in kinds], np.int64).reshape(-1, 3)
+    count = len(kinds)
+    columns = [
+        np.concatenate([np.full(count, NOWHERE), *places.T]),
+        names * 4,
+        spelled + [""] * 3 * count,
+        np.concatenate([us, np.zeros(3 * count, np.int64)]),
+    ]
+    return pa.table([pa.array(values, f.type) for values, f in zip(columns, COUNTED, strict=True)], schema=COUNTED)
+
+
+def to_partitions(table: pa.Table, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of `COUNTED` by their voice, or by their place where they have one."""
+    voices = pc.dictionary_encode(table["voice"].combine_chunks())
+    of_voice = np.array([key_of("count", voice) for voice in voices.dictionary.to_pylist()], np.int64)
+    place = table["place"].to_numpy()
+    keys = np.where(place == NOWHERE, of_voice[voices.indices.to_numpy()], place) if len(of_voice) else place
+    yield from by_place(table, keys % count)
+
+
+def settled(table: pa.Table) -> dict[str, pa.Table]:
+    """All rows of these voices and places, added up: what `Census.add` takes, by file."""
+    time = table.filter(pc.equal(table["place"], NOWHERE))
+    hours = time.group_by("voice", use_threads=False).aggregate([("us", "sum")]).rename_columns(["voice", "us"])
+    return {HOURS: hours.sort_by("voice"), SPELLINGS: _spellings(time), SHARED: _shared(table)}
+
+
+def _spellings(time: pa.Table) -> pa.Table:
+    """For each voice with several names that of most speech; of equal ones the first in alphabetical order."""
+    named = time.filter(pc.not_equal(time["spelling"], "")).group_by(["voice", "spelling"], use_threads=False)
+    names = named.aggregate([("us", "sum")])
+    count = names.group_by("voice", use_threads=False).aggregate([("spelling", "count")])
+    several = count.filter(pc.greater(count["spelling_count"], 1))["voice"]
+    own = names.filter(pc.is_in(names["voice"], value_set=several.combine_chunks()))
+    best = own.sort_by([("voice", "ascending"), ("us_sum", "descending"), ("spelling", "ascending")])
+    chosen: dict[str, str] = {}
+    for voice, spelling in zip(best["voice"].to_pylist(), best["spelling"].to_pylist(), strict=True):
+        chosen.setdefault(voice, spelling)
+    return pa.table({"voice": list(chosen), "spelling": list(chosen.values())}, _SPELLED)
+
+
+def _shared(table: pa.Table) -> pa.Table:
+    heard = table.filter(pc.not_equal(table["place"], NOWHERE)).group_by(["place", "voice"], use_threads=False)
+    pairs = heard.aggregate([])
+    count = pairs.group_by("place", use_threads=False).aggregate([("voice", "count")])
+    several = count.filter(pc.greater(count["voice_count"], 1))["place"]
+    own = pairs.filter(pc.is_in(pairs["place"], value_set=several.combine_chunks()))
+    together: dict[int, list[str]] = {}
+    for place, voice in zip(own["place"].to_pylist(), own["voice"].to_pylist(), strict=True):
+        together.setdefault(place, []).append(voice)
+    return pa.table(
+        {"place": sorted(together), "voices": [sorted(together[place]) for place in sorted(together)]}, _TOGETHER
+    )
+
+
+_SPELLED = pa.schema([("voice", pa.string()), ("spelling", pa.string())])
+_TOGETHER = pa.schema([("place", pa.int64()), ("voices", pa.list_(pa.string()))])
