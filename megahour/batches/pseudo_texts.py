@@ -63,10 +63,7 @@ class PseudoTexts:
 
     def _texts(self, shard: int) -> dict[int, str]:
         """By key."""
-        if shard not in self._by_features:
-            return {}
-        table = self.artifact.read_table(self._by_features[shard], columns=["key", "text"])
-        return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
+        return texts_of(self.artifact, self._by_features[shard]) if shard in self._by_features else {}
 
 
 @dataclass(frozen=True)
@@ -86,6 +83,12 @@ class OpenPseudoTexts(OpenBeside):
         true = [piece.key not in self.instead and bool(piece.text) for piece in pieces]
         weights = [1.0 if own else self.weights[piece.key] for piece, own in zip(pieces, true, strict=True)]
         return arrays | {"weights": np.array(weights, np.float32)}
+
+
+def texts_of(pseudo_labels: Artifact, shard: int) -> dict[int, str]:
+    """By key."""
+    table = pseudo_labels.read_table(shard, columns=["key", "text"])
+    return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
 
 
 def _joined(parts: Sequence[Mapping[int, T]]) -> dict[int, T]:

@@ -63,7 +63,9 @@ class RepartitionParams(Params):
 class RealignParams(Params):
     """Frame labels of the labelled sets again, by a trained model instead of Gaussians."""
 
-    sets: list[str] = Field(["labelled"], description="sets with transcripts that are aligned")
+    sets: list[str] = Field(
+        ["labelled"], description="sets that are aligned, with their transcripts or with `pseudo_labels` where given"
+    )
     prior_scale: float = Field(
         1.0, ge=0, description="weight of the senones' priors, by which posteriors are divided; less gives more silence"
     )

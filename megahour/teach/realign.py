@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.batches.labels import SenoneLabels
+from megahour.batches.pseudo_texts import texts_of
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Receipt
-from megahour.core.stage import Context, Inputs
+from megahour.core.stage import Context, Inputs, Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.stack import stack
@@ -46,14 +47,18 @@ def check_units(model: Artifact, units: Artifact) -> None:
 
 
 def realign_shard(
-    p: RealignParams, inputs: Inputs, shard: int, spec: ModelSpec, out: ShardWriter, ctx: Context
+    p: RealignParams, inputs: Inputs, task: Task, spec: ModelSpec, out: ShardWriter, ctx: Context
 ) -> None:
-    """One *units* shard of new alignments of features shard `shard`. Utterances left out are counted by reason."""
+    """One *units* shard of new alignments of features shard `shard`. Utterances left out are counted by reason.
+
+    Where `task` has the shard of pseudo-labels that is `beside`, these are the texts, and the features' own unread.
+    """
     units_artifact = inputs["units"]
     mean, inv_std, size = trained_statistics(inputs["features"], inputs["model"])
     offsets = list(read_config(inputs["model"]).get("offsets", [0]))
     units, text = read_units(units_artifact), units_artifact.read_bytes(0, ".lexicon.txt").decode()
     corpus = LabelledCorpus(inputs["features"], read_lexicon(text, where=units_artifact.url), p.unknown)
+    texts = None if task.spec.get("beside") is None else texts_of(inputs["pseudo_labels"], task["beside"])
     paths = Paths(units, p.prior_scale)
     dropped, failed = Dropped(), dict[int, str]()
     waiting: dict[int, _Waiting] = {}
@@ -61,7 +66,7 @@ def realign_shard(
 
     def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
         number = 0
-        for utterance in corpus.utterances(shard, 1.0, dropped):
+        for utterance in corpus.utterances(task["shard"], 1.0, dropped, texts):
             path = paths.of(utterance)
             if len(utterance.features) < max(path.shortest, size + max(offsets)):
                 dropped.reasons[TOO_SHORT] += 1

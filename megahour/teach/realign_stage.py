@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 class Realign(Stage[RealignParams]):
     """One task per features shard. Makes units: the trees stay, alignments and priors are new.
 
+    Sets that have `pseudo_labels` are aligned with these texts, the others with their own.
+
     The summary says what changed: shares of the frames and of the utterances' paths, and the median shift of a boundary
     where the path stayed.
     """
 
     name = "realign"
     params = RealignParams
-    inputs = (Input("features"), Input("model"), Input("units"))
+    inputs = (Input("features"), Input("model"), Input("units"), Input("pseudo_labels", optional=True))
 
     def plan(self, p: RealignParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
         from megahour.teach.realign import check_units
 
         check_units(inputs["model"], inputs["units"])
-        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("pseudo_labels"))
 
     def accelerator(self, p: RealignParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.service import model_spec
@@ -40,7 +42,7 @@ class Realign(Stage[RealignParams]):
     def run(self, p: RealignParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.teach.realign import realign_shard
 
-        realign_shard(p, inputs, task["shard"], self.accelerator(p, inputs), out, ctx)
+        realign_shard(p, inputs, task, self.accelerator(p, inputs), out, ctx)
 
     def finish(self, p: RealignParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.teach.realign import changes

@@ -59,15 +59,20 @@ class LabelledCorpus:
     lexicon: Lexicon
     unknown: str = ""
 
-    def utterances(self, shard: int, share: float, dropped: Dropped) -> Iterator[Utterance]:
-        """Those of a shard that can be used, in order; of `share` < 1 a part that only their keys decide on."""
+    def utterances(
+        self, shard: int, share: float, dropped: Dropped, texts: Mapping[int, str] | None = None
+    ) -> Iterator[Utterance]:
+        """Those of a shard that can be used, in order; of `share` < 1 a part that only their keys decide on.
+
+        texts: by key, instead of the features' own.
+        """
         dims = len(self.features.summary["mean"])
         table = self.features.read_table(shard, ".arrow", columns=["key", "text", "features"])
         columns = table["key"].to_pylist(), table["text"].to_pylist(), table["features"]
         for key, text, values in zip(*columns, strict=True):
             if share < 1 and zlib.crc32(key.to_bytes(8, "little", signed=True)) >= share * 2**32:
                 continue
-            words = (text or "").split()
+            words = ((text if texts is None else texts.get(key)) or "").split()
             flat = values.values.to_numpy()
             if reason := self._unfit(words, flat, dims, dropped):
                 dropped.reasons[reason] += 1

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from made_artifacts import features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.schemas import PSEUDO_LABELS
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -131,6 +133,31 @@ def test_what_cannot_be_aligned_is_counted_by_reason(realigned: Artifact) -> Non
     counts = realigned.manifest.counts
     assert (counts.came_in, counts.kept) == (64, 60)
     assert counts.dropped == {"too-short-for-text": 1, "no-pronunciation": 1, "not-finite": 1, "no-text": 1}
+
+
+def test_pseudo_labels_are_texts_like_others_and_the_own_ones_of_their_set_stay_unread(
+    realigned: Artifact, model: Artifact, units: Artifact, made: Any, tmp_path: Path, engine: LocalEngine
+) -> None:
+    hidden = [{**one, "text": "a d c"} for one in made[30:60]]
+    parts = [("labelled", made[:30]), ("unlabelled", hidden[:20]), ("unlabelled", hidden[20:])]
+    features = features_artifact(tmp_path / "features", parts)
+    heard = [made[30:49], made[50:60]]  # but not utterance 49
+    pseudo = write_artifact(tmp_path / "pseudo", [pseudo_labels(i + 1, some) for i, some in enumerate(heard)], {})
+    inputs = {"features": features, "model": model, "units": units, "pseudo_labels": pseudo}
+    found = make(Realign(), {"sets": ["labelled", "unlabelled"]}, inputs, tmp_path, engine)
+    expected = labels(realigned)
+    del expected[49]
+    assert list(labels(found)) == list(expected)
+    for key, senones in labels(found).items():
+        np.testing.assert_array_equal(senones, expected[key])
+    assert found.manifest.counts.dropped == {"no-text": 1}
+
+
+def pseudo_labels(features_shard: int, made: list[dict[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
+    """A shard of the true texts."""
+    rows = [{"key": one["key"], "text": one["text"], "confidence": None, "model": "ours"} for one in made]
+    tags = {"set": "unlabelled", "features_shard": str(features_shard)}
+    return tags, {".parquet": pa.Table.from_pylist(rows, PSEUDO_LABELS)}
 
 
 def test_models_of_other_units_and_features_of_another_front_end_are_refused(
