@@ -6,7 +6,7 @@ its record as JSON, holds the rest. A TextGrid has the tiers `words`, `segments`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from megahour.corpus.interchange.record import Row, record_json, recording_id, timed_words
 
@@ -49,33 +49,42 @@ Interval = tuple[float, float, str]
 
 
 def textgrid(record: Row) -> str:
-    """The file's text. Intervals fill each tier without gaps, as Praat demands; where words overlap the later waits."""
+    """The file's text."""
     end = record["samples"] / record["rate_hz"]
-    tiers = {"words": _words(record), "segments": [(0.0, end, record["text"])]}
-    tiers["record"] = [(0.0, end, record_json(record))]
+    words = ((start, stop, word) for word, start, stop, _ in timed_words(record))
+    tiers = {
+        "words": without_gaps(words, record["samples"], record["rate_hz"]),
+        "segments": [(0.0, end, record["text"])],
+    }
+    return grid({**tiers, "record": [(0.0, end, record_json(record))]}, end)
+
+
+def grid(tiers: Mapping[str, Sequence[Interval]], end: float) -> str:
+    """A TextGrid's text; intervals (start, end, text) in seconds fill each tier from 0 to `end`."""
     head = f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {end!r}\ntiers? <exists>\n'
     body = "".join(_tier(i, name, intervals, end) for i, (name, intervals) in enumerate(tiers.items(), start=1))
     return f"{head}size = {len(tiers)}\nitem []:\n{body}"
 
 
-def _words(record: Row) -> list[Interval]:
-    rate_hz, total = record["rate_hz"], record["samples"]
+def without_gaps(spans: Iterable[tuple[int, int, str]], samples: int, rate_hz: int) -> list[Interval]:
+    """Spans (start, end, text) in samples as intervals that fill a tier, as Praat demands; where two overlap the later
+    waits."""
     intervals: list[Interval] = []
     at = 0
-    for word, start, end, _ in timed_words(record):
-        start, end = max(start, at), min(end, total)
+    for start, end, text in spans:
+        start, end = max(start, at), min(end, samples)
         if start >= end:
             continue
         if start > at:
             intervals.append((at / rate_hz, start / rate_hz, ""))
-        intervals.append((start / rate_hz, end / rate_hz, word))
+        intervals.append((start / rate_hz, end / rate_hz, text))
         at = end
-    if at < total:
-        intervals.append((at / rate_hz, total / rate_hz, ""))
+    if at < samples:
+        intervals.append((at / rate_hz, samples / rate_hz, ""))
     return intervals
 
 
-def _tier(number: int, name: str, intervals: list[Interval], end: float) -> str:
+def _tier(number: int, name: str, intervals: Sequence[Interval], end: float) -> str:
     head = f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
     head += f"        xmin = 0\n        xmax = {end!r}\n        intervals: size = {len(intervals)}\n"
     return head + "".join(

@@ -1,0 +1,211 @@
+"""`megahour align-file`: one recording and one text to the times of its lines and words.
+
+The stages `ingest` and `align` do the work, with their defaults, in a folder that goes afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from megahour.core.errors import ConfigError, NothingKept
+from megahour.core.store import Artifact
+from megahour.runner import log
+
+Row = dict[str, Any]
+NAME = "recording"
+PLAIN_TEXT = ".txt"
+_VOICE = re.compile(r"</?v\b[^>]*>")  # WebVTT's mark of who speaks
+FORMATS = ("srt", "json", "ctm", "textgrid")
+
+
+@dataclass
+class Aligned:
+    """Rows of the recording, its lines and words; times are samples at `rate_hz`.
+
+    lines: text, start, end, confidence, and the reason why one was not found ("": found). words: word, start, end,
+    confidence, line.
+    """
+
+    file: str
+    samples: int
+    rate_hz: int
+    lines: list[Row]
+    words: list[Row]
+
+
+@click.command("align-file")
+@click.argument("audio")
+@click.argument("text")
+@click.option("--aligner", required=True, help="A *model* artifact: of import-aligner, or of train with criterion ctc.")
+@click.option("--language", default="en", show_default=True, help="Of the text, for its numbers and dates (BCP 47).")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="srt", show_default=True)
+@click.option("--out", default="", help="The file to write; without it standard output.")
+@log.logged
+def command(audio: str, text: str, aligner: str, language: str, form: str, out: str) -> None:
+    """Find where each line and word of TEXT is said in AUDIO.
+
+    TEXT is SRT, VTT, JSON of a recogniser, or plain text with a line a sentence. Times in it are hints. For more
+    than a few files take the stages `ingest` and `align`.
+
+    \b
+    megahour align-file talk.mp3 talk.txt --aligner work/aligner --out talk.srt
+    megahour align-file talk.mp3 talk.srt --aligner work/aligner --format textgrid --out talk.TextGrid
+    """
+    for path in (audio, text):
+        if not Path(path).is_file():
+            raise ConfigError("no such file", where=path, remedy="check the path")
+    with tempfile.TemporaryDirectory(prefix="megahour-") as folder:
+        aligned = _aligned(Path(folder), audio, text, aligner, language)
+    for number, line in enumerate(aligned.lines, 1):
+        if line["reason"]:
+            log.say("line-not-found", f"line {number} not found ({line['reason']}): {line['text']}", line)
+    made = written(aligned, form)
+    if out:
+        from megahour.core.filesystems import file_system
+        from megahour.core.surroundings import explaining
+        from megahour.core.transfer import publish_text
+
+        with explaining(out, Path(out).absolute().parent):
+            publish_text(*file_system(out), made)
+    else:
+        sys.stdout.write(made)
+    found = sum(not line["reason"] for line in aligned.lines)
+    facts = {"lines": len(aligned.lines), "found": found, "words": len(aligned.words)}
+    log.say("aligned-file", f"{found} of {len(aligned.lines)} lines found in {audio}", facts)
+
+
+def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> Aligned:
+    from megahour.align.frontend import FrontEnd
+    from megahour.align.params import AlignParams
+    from megahour.align.stage import Align
+    from megahour.core.config import parse
+    from megahour.corpus.ingest.params import IngestParams
+    from megahour.corpus.ingest.stage import Ingest
+    from megahour.engine.local import LocalEngine
+    from megahour.runner.runner import run_stage
+
+    model = Artifact(aligner)
+    if not model.complete or model.manifest.stage not in ("train", "import-aligner"):
+        remedy = "give a *model* artifact: of `import-aligner`, or of `train` with criterion ctc"
+        raise ConfigError("no aligner", where=model.url, remedy=remedy)
+    rate_hz = FrontEnd.of(model.read_json(0, ".model.json")).rate_hz
+    recordings, alignment = (Artifact(folder / name) for name in ("recordings", "alignment"))
+    source = _source(folder / "source", Path(audio), Path(text))
+    given = {"licence": "CC0", "language": language, "on_language_mismatch": "keep", "rate_hz": rate_hz, "max_bad": 1.0}
+    checked = parse(IngestParams, given | {"source": str(source)}, where="align-file")
+    with LocalEngine(workers=1) as engine:
+        try:
+            run_stage(Ingest(), checked, {}, recordings, engine)
+        except NothingKept:
+            why = recordings.read_table(0, ".left_out.parquet").to_pylist()[0]
+            remedy = "mend the file, or take another"
+            raise ConfigError(f"{why['reason']}: {why['detail']}", where=f"{audio}, {text}", remedy=remedy) from None
+        run_stage(
+            Align(),
+            parse(AlignParams, {}, where="align-file"),
+            {"recordings": recordings, "aligner": model},
+            alignment,
+            engine,
+        )
+    return _read(recordings, alignment, Path(audio).name)
+
+
+def _source(folder: Path, audio: Path, text: Path) -> Path:
+    """The two files side by side under one name, as `ingest` pairs them. What audio is, its bytes say."""
+    from megahour.corpus.transcripts.pairing import MEDIA
+    from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
+
+    folder.mkdir()
+    medium = audio.suffix.lower() if audio.name.lower().endswith(MEDIA) else ".wav"
+    kind = text.suffix.lower() if text.name.lower().endswith(TRANSCRIPTS) else PLAIN_TEXT
+    for path, suffix in ((audio, medium), (text, kind)):
+        (folder / f"{NAME}{suffix}").symlink_to(path.resolve())
+    return folder
+
+
+def _read(recordings: Artifact, alignment: Artifact, file: str) -> Aligned:
+    (recording,) = recordings.read_table(0).to_pylist()
+    cues = {cue["cue"]: cue for cue in recordings.read_table(0, ".cues.parquet").to_pylist()}
+    segments = alignment.read_table(0, ".segments.parquet").to_pylist()
+    words = alignment.read_table(0).to_pylist()
+    if not words:
+        whole = next((each["reason"] for each in segments if each["cue"] < 0 and not each["kept"]), "unspoken")
+        remedy = "check that the text belongs to the recording, and the aligner to its language"
+        raise ConfigError(f"{whole}: no line of the text was found", where=file, remedy=remedy)
+    found = {each["cue"]: each for each in segments if each["cue"] >= 0}
+    numbers = {cue: number for number, cue in enumerate(cues, 1)}
+    lines = [_line(cue, found.get(number)) for number, cue in cues.items()]
+    return Aligned(file, recording["samples"], recording["rate_hz"], lines, [_word(word, numbers) for word in words])
+
+
+def _line(cue: Row, segment: Row | None) -> Row:
+    kept = segment is not None and segment["kept"]
+    place = {"start": segment["start_samples"], "end": segment["end_samples"]} if segment is not None else {}
+    known = {"confidence": round(segment["confidence"], 4)} if segment is not None and kept else {}
+    reason = "" if kept else (segment or {}).get("reason") or "unspoken"
+    return {
+        "text": " ".join(_VOICE.sub("", cue["raw"]).split()),
+        "start": -1,
+        "end": -1,
+        **place,
+        **known,
+        "reason": reason,
+    }
+
+
+def _word(word: Row, numbers: dict[int, int]) -> Row:
+    times = {"start": word["start_samples"], "end": word["end_samples"]}
+    return {"word": word["text"], **times, "confidence": round(word["confidence"], 4), "line": numbers[word["cue"]]}
+
+
+def written(aligned: Aligned, form: str) -> str:
+    """As a file of that format."""
+    return {"srt": _srt, "json": _json, "ctm": _ctm, "textgrid": _textgrid}[form](aligned)
+
+
+def _said(aligned: Aligned) -> list[Row]:
+    """Lines that were found, in the order in which they are said."""
+    return sorted((line for line in aligned.lines if not line["reason"]), key=lambda line: int(line["start"]))
+
+
+def _srt(aligned: Aligned) -> str:
+    from megahour.corpus.interchange.subtitles import srt_text
+
+    names = {"start": "start_samples", "end": "end_samples", "text": "raw"}
+    said = _said(aligned)
+    return srt_text({"rate_hz": aligned.rate_hz} | {names[key]: line[key] for key in names} for line in said)
+
+
+def _json(aligned: Aligned) -> str:
+    def in_seconds(row: Row) -> Row:
+        times = {key: round(row[key] / aligned.rate_hz, 3) if row[key] >= 0 else None for key in ("start", "end")}
+        return row | times
+
+    made = {"file": aligned.file, "seconds": round(aligned.samples / aligned.rate_hz, 3)}
+    rows = {"lines": list(map(in_seconds, aligned.lines)), "words": list(map(in_seconds, aligned.words))}
+    return json.dumps(made | rows, ensure_ascii=False, indent=1) + "\n"
+
+
+def _ctm(aligned: Aligned) -> str:
+    name, rate_hz = "_".join(Path(aligned.file).stem.split()), aligned.rate_hz
+    times = ((word["start"] / rate_hz, (word["end"] - word["start"]) / rate_hz, word) for word in aligned.words)
+    return "".join(f"{name} 1 {at:.3f} {s:.3f} {word['word']} {word['confidence']}\n" for at, s, word in times)
+
+
+def _textgrid(aligned: Aligned) -> str:
+    from megahour.corpus.interchange.subtitles import Interval, grid, without_gaps
+
+    def tier(rows: list[Row], key: str) -> list[Interval]:
+        spans = ((row["start"], row["end"], row[key]) for row in rows)
+        return without_gaps(spans, aligned.samples, aligned.rate_hz)
+
+    tiers = {"words": tier(aligned.words, "word"), "lines": tier(_said(aligned), "text")}
+    return grid(tiers, aligned.samples / aligned.rate_hz)

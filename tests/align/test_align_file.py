@@ -1,0 +1,99 @@
+"""`megahour align-file`: one recording and one text, heard by a real little network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from click.testing import CliRunner
+from tones import RATE_HZ, Timed, sentences, speak, train_listener
+
+from megahour.cli.align_file import Aligned, written
+from megahour.cli.main import app
+from megahour.core.errors import ConfigError
+
+UNSPOKEN = "feed fade cafe dead bead face"
+
+
+def run(folder: Path, text: str, *more: str, aligner: str = "aligner") -> str:
+    given = [str(folder / "my talk.flac"), str(folder / text), "--aligner", str(folder / aligner), "--format", "json"]
+    done = CliRunner().invoke(app, ["align-file", *given, *more], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@dataclass
+class Talk:
+    """A folder with an aligner and a recording, the lines of its text, of which one is not said, the words that are,
+    and what the command makes of them."""
+
+    folder: Path
+    lines: list[str]
+    words: list[Timed]
+    made: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Talk:
+    folder, rng = tmp_path_factory.mktemp("file"), np.random.default_rng(4)
+    train_listener(folder / "aligner")
+    spoken = sentences(8, rng)
+    samples, words, _ = speak(spoken, rng)
+    soundfile.write(folder / "my talk.flac", samples, RATE_HZ)
+    lines = [*spoken[:3], UNSPOKEN, *spoken[3:]]
+    (folder / "words of it.md").write_text("\n".join(lines), "utf-8")
+    assert run(folder, "words of it.md", "--out", str(folder / "out.json")) == ""
+    return Talk(folder, lines, words, json.loads((folder / "out.json").read_text("utf-8")))
+
+
+def test_every_spoken_line_and_word_gets_its_time(talk: Talk) -> None:
+    lines, words = talk.made["lines"], talk.made["words"]
+    assert [line["text"] for line in lines] == talk.lines
+    assert [line["text"] for line in lines if line["reason"]] == [UNSPOKEN]
+    assert [word["word"] for word in words] == [word for word, _, _ in talk.words]
+    errors_s = [abs(word["start"] - start / RATE_HZ) for word, (_, start, _) in zip(words, talk.words, strict=True)]
+    assert max(errors_s) < 0.15
+    for number, line in enumerate(lines, 1):
+        own = [word for word in words if word["line"] == number]
+        assert [line["start"], line["end"]] == ([own[0]["start"], own[-1]["end"]] if own else [None, None])
+
+
+def test_the_formats_hold_the_same_times(talk: Talk) -> None:
+    def in_samples(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            row | {key: -1 if row[key] is None else round(row[key] * RATE_HZ) for key in ("start", "end")}
+            for row in rows
+        ]
+
+    lines, words = in_samples(talk.made["lines"]), in_samples(talk.made["words"])
+    aligned = Aligned("my talk.flac", round(talk.made["seconds"] * RATE_HZ), RATE_HZ, lines, words)
+    srt, ctm, grid, as_json = (written(aligned, form) for form in ("srt", "ctm", "textgrid", "json"))
+    assert json.loads(as_json) == talk.made
+    blocks = srt.strip().split("\n\n")
+    assert [block.split("\n")[2] for block in blocks] == [line for line in talk.lines if line != UNSPOKEN]
+    assert blocks[0].split("\n")[1].startswith(f"00:00:0{talk.made['lines'][0]['start']:.3f}".replace(".", ","))
+    fields = [line.split() for line in ctm.splitlines()]
+    assert [(row[0], float(row[2]), row[4]) for row in fields] == [
+        ("my_talk", word["start"], word["word"]) for word in talk.made["words"]
+    ]
+    assert all(f'text = "{line}"' in grid for line in talk.lines if line != UNSPOKEN)
+    assert UNSPOKEN not in grid
+
+
+def test_what_cannot_be_aligned_is_named(talk: Talk) -> None:
+    (talk.folder / "other.txt").write_text("\n".join(sentences(8, np.random.default_rng(77))), "utf-8")
+    (talk.folder / "empty.txt").write_text("", "utf-8")
+    for text, aligner, message in [
+        ("other.txt", "aligner", "wrong-transcript: no line of the text was found"),
+        ("empty.txt", "aligner", "empty-transcript"),
+        ("none.txt", "aligner", "no such file"),
+        ("words of it.md", "none", "no aligner"),
+    ]:
+        with pytest.raises(ConfigError, match=message) as caught:
+            run(talk.folder, text, aligner=aligner)
+        assert caught.value.remedy
