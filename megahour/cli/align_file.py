@@ -84,11 +84,8 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
 
 def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> Aligned:
     from megahour.align.frontend import FrontEnd
-    from megahour.align.params import AlignParams
-    from megahour.align.stage import Align
+    from megahour.cli.recipe import load_stage
     from megahour.core.config import parse
-    from megahour.corpus.ingest.params import IngestParams
-    from megahour.corpus.ingest.stage import Ingest
     from megahour.engine.local import LocalEngine
     from megahour.runner.runner import run_stage
 
@@ -99,22 +96,18 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
     rate_hz = FrontEnd.of(model.read_json(0, ".model.json")).rate_hz
     recordings, alignment = (Artifact(folder / name) for name in ("recordings", "alignment"))
     source = _source(folder / "source", Path(audio), Path(text))
+    ingest, align = load_stage("ingest"), load_stage("align")
     given = {"licence": "CC0", "language": language, "on_language_mismatch": "keep", "rate_hz": rate_hz, "max_bad": 1.0}
-    checked = parse(IngestParams, given | {"source": str(source)}, where="align-file")
+    checked = parse(ingest.params, given | {"source": str(source)}, where="align-file")
     with LocalEngine(workers=1) as engine:
         try:
-            run_stage(Ingest(), checked, {}, recordings, engine)
+            run_stage(ingest, checked, {}, recordings, engine)
         except NothingKept:
             why = recordings.read_table(0, ".left_out.parquet").to_pylist()[0]
             remedy = "mend the file, or take another"
             raise ConfigError(f"{why['reason']}: {why['detail']}", where=f"{audio}, {text}", remedy=remedy) from None
-        run_stage(
-            Align(),
-            parse(AlignParams, {}, where="align-file"),
-            {"recordings": recordings, "aligner": model},
-            alignment,
-            engine,
-        )
+        usual = parse(align.params, {}, where="align-file")
+        run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine)
     return _read(recordings, alignment, Path(audio).name)
 
 

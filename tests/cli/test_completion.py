@@ -27,7 +27,7 @@ def test_commands_groups_and_stages_are_offered_and_hidden_ones_are_not() -> Non
     names = offered("megahour ")
     assert {"run", "status", "lm", "align", "report"} <= set(names)
     assert "docs" not in names
-    assert offered("megahour ali") == ["align"]
+    assert offered("megahour ali") == ["align-file", "align"]
     assert "train" in offered("megahour lm ")
     assert offered("megahour lm conv") == ["convert"]
 
@@ -66,5 +66,5 @@ def test_steps_of_the_recipe_are_offered(tmp_path: Path) -> None:
 def test_names_are_completed_without_importing_a_stage() -> None:
     """It is asked at each press of the key."""
     heavy = "import atexit, sys; atexit.register(lambda: print('plain,' + str('pydantic' in sys.modules))); " + MAIN
-    assert offered("megahour al", of=heavy) == ["align", "False"]
+    assert offered("megahour al", of=heavy) == ["align-file", "align", "False"]
     assert offered("megahour lm t", of=heavy) == ["train", "False"]
