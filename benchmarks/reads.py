@@ -1,10 +1,11 @@
-"""What stages ask of a store, and their CPU time, as the number of shards grows: requests and bytes of one process.
+"""What stages ask of a store and compute as the number of shards grows: requests, bytes, calls, CPU of one process.
 
 python benchmarks/reads.py [--sizes 40,80,160] [--repeats 3] [--write]
 
 A corpus of made-up sound in a store in memory that counts. All tasks and the driver run in one process, so that
 nothing is read outside it. Growth is what the last doubling of the shards adds over twice what the one before adds:
-1 is linear. CPU times are the least of the repeats; their law is a + b · shards, and its residuals are relative.
+1 is linear. CPU times are the least of the repeats; the law is a + b · shards, and its residuals are relative. Function
+calls, of C too, stand for the work where others use the machine: they are the same in each run.
 """
 
 from __future__ import annotations
@@ -46,21 +47,31 @@ def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[i
         lines.append(
             f"| {name} | {numbers} | {more:.3f} | {own[-1].bytes / 1e6:,.2f} | {bytes_more:.3f} | {own[-1].lists} |"
         )
+    n = np.array(sizes, float)
+    lines += ["", f"| thousand function calls at shards | {names} | growth | residuals of the law |"]
+    lines += ["| --- |" + " ---: |" * (len(sizes) + 2)]
+    for name, own in found.items():
+        calls = np.array([each.calls / 1e3 for each in own])
+        numbers = " | ".join(f"{each:,.0f}" for each in calls)
+        lines.append(f"| {name} | {numbers} | {growth(calls.tolist()):.3f} | {_percents(fitted(n, calls)[2])} |")
     lines += [
         "",
         f"| CPU ms at shards | {names} | growth | residuals of the law | {SHARDS:,} shards by the law |",
         "| --- |" + " ---: |" * (len(sizes) + 3),
     ]
-    n = np.array(sizes, float)
     for name, own in found.items():
         ms = np.array([1e3 * each.cpu_s for each in own])
         a, b, residuals = fitted(n, ms)
         lines.append(
             f"| {name} | {' | '.join(f'{each:,.0f}' for each in ms)} | {growth(ms.tolist()):.2f} | "
-            f"{', '.join(f'{each:+.1%}' for each in residuals)} | {(a + b * SHARDS) / 3.6e6:,.1f} h |"
+            f"{_percents(residuals)} | {(a + b * SHARDS) / 3.6e6:,.1f} h |"
         )
     about = "The CPU time of a shard is that of a task with next to no data: what a stage costs before it works."
     return [*lines, "", about, "", machine(python(), load=load)]
+
+
+def _percents(values: np.ndarray) -> str:
+    return ", ".join(f"{each:+.1%}" for each in values)
 
 
 def main() -> None:
@@ -74,8 +85,10 @@ def main() -> None:
         corpora = [Corpus(size, Path(folder)) for size in sizes]
         found: dict[str, list[Asked]] = {}
         for name, work in WORK.items():
-            all_of = [[asked(work, corpus) for _ in range(given.repeats)] for corpus in corpora]
-            found[name] = [min(own, key=lambda each: each.cpu_s) for own in all_of]
+            all_of = [[asked(work, corpus) for corpus in corpora] for _ in range(given.repeats)]
+            counted = [asked(work, corpus, calls=True) for corpus in corpora]
+            cpu_s = [min(each.cpu_s for each in own) for own in zip(*all_of, strict=True)]
+            found[name] = [each._replace(cpu_s=least) for each, least in zip(counted, cpu_s, strict=True)]
             print(name, *found[name], sep="\n  ", file=sys.stderr)
     publish(__file__, page(given, found, sizes, load), write=given.write)
 

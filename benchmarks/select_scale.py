@@ -147,7 +147,7 @@ def fitted(n: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:
     return float(a), float(b), (a + b * n) / y - 1
 
 
-def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]], load: float) -> list[str]:
+def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> list[str]:
     lines = [
         "# `select` over many rows",
         "",
@@ -157,6 +157,8 @@ def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]], lo
         "are relative.",
     ]
     for title, sizes in found.items():
+        if not sizes:
+            continue
         n = np.array([each["rows"] for each in sizes])
         lines += [
             "",
@@ -165,12 +167,15 @@ def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]], lo
             + f" | residuals | {WANTED:,} by the fit |",
             "| --- |" + " ---: |" * (len(n) + 2),
         ]
-        lines += [_row(name, n, np.array([each[name] for each in sizes])) for name in sizes[0] if name != "rows"]
+        lines += [
+            _row(name, n, np.array([each[name] for each in sizes])) for name in sizes[0] if name not in ("rows", "load")
+        ]
     about = (
         "Wall times depend on the load. Memory is that of the largest process. A driver holds hours of every speaker, "
         f"of whom each {EACH_SPEAKER} rows have one, and the receipts."
     )
-    return [*lines, "", about, "", machine(python(), load=load)]
+    loads = [each["load"] for sizes in found.values() for each in sizes]
+    return [*lines, "", about, "", f"Load before the runs {min(loads)} to {max(loads)}. {machine(python())}"]
 
 
 def _row(name: str, n: np.ndarray, y: np.ndarray) -> str:
@@ -185,13 +190,35 @@ def _row(name: str, n: np.ndarray, y: np.ndarray) -> str:
     return f"{start}{', '.join(f'{r:+.1%}' for r in residuals)} | {shown} |"
 
 
+def measured(given: argparse.Namespace, size: int, title: str, flags: list[str]) -> dict[str, float]:
+    """The figures of one size: kept in the folder, as a large one takes long."""
+    kept = given.folder / f"{given.engine}-{given.workers}-{title}-{size}.json"
+    if not kept.exists():
+        load = os.getloadavg()[0]
+        make(Artifact(given.folder / f"{size}" / "utterances"), size, lambda table: table)
+        if flags:
+            make(Artifact(given.folder / f"{size}" / "duplicates"), size, listed)
+        own = ["--engine", given.engine, "--workers", str(given.workers), "--folder", str(given.folder)]
+        command = [sys.executable, __file__, "--one", str(size), *own, *flags]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        kept.write_text(json.dumps({**json.loads(done.stdout.splitlines()[-1]), "load": round(load, 1)}))
+    found: dict[str, float] = json.loads(kept.read_text())
+    print(title, found, file=sys.stderr)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="200000,400000,800000")
     parser.add_argument("--duplicates-rows", default="200000,400000,800000", help="sizes that also get a list")
     parser.add_argument("--engine", default="local", choices=["local", "spark"])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "select-scale", help="stays")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "select-scale",
+        help="inputs and figures stay in it",
+    )
     parser.add_argument("--write", action="store_true", help="write select_scale.md, or select_scale_spark.md")
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--duplicates", action="store_true", help=argparse.SUPPRESS)
@@ -199,19 +226,12 @@ def main() -> None:
     if given.one:
         print(json.dumps({"rows": given.one, **measure(given)}))
         return
-    load, found = os.getloadavg()[0], dict[str, list[dict[str, float]]]()
-    own = ["--engine", given.engine, "--workers", str(given.workers), "--folder", str(given.folder)]
-    for title, sizes, flags in (("alone", given.rows, []), ("duplicates", given.duplicates_rows, ["--duplicates"])):
-        for size in filter(None, sizes.split(",")):
-            make(Artifact(given.folder / size / "utterances"), int(size), lambda table: table)
-            if flags:
-                make(Artifact(given.folder / size / "duplicates"), int(size), listed)
-            command = [sys.executable, __file__, "--one", size, *own, *flags]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found.setdefault(title, []).append(json.loads(done.stdout.splitlines()[-1]))
-            print(title, found[title][-1], file=sys.stderr)
+    found = {
+        title: [measured(given, int(size), title, flags) for size in filter(None, sizes.split(","))]
+        for title, sizes, flags in (("alone", given.rows, []), ("duplicates", given.duplicates_rows, ["--duplicates"]))
+    }
     page_file = Path(__file__).with_stem("select_scale_spark") if given.engine == "spark" else Path(__file__)
-    publish(str(page_file), page(given, found, load), write=given.write)
+    publish(str(page_file), page(given, found), write=given.write)
 
 
 if __name__ == "__main__":

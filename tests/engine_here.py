@@ -18,13 +18,15 @@ Call = Callable[..., Any]
 
 
 class EngineHere:
-    """Runs tasks one after the other in this process; `first_s` is when the first task of a `map` began."""
+    """Runs tasks one after the other in this process; `first_s` is when the first task of a `map` began, and
+    `first_cpu_s` the CPU time of this process by then.
+    """
 
     workers = 1
-    first_s = 0.0
+    first_s = first_cpu_s = 0.0
 
     def map(self, call: Call, items: Iterable[Any], *, on_done: Any = None) -> Iterator[tuple[int, Any]]:
-        self.first_s = time.monotonic()
+        self.first_s, self.first_cpu_s = time.monotonic(), time.process_time()
         for index, item in enumerate(items):
             yield index, call(item)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -44,12 +45,17 @@ FEATURES = FeaturesParams(mels=MELS, max_bad=0.0)
 
 
 class Asked(NamedTuple):
-    """What a stage asked of the store in one process, and its CPU time. lists: reads of all receipts of an artifact."""
+    """What a stage asked of the store in one process, and its CPU time.
+
+    lists: reads of all receipts of an artifact. calls: of functions, those of C too; unlike times they are the same
+    whatever else the machine does.
+    """
 
     requests: int
     bytes: int
     lists: int
     cpu_s: float
+    calls: int = 0
 
 
 class TargetsHere(Targets):
@@ -109,7 +115,12 @@ def _sound() -> np.ndarray[Any, np.dtype[np.int16]]:
 
 
 def _row(size: int, at: int) -> dict[str, Any]:
-    fixed = {"key": key_of(size, at), "recording": at // EACH, "speaker": f"s{at // EACH}", "text": f"one text {at}"}
+    fixed = {
+        "key": key_of(size, at),
+        "recording": at // EACH,
+        "speaker": f"s{at // EACH}",
+        "text": f"{key_of(size, at // 2):x}",
+    }
     sound = {"samples": int(SECONDS * RATE_HZ), "rate_hz": RATE_HZ, "confidence": 1.0}
     return {field.name: _empty(field.type) for field in UTTERANCES} | fixed | sound
 
@@ -173,11 +184,17 @@ WORK: Mapping[str, Callable[[Corpus], None]] = {
 }
 
 
-def asked(work: Callable[[Corpus], None], corpus: Corpus) -> Asked:
+def asked(work: Callable[[Corpus], None], corpus: Corpus, *, calls: bool = False) -> Asked:
+    """calls: count them, which takes its own time."""
+    profile = cProfile.Profile() if calls else None
     before, started = _counted(), time.process_time()
-    work(corpus)
+    if profile:
+        profile.runcall(work, corpus)
+    else:
+        work(corpus)
     cpu_s = time.process_time() - started
-    return Asked(*(after - at_first for after, at_first in zip(_counted(), before, strict=True)), cpu_s)
+    numbers = [after - at_first for after, at_first in zip(_counted(), before, strict=True)]
+    return Asked(*numbers, cpu_s, sum(entry.callcount for entry in profile.getstats()) if profile else 0)
 
 
 def _counted() -> tuple[int, int, int]:

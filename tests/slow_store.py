@@ -40,6 +40,11 @@ class SlowStore(MemoryFileSystem):
         self._wait("exists")
         return bool(super().exists(path, **options))
 
+    def info(self, path: str, **options: Any) -> Any:
+        """Of a file without a look at all others."""
+        file = self.store.get(self._strip_protocol(path))
+        return super().info(path, **options) if file is None else {"name": path, "size": file.size, "type": "file"}
+
     def _open(self, path: str, mode: str = "rb", **options: Any) -> MemoryFile:
         self._wait("open", path if mode == "rb" else "")
         file = super()._open(path, mode, **options)
