@@ -1,7 +1,9 @@
 """Word edges from energy. CTC marks a word by short peaks: the first may lie in the pause before the word's sound, and
 the last ends some 180 ms before the sound does.
 
-All frames here are of 10 ms. What is loud is judged by the levels around, so that a recording may change its noise.
+Two thresholds, as in endpointing (Rabiner and Sambur, 1975): `loud_frames` says where a word's sound is and
+`audible_frames` how far it fades in and out. Both follow the levels around, so that a recording may change its noise.
+All frames here are of 10 ms.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak
 LONGEST_GAP = 25  # frames in which a pause inside a word parts a doubtful first or last token from the others
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
+AUDIBLE_RISE = 0.4  # nats above the quiet level that can be heard (1.7 dB); noise varies less
+AUDIBLE_RANGE = 8.0  # nats below the loud level (35 dB): fainter is no part of a word, however quiet the pauses are
+FADE_IN = 5  # frames that a start may move out over faint sound
+FADE_OUT = 15  # frames that an end may move out over faint sound
 LEVEL_FRAMES = 3000  # neighbourhood whose levels count
 LEVEL_STEP = 1000
 MOST_NOISE = 0.6  # of the way from the recording's quiet to its loud level that the local quiet may be
@@ -29,13 +35,23 @@ Frames = NDArray[np.int64]
 
 
 def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which 10 ms frames of a recording are speech, from their mean log-mel energy (T,).
+    """Which 10 ms frames of a recording are speech, from their mean log-mel energy (T,). Clicks below 30 ms are not."""
+    quiet, loud = levels_around(level)
+    return long_runs(level > quiet + LOUD_SHARE * (loud - quiet), SHORTEST_SOUND)
 
-    The threshold follows the quiet and the loud level of half a minute around, within the bounds that the levels of the
-    whole recording set. Clicks below 30 ms do not count.
-    """
+
+def audible_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which 10 ms frames (T,) are above the pauses at all: loud ones, and those in which a word fades in or out."""
+    quiet, loud = levels_around(level)
+    faint = np.maximum(quiet + AUDIBLE_RISE, loud - AUDIBLE_RANGE)
+    audible: NDArray[np.bool_] = level > np.minimum(faint, quiet + LOUD_SHARE * (loud - quiet))
+    return audible
+
+
+def levels_around(level: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Quiet and loud level (T,) of the half minute around each frame, within bounds of the whole recording's."""
     if not len(level):
-        return np.zeros(0, bool)
+        return np.zeros(0), np.zeros(0)
     quiet, loud = np.percentile(level, [10, 95])
     middles = np.arange(0, len(level) + LEVEL_STEP, LEVEL_STEP)
     reach = LEVEL_FRAMES // 2
@@ -45,9 +61,8 @@ def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
     local_quiet, local_loud = np.array(around).T
     local_quiet = np.clip(local_quiet, quiet, quiet + MOST_NOISE * (loud - quiet))
     local_loud = np.maximum(local_loud, quiet + LEAST_SPEECH * (loud - quiet))
-    threshold = local_quiet + LOUD_SHARE * (local_loud - local_quiet)
-    result: NDArray[np.bool_] = level > np.interp(np.arange(len(level)), middles, threshold)
-    return long_runs(result, SHORTEST_SOUND)
+    frames = np.arange(len(level))
+    return np.interp(frames, middles, local_quiet), np.interp(frames, middles, local_loud)
 
 
 def long_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
@@ -94,6 +109,20 @@ def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     head = np.where(words.inner <= words.start, LONGEST_LETTER, LONGEST_HEAD)
     near = (preceding >= floor) & (start - preceding <= head)
     return np.where(near, np.minimum(preceding, start), start), new_end
+
+
+def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+    """Starts and ends of words (W,) in order, moved out over the faint sound around them; never into another word.
+
+    In noise and in rooms a word's last sounds are no longer loud: without this its end is some 100 ms early there.
+    """
+    silent = np.flatnonzero(~audible)
+    limit = np.append(start[1:], len(audible))
+    following = np.append(silent, len(audible))[np.searchsorted(silent, end)]
+    new_end = np.maximum(end, np.minimum(np.minimum(following, end + FADE_OUT), limit))
+    floor = np.insert(new_end[:-1], 0, 0)
+    preceding = np.insert(silent, 0, -1)[np.searchsorted(silent, start)] + 1
+    return np.minimum(start, np.maximum(np.maximum(preceding, start - FADE_IN), floor)), new_end
 
 
 def main_parts(

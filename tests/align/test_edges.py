@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from megahour.align.confidence import Aligned, Costs, first_problem
 from megahour.align.ctc import AlignmentPath, spans
 from megahour.align.document import spell
-from megahour.align.edges import EdgeWords, loud_frames, main_parts, narrow, widen
+from megahour.align.edges import (
+    FADE_IN,
+    FADE_OUT,
+    EdgeWords,
+    audible_frames,
+    fade,
+    loud_frames,
+    main_parts,
+    narrow,
+    widen,
+)
 from megahour.align.tables import Clock, time_words
 
 
@@ -214,5 +224,51 @@ def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> Non
     path = AlignmentPath(states, *spans(states, 5), 0.0)
     sure = np.where(states == 0, 0.9, 0.5).astype(np.float32)
     aligned = Aligned(path, first_problem(document, Costs()), 1.0, 1 - sure, sure, np.ones(1), np.zeros(1, bool))
-    timed = time_words(document, aligned, level_of([(5, 22), (120, 150)], 300), Clock(0.03, 8000, 24_000))
-    assert (timed.start.tolist(), timed.end.tolist()) == ([120], [150])
+    level = level_of([(5, 22), (120, 150)], 300, noise=0.1) / 2
+    level[150:157] += 1  # it fades out
+    timed = time_words(document, aligned, level, Clock(0.03, 8000, 24_000))
+    assert (timed.start.tolist(), timed.end.tolist()) == ([120], [157])
+
+
+def faded(level: NDArray[np.float32], *words: tuple[int, int]) -> list[tuple[int, int]]:
+    """Words by their CTC peaks (start, end), with the edges that the energy gives them."""
+    start, end = (ints(*edges) for edges in zip(*words, strict=True))
+    start, end = fade(*widen(EdgeWords.whole(start, end), loud_frames(level)), audible_frames(level))
+    return list(zip(start.tolist(), end.tolist(), strict=True))
+
+
+def test_a_word_lasts_until_it_fades_into_the_noise() -> None:
+    """Its last sounds are a fifth of the way from the noise to the loud level: heard, though not loud."""
+    level = level_of([(50, 90), (150, 200)], 300, noise=0.1) / 2
+    level[47:50] += 1
+    level[90:102] += 1
+    assert faded(level, (60, 80), (155, 190)) == [(47, 102), (150, 200)]
+
+
+def test_hiss_behind_a_clean_word_is_no_part_of_it() -> None:
+    """Its pauses are digital silence, so the hiss is far above them; but it is 39 dB below the word."""
+    level = level_of([(50, 90)], 300, noise=0.0) - np.float32(20)
+    level[90:100] = -10 - 9.0
+    assert faded(level, (60, 80)) == [(50, 90)]
+
+
+def test_a_fade_is_short() -> None:
+    """Music behind a word is above the pauses, too."""
+    level = level_of([(50, 90)], 300, noise=0.1) / 2
+    level[20:50] += 1
+    level[90:150] += 1
+    assert faded(level, (60, 80)) == [(50 - FADE_IN, 90 + FADE_OUT)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=4, max_size=12), st.integers(0, 2**32 - 1))
+def test_fading_never_shortens_a_word_nor_enters_another(lengths: list[int], seed: int) -> None:
+    edges = np.cumsum(lengths[: len(lengths) // 2 * 2])
+    start, end = edges[::2].astype(np.int64), edges[1::2].astype(np.int64)
+    audible = np.random.default_rng(seed).random(int(edges[-1]) + 30) < 0.8
+    new_start, new_end = fade(start, end, audible)
+    assert (new_start <= start).all()
+    assert (new_end >= end).all()
+    assert (new_start[1:] >= new_end[:-1]).all()
+    assert new_start[0] >= 0
+    assert new_end[-1] <= len(audible)
+    assert all(audible[a:b].all() for a, b in [*zip(new_start, start, strict=True), *zip(end, new_end, strict=True)])
