@@ -104,7 +104,9 @@ class SynthesiseParams(Params):
     style: Literal["recordings", "prompts"] = Field(
         "recordings", description="recordings of minutes with flawed transcripts, or single sentences with right ones"
     )
-    recording_minutes: float = Field(4.0, gt=0, description="length of a recording")
+    recording_minutes: float = Field(
+        4.0, gt=0, description="length of a recording; shorter where fewer others than test voices would speak"
+    )
     voices: int = Field(48, ge=1, description="number of speakers")
     first_voice: int = Field(
         0, ge=0, description="number of the first speaker; ranges that do not overlap are disjoint"
@@ -137,8 +139,15 @@ class SynthesiseParams(Params):
 
     def recordings(self) -> int:
         """Number of recordings (or prompts) in all."""
-        seconds = _PROMPT_S if self.style == "prompts" else 60 * self.recording_minutes
+        seconds = _PROMPT_S if self.style == "prompts" else 60 * self.minutes()
         return max(1, math.ceil(self.hours * 3600 / seconds - 1e-9))
+
+    def minutes(self) -> float:
+        """Length of a recording; where fewer others than test voices would speak, so short that every voice does."""
+        tests, others = self.test_voices * len(self.conditions), self.voices - self.test_voices
+        if self.hours * 60 >= (tests + min(self.test_voices, others)) * self.recording_minutes:
+            return self.recording_minutes
+        return self.hours * 60 / (tests + others)
 
 
 class SentencesParams(Params):

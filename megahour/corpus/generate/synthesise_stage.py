@@ -25,7 +25,7 @@ class Synthesise(Stage[SynthesiseParams]):
     """Shard `i` holds a run of recordings; each is a pure function of its number and the parameters."""
 
     name = "synthesise"
-    version = 2
+    version = 3
     params = SynthesiseParams
 
     def plan(self, p: SynthesiseParams, inputs: Inputs) -> list[Task]:
@@ -41,7 +41,7 @@ class Synthesise(Stage[SynthesiseParams]):
         made = (
             synthesise(
                 style=p.style,
-                minutes=p.recording_minutes,
+                minutes=p.minutes(),
                 mistakes=mistakes,
                 forms=p.forms,
                 rate_hz=p.rate_hz,

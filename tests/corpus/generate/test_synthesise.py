@@ -57,6 +57,19 @@ def test_word_times_are_where_the_sound_is() -> None:
         assert power[word.start_samples : word.end_samples].mean() > power[~inside].mean(), word
 
 
+@pytest.mark.parametrize(
+    ("hours", "recordings", "minutes"), [(0.3, 90, 0.2), (1.9, 90, 1.9 / 1.5), (2.0, 48, 2.5), (5.6, 135, 2.5)]
+)
+def test_few_hours_are_of_all_voices_not_of_test_voices_alone(hours: float, recordings: int, minutes: float) -> None:
+    """Those of the recipe `demo`; a run with `raw.hours=0.6` had nobody to train on."""
+    values = {"hours": hours, "recording_minutes": 2.5, "voices": 58, "test_voices": 8}
+    p = SynthesiseParams.model_validate(values)
+    assert (p.recordings(), p.minutes()) == (recordings, pytest.approx(minutes))
+    spoken = [recording(p, number) for number in range(p.recordings())]
+    assert sum(each["split"] == "test" for each in spoken) == 40
+    assert sum(each["split"] == "train" for each in spoken) == recordings - 40
+
+
 def test_a_recording_is_a_function_of_its_number() -> None:
     first, other = (synthesise(n, minutes=0.2, mistakes=Mistakes(), conditions=["far"]) for n in (3, 4))
     again = synthesise(3, minutes=0.2, mistakes=Mistakes(), conditions=["far"])
