@@ -67,11 +67,11 @@ def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[i
             f"{_percents(residuals)} | {(a + b * SHARDS) / 3.6e6:,.1f} h |"
         )
     about = (
-        "CPU times of a loaded machine show no law; calls do. The CPU time of a shard is that of a task with next to no "
-        "data: what a stage costs before it works. Above 64 shards rows of `select` go by way of groups of partitions, "
-        "which 80 shards pay for and 160 hardly more, so that its growth is below 1. An utterance of `duplicates` goes "
-        "to some twenty partitions, which are as many as shards: how many rows each pair of them exchanges falls as "
-        "shards grow, until it is one."
+        "CPU times of a loaded machine show no law; calls do. The CPU time of a shard is that of a task with next to "
+        "no data: what a stage costs before it works. Above 64 shards rows of `select` go by way of groups of "
+        "partitions, which 80 shards pay for and 160 hardly more, so that its growth is below 1. `duplicates` sends "
+        "each utterance to about twenty of its partitions, of which there are as many as shards: with more shards it "
+        "sends more and smaller batches, up to twenty an utterance."
     )
     return [*lines, "", about, "", machine(python(), load=load)]
 

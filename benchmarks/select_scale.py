@@ -167,12 +167,12 @@ def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]]) ->
             + f" | residuals | {WANTED:,} by the fit |",
             "| --- |" + " ---: |" * (len(n) + 2),
         ]
-        lines += [
-            _row(name, n, np.array([each[name] for each in sizes])) for name in sizes[0] if name not in ("rows", "load")
-        ]
+        names = [name for name, value in sizes[0].items() if value and name not in ("rows", "load")]
+        lines += [_row(name, n, np.array([each[name] for each in sizes])) for name in names]
     about = (
         "Wall times depend on the load. Memory is that of the largest process. A driver holds hours of every speaker, "
-        f"of whom each {EACH_SPEAKER} rows have one, and the receipts."
+        f"of whom each {EACH_SPEAKER} rows have one, and the receipts; workers some 32 MB of rows at a time, whatever "
+        "their number."
     )
     loads = [each["load"] for sizes in found.values() for each in sizes]
     return [*lines, "", about, "", f"Load before the runs {min(loads)} to {max(loads)}. {machine(python())}"]
@@ -181,7 +181,7 @@ def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]]) ->
 def _row(name: str, n: np.ndarray, y: np.ndarray) -> str:
     what, _, unit = name.replace("_cpu_s", "_CPU s").replace("_mb", "_MB").rpartition("_")
     start = f"| {what}, {unit} | " + " | ".join(f"{value:,.1f}" for value in y) + " | "
-    if len(n) < 2 or not y.all():
+    if len(n) < 3:  # no residuals
         return start + " | |"
     a, b, residuals = fitted(n, y)
     by_fit = a + b * WANTED
