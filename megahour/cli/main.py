@@ -144,8 +144,9 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     known = sum(p.seconds or 0.0 for p in plans if p.state != "done")
     todo = [p for p in plans if p.state != "done"]
     unknown = sum(p.seconds is None for p in todo)
-    tail = f", {unknown} of them never timed" if unknown else ""
-    click.echo(f"{len(todo)} of {len(plans)} steps would run, about {known:.0f} s{tail}")
+    times = [f"about {known:.0f} s"] if unknown < len(todo) or not todo else []
+    times += [f"{unknown} of them never timed"] if unknown else []
+    click.echo(f"{len(todo)} of {len(plans)} steps would run, {', '.join(times)}")
 
 
 @app.command("status")

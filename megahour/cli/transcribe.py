@@ -107,6 +107,7 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _transcribe_all(recogniser: Recogniser, inputs: list[tuple[str, str]], asked: Asked) -> int:
     """Each input's transcript, written or printed; returns how many failed, each with a line that says why."""
+    from megahour.runner.console import duration
     from megahour.transcribe.formats import FORMATS as WRITERS
 
     failed, heard_s, began_s = 0, 0.0, time.monotonic()
@@ -134,7 +135,7 @@ def _transcribe_all(recogniser: Recogniser, inputs: list[tuple[str, str]], asked
             f"{number}/{len(inputs)} {path}: {transcript.seconds:.1f} s, {rate:.1f}x real time", path, len(inputs)
         )
     if asked.out:
-        took = f"{heard_s / 60:.1f} minutes of audio in {(time.monotonic() - began_s) / 60:.1f}"
+        took = f"{duration(heard_s)} of audio in {duration(time.monotonic() - began_s)}"
         log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}: {took}")
     return failed
 

@@ -86,10 +86,15 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     ctx = job.context()
     if progress is not None:
         ctx.progress = progress
-    what = f"shard {shard}" + ("" if spec in ({}, {"shard": shard}) else f" {shown(spec)}")
-    with blame(job, what), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
+    with blame(job, _place(shard, spec)), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
         stage.run(p, inputs, Task(spec), out, ctx)
         return out.commit().to_json()
+
+
+def _place(shard: int, spec: dict[str, Any]) -> str:
+    """The shard, and its task's numbers and names; lists, such as the files of a source, are for no message."""
+    told = {key: value for key, value in spec.items() if not isinstance(value, list | dict)}
+    return f"shard {shard}" + ("" if told in ({}, {"shard": shard}) else f" {shown(told)}")
 
 
 def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
